@@ -6,7 +6,7 @@ Spec: docs/explanation/protocol.md, Administration, Rules, Entities.
 
 Invariants:
     I1. An operation that raises has changed and staged nothing.
-    I2. Descriptions are copied on their way in: the caller's object stays the caller's.
+    I2. Descriptions are copied on input: later changes of the caller's object have no effect.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Administration(Registry):
     # ---- lookup
 
     def _check_loaded(self) -> None:
-        if not self._is_loaded:  # what there is is not known, and nothing that is staged would be kept
-            raise StoreError("The store is not back since it failed.")
+        if not self._is_loaded:  # the entities are not known, and staged changes would be lost
+            raise StoreError("The store has failed and is not reopened yet.")
 
     def _queue(self, name: str) -> HeldQueue:
         self._check_loaded()
@@ -63,12 +63,12 @@ class Administration(Registry):
     # ---- queues
 
     def create_queue(self, name: str, description: QueueDescription | None = None) -> QueueDescription:
-        """Make a queue; its description as stored. Like every change it is durable with the next commit.
+        """Make a queue; returns its description as stored. Like every change it is durable with the next commit.
 
         Raises:
-            EntityExistsError: a queue or topic of that name is there.
+            EntityExistsError: a queue or topic of that name exists.
             InvalidArgumentError: the name or a setting is not allowed.
-            QuotaExceededError: the namespace has all the entities it may have.
+            QuotaExceededError: the namespace has as many entities as it may have.
         """
         key = self._check_new(name, "queue")
         made = replace(description or QueueDescription())
@@ -188,7 +188,7 @@ class Administration(Registry):
             EntityNotFoundError: no such topic.
             EntityExistsError: the topic has a subscription of that name.
             InvalidArgumentError: the name, a setting or the rule is not allowed.
-            QuotaExceededError: the topic has all the subscriptions it may have.
+            QuotaExceededError: the topic has as many subscriptions as it may have.
         """
         owner = self._topic(topic)
         if name.lower() in owner.subscriptions:
@@ -256,7 +256,7 @@ class Administration(Registry):
     # ---- rules
 
     def create_rule(self, topic: str, subscription: str, rule: RuleDescription) -> RuleDescription:
-        """Add a rule; messages accepted from then on see it.
+        """Add a rule; it applies to messages accepted from then on.
 
         Raises:
             EntityNotFoundError: no such subscription.
@@ -338,7 +338,7 @@ class Administration(Registry):
         return key
 
     def _check_description(self, description: Description, name: str) -> None:
-        """Refuse settings that the service would; `name` is the queue's or topic's, also for a subscription's."""
+        """Refuse settings that the service refuses; `name` is the queue's or topic's, also for a subscription's description."""
         check_tier(description, self._limits)
         if isinstance(description, QueueDescription | SubscriptionDescription):
             self._forwarding.check(description, name)
@@ -347,11 +347,11 @@ class Administration(Registry):
             self._check_partitioning(name)
 
     def _check_partitioning(self, name: str) -> None:
-        """Refuse one more partitioned entity than the namespace may have.
+        """Refuse one more partitioned entity than the limit of the namespace.
 
         Raises:
-            InvalidArgumentError: it has no stores for any.
-            QuotaExceededError: it has all that it may have.
+            InvalidArgumentError: it has no stores for partitioned entities.
+            QuotaExceededError: it has as many as it may have.
         """
         if self._partitions.stores is None:
             raise InvalidArgumentError("EnablePartitioning: this namespace has no partitioned entities.")

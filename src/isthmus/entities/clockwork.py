@@ -1,12 +1,12 @@
-"""What time asks of the entities in one store: ends of locks, scheduled messages that are due, ends of lives.
+"""The work that is due in one store: ends of locks, scheduled messages, expired messages.
 
-What it is: what is due, found by indexes (`wake`, `queue.calendar`) and given to its entity, with bounded work per turn; an entity
-that raises is left alone for a while. What it is not: what an entity does then, or when turns are (`engine`).
+What it is: due work, found by indexes (`wake`, `queue.calendar`) and given to its entity, a bounded amount per tick; an entity
+that raises is skipped for a while. What it is not: the work itself, or the schedule of ticks (`engine`).
 Spec: docs/explanation/protocol.md, Settlement, Message.
 
 Invariants:
-    I1. A turn's cost depends on what is due, not on how many messages there are.
-    I2. What one entity raises leaves nothing half done, and costs the others no more than that turn.
+    I1. The cost of a tick depends on the due work, not on the number of messages.
+    I2. An error of one entity leaves nothing half done, and costs the others only that tick.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _FAULT_PAUSE_MS = 60_000
 
 
 class Clockwork:
-    """The turns of one store.
+    """The due work of one store.
 
     Args:
         context: of its entities.
-        wakes: when the locks of which queue are looked at.
+        wakes: when the locks of each queue are checked.
         find: the entity that has a number now; None if there is none.
-        fail: gives up all that is staged, with the reason.
+        fail: fails everything that is staged, with the reason.
     """
 
     __slots__ = ("_at_work", "_context", "_fail", "_find", "_paused", "_wakes")
@@ -45,20 +45,20 @@ class Clockwork:
         self._wakes = wakes
         self._find = find
         self._fail = fail
-        # Entities whose turn raised what nobody expected, by number: until which monotonic ms they are left alone.
+        # Entities whose work raised an unexpected error, by number: the monotonic ms until which they are skipped.
         self._paused: dict[int, int] = {}
-        # The number of the entity that has its turn; 0: none.
+        # The number of the entity whose work runs; 0 for none.
         self._at_work = 0
 
     def turn(self, now_ms: int, steady_ms: int) -> None:
-        """Do what is due, a bounded part of it.
+        """Do a bounded part of the due work.
 
         Args:
             now_ms: wall time.
             steady_ms: monotonic time.
 
         Raises:
-            StoreError: the store refused a write, and everything staged has failed; or a read that is no entity's.
+            StoreError: the store refused a write, and everything staged has failed; or a read that belongs to no entity.
         """
         if any(until_ms <= steady_ms for until_ms in self._paused.values()):
             self._context.calendar.look_again()
@@ -73,13 +73,13 @@ class Clockwork:
             number = self._at_work
             if staging.drops != drops or not number:
                 raise
-            # One entity's fault, be it a read that its disk refuses, must not hold up the others permanently (I2).
-            _log.exception("entity left alone for %d s by a fault: number=%d", _FAULT_PAUSE_MS // 1000, number)
+            # The fault of one entity, also a read that its disk refuses, must not stop the others permanently (I2).
+            _log.exception("entity skipped for %d s by a fault: number=%d", _FAULT_PAUSE_MS // 1000, number)
             self._paused[number] = steady_ms + _FAULT_PAUSE_MS
             self._fail(fault)
 
     def next_ms(self, now_ms: int, steady_ms: int) -> int | None:
-        """Wall ms of the next turn; None if nothing is waited for."""
+        """Wall ms of the next tick; None if nothing is pending."""
         calendar = self._context.calendar
         waits = [calendar.next_due_ms, calendar.next_expiry_ms]
         waits += [now_ms + until_ms - steady_ms for until_ms in self._paused.values()]

@@ -1,6 +1,6 @@
-"""What a namespace has of each entity: its row in the catalog, and itself.
+"""The rows of entities in the catalog, together with their loaded objects.
 
-What it is: three records, and typed looks into rows. What it is not: the catalog (`registry`), or what an entity does.
+What it is: three records, and typed access to rows. What it is not: the catalog (`registry`), or the behaviour of an entity.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _T = TypeVar("_T", QueueDescription, TopicDescription, SubscriptionDescription)
 
 @dataclass(slots=True)
 class HeldSubscription:
-    """A subscription: its row, its messages, its rules by lower-case name, and as they are applied."""
+    """A subscription: its row, its messages, its rules by lower-case name, and the selection compiled from them."""
 
     entry: Entry
     queue: Queue | AnyPartitionedQueue
@@ -38,7 +38,7 @@ class HeldSubscription:
 
 @dataclass(slots=True)
 class HeldTopic:
-    """A topic: its row, itself, its subscriptions by lower-case name."""
+    """A topic: its row, its object, its subscriptions by lower-case name."""
 
     entry: Entry
     topic: Topic | PartitionedTopic

@@ -1,6 +1,6 @@
-"""What an entity holds right now, as the management API reports it.
+"""The present counts of an entity, as the management API reports it.
 
-What it is: one record per look. Spec: docs/explanation/protocol.md, Administration (CountDetails), 5.3.
+What it is: one record per query. Spec: docs/explanation/protocol.md, Administration (CountDetails), 5.3.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class Runtime:
     Attributes:
         active_message_count: messages that a receiver can get or has locked.
         transfer_message_count: messages that wait to be forwarded.
-        transfer_dead_letter_message_count: messages that could not be, since the target was gone or took none.
+        transfer_dead_letter_message_count: messages that could not be, since the target was deleted or refused them.
         deferred_message_count: part of `message_count`, in none of the service's own details.
-        message_count: all of these together.
-        size_bytes: of all of them, as their senders wrote them; what MaxSizeInMegabytes limits.
+        message_count: the sum of these.
+        size_bytes: of all of them, as their senders wrote them; MaxSizeInMegabytes limits it.
         accessed_at_ms: last send or receive; 0 is never.
         subscription_count: of a topic, else 0.
     """
@@ -52,8 +52,8 @@ def runtime_of(entry: Entry, member: Entity, topic: HeldTopic | None = None) -> 
 
     Args:
         entry: its row.
-        member: itself.
-        topic: the same with its subscriptions, if it is a topic.
+        member: its object.
+        topic: the topic with its subscriptions, if it is a topic.
     """
     runtime = Runtime(
         active_message_count=member.active_count,

@@ -6,7 +6,7 @@ Spec: docs/explanation/protocol.md, Entities, Sessions.
 
 Invariants:
     I1. All messages of a session are in one fragment.
-    I2. No fragment with a free session is passed over twice in a row; one whose store is down gives none.
+    I2. No fragment with a free session is skipped twice in a row; one whose store is down gives none.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class PartitionedSessionQueue(PartitionedQueueBase[SessionQueue]):
         return self._fragment(session_id).sessions.open_session(session_id, holder, link_name)
 
     def next_session(self, holder: object = None, link_name: str = "") -> Hold | None:
-        """As `SessionLocks.next_session`, from the next fragment that has a free session, and can be read."""
+        """As `SessionLocks.next_session`, from the next readable fragment that has a free session."""
         self.check_receivable()
         unread: StoreError | None = None
         count = len(self.slots)
@@ -93,7 +93,7 @@ class PartitionedSessionQueue(PartitionedQueueBase[SessionQueue]):
                 member.sessions.cancel_wait(once)
 
     def notify(self) -> None:
-        """Let those who wait look again."""
+        """Let waiting receivers check again."""
         call_all([super().notify, *self._waiters.values()])
 
     def held_session(self, session_id: str, holder: object = None, link_name: str = "") -> Hold:
@@ -129,12 +129,12 @@ class PartitionedSessionQueue(PartitionedQueueBase[SessionQueue]):
 
     @property
     def held_count(self) -> int:
-        """How many sessions a receiver has."""
+        """How many sessions are locked by a receiver."""
         return sum(member.sessions.held_count for member in self._members)
 
     @property
     def has_listeners(self) -> bool:
-        """Whether anybody has a session, or waits for one."""
+        """Whether a receiver has a session, or waits for one."""
         return self.receiver_count > 0 or super().has_listeners
 
     @property

@@ -1,11 +1,11 @@
 """Sending via a partitioned entity to another one.
 
 What it is: the choice of the fragment that messages go via: that of their via-partition-key, else that of the transaction
-they belong to, else the next one in turn. What it is not: the way on from there (`isthmus.entities.transaction.transfer`).
+they belong to, else the next one in rotation. What it is not: the move from there (`isthmus.entities.transaction.transfer`).
 Spec: docs/explanation/protocol.md, Forwarding, Transactions, Entities.
 
 Invariants:
-    I1. The PartitionKey of a message chooses its fragment at the destination, and has no say between.
+    I1. The PartitionKey of a message chooses its fragment at the destination, but not that of the entity between.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ __all__ = ["PartitionedTransfer"]
 
 
 class PartitionedTransfer(Via[Partitioned[Any], object]):
-    """The way to a destination via a partitioned entity.
+    """The route to a destination via a partitioned entity.
 
     Args:
         via: the entity between.
         path: of the destination.
-        find: the queue or topic that has a path now; None if there is none.
-        ways: how messages of a fragment find it.
+        find: the queue or topic that has the path now; None if there is none.
+        ways: finds it for the messages of a fragment.
     """
 
     def __init__(
@@ -54,14 +54,14 @@ class PartitionedTransfer(Via[Partitioned[Any], object]):
         return runs_by(payloads, via_key_of)
 
     def placed(self, payloads: Sequence[Payload], preferred: int | None = None) -> Transfer:
-        """The way via the fragment that takes messages as a unit.
+        """The route via the fragment that takes messages as a unit.
 
         Args:
             payloads: encoded messages.
             preferred: the fragment of messages without a key, if one has been chosen for them.
 
         Raises:
-            InvalidMessageError: their keys differ, or one is no message.
+            InvalidMessageError: their keys differ, or one is not a message.
             ServerBusyError: the fragment's store is down; without a key, all stores are.
         """
         keys = {via_key_of(payload) for payload in payloads}

@@ -1,7 +1,7 @@
-"""What one look at an entity's messages shows: so many messages, and so many bytes.
+"""The messages that one peek returns: limited in number and in bytes.
 
-What it is: the reading of messages without locks, its limit, and the merging of several looks. What it is not: the choice of
-what is looked at (`intake`, `session.directory`).
+What it is: the reading of messages without locks, its limit, and the merging of several reads. What it is not: the choice of
+the messages (`intake`, `session.directory`).
 Spec: docs/explanation/protocol.md, Management.
 """
 
@@ -15,18 +15,18 @@ from isthmus.entities.storage.key import MESSAGE, message_span, unpack_message
 
 __all__ = ["LOOK_BYTES", "Seen", "first_seen", "look"]
 
-# Sequence number, record, and state as messages tell it.
+# Sequence number, record, and state as in the message's annotation.
 Seen = tuple[int, bytes, int]
-# Of messages that one look reads; whoever wants more asks for what follows.
+# Bytes of messages that one peek reads; a client that wants more repeats it from the next number.
 LOOK_BYTES = 16 << 20
 
 
 class Looked(Protocol):
-    """Whose messages they are.
+    """The entity or session that is peeked.
 
     Attributes:
         number: under which they are in the store.
-        head: lowest sequence number of an active message that is not gone.
+        head: lowest sequence number of an active message that is not removed.
         committed: highest sequence number that may be seen.
     """
 
@@ -36,7 +36,7 @@ class Looked(Protocol):
 
     @property
     def context(self) -> Context:
-        """What entities share."""
+        """The objects that entities share."""
         ...
 
 
@@ -44,9 +44,9 @@ def look(entity: Looked, tables: Sequence[tuple[int, int]], from_sequence: int, 
     """The messages of an entity, in order, as the store has them.
 
     Args:
-        entity: whose.
-        tables: (table, state as messages tell it) of those that hold messages.
-        from_sequence: the first of interest.
+        entity: to read.
+        tables: (table, state as in the annotation) of those that contain messages.
+        from_sequence: the first sequence number.
         count: how many, at most.
     """
     found: list[Seen] = []
@@ -65,9 +65,9 @@ def look(entity: Looked, tables: Sequence[tuple[int, int]], from_sequence: int, 
 
 
 def first_seen(seen: list[Seen], count: int) -> list[Seen]:
-    """The first messages of those seen, sorted; as many as one look shows, at least one.
+    """The first of the messages read, sorted; as many as one peek returns, at least one.
 
-    Looks that were cut off at the same size each have all that comes before.
+    Reads that were cut off at the same size each contain everything before their end.
     """
     seen.sort(key=lambda entry: entry[0])
     size = 0

@@ -1,7 +1,7 @@
-"""What queues and topics have in common: they take messages, now or at a time.
+"""The common part of queues and topics: they take messages, now or at a scheduled time.
 
-What it is: status and size of what comes, with quota (`quota`), examination (`examination`) and duplicate detection
-(`duplicate`); the numbers that messages get; those that are scheduled (`schedule`); looks. What it is not: what becomes of a
+What it is: status and size of incoming messages, with quota (`quota`), examination (`examination`) and duplicate detection
+(`duplicate`); the numbers that messages get; scheduled messages (`schedule`); peeks. What it is not: the storage or copying of a
 message that is taken (`Queue`, `Topic`), or the form of the row of cursors and counts (`state`).
 Spec: docs/explanation/protocol.md, Sending, Message, Entities.
 
@@ -41,7 +41,7 @@ from isthmus.errors import (
 
 __all__ = ["Intake"]
 
-# What is larger comes with its body outside of the store, where there is room for such.
+# Larger messages arrive with their body outside of the store, if the namespace has body files.
 _INLINE_BYTES = 1 << 20
 
 
@@ -54,14 +54,14 @@ class Intake(Member):
         is_deleted: whether it was deleted; every call then raises EntityNotFoundError.
         requires_session: whether every message must belong to a session.
         is_fragment: whether it is a part of a partitioned entity.
-        context: what it shares with the other entities in its store.
+        context: the objects that it shares with the other entities in its store.
         committed: highest sequence number that receivers may see.
-        leaving_count, leaving_bytes: messages that have left for another store and have not arrived there.
-        taken_total, delivered_total, settled_total, expired_total: messages since the object was made: taken from
-            senders, handed to receivers, completed (or deleted at delivery), ended by their time to live.
-        refused_total: deliveries that were refused; counted by the broker, which knows what one delivery was.
-        quota: what it may have.
-        last to may_expire: what is in its row, see `state`.
+        leaving_count, leaving_bytes: messages in lines to other stores.
+        taken_total, delivered_total, settled_total, expired_total: messages since the object was created: taken from
+            senders, handed to receivers, completed (or deleted on delivery), expired.
+        refused_total: deliveries that were refused; counted by the broker, which knows the deliveries.
+        quota: its limit of bytes.
+        last to may_expire: the values of its row, see `state`.
     """
 
     last: int
@@ -96,7 +96,7 @@ class Intake(Member):
         self._load(state)
 
     def parts(self) -> list[Intake]:
-        """Itself, and what belongs to it under numbers of its own."""
+        """Itself, and its parts with numbers of their own."""
         return [self]
 
     def _load(self, state: bytes | None) -> None:
@@ -118,7 +118,7 @@ class Intake(Member):
         self.committed = max(self.committed, sealed)
 
     def reload(self, state: bytes | None) -> None:
-        """Go back to what the store holds, after a failed commit."""
+        """Go back to the state of the store, after a failed commit."""
         self._load(state)
         self._duplicates.reset()
 
@@ -141,13 +141,13 @@ class Intake(Member):
         self._duplicates.configure(duplicate_window_ms)
 
     def stored_bytes(self) -> int:
-        """What counts towards the quota: messages as their senders wrote them, without what the broker adds to each."""
+        """The size that counts towards the quota: messages as their senders wrote them, without the broker's annotations."""
         count: int = self.active_count + self.deferred_count + self.scheduled_count
         return self.held_bytes - count * OVERHEAD_BYTES + self.leaving_bytes
 
     @property
     def takes_bodies(self) -> bool:
-        """Whether messages whose bodies lie outside of the store can be kept here."""
+        """Whether messages whose bodies are outside of the store can be kept here."""
         return self.context.blobs.files is not None
 
     @property
@@ -157,7 +157,7 @@ class Intake(Member):
 
     @property
     def quota_number(self) -> int:
-        """Of the entity whose quota bodies of large messages count to."""
+        """Number of the entity whose quota counts bodies of large messages."""
         return self.number
 
     # ---- taking messages
@@ -165,7 +165,7 @@ class Intake(Member):
     def accept(
         self, payloads: Sequence[Payload], on_durable: Callback | None = None, on_failed: Failure | None = None
     ) -> None:
-        """Take messages as one atomic unit, in order. Exactly one of the callbacks comes, from the engine's ``end_commit`` or
+        """Take messages as one atomic unit, in order. Exactly one of the callbacks is called, from the engine's ``end_commit`` or
         ``fail_commit`` (or from ``begin_commit`` if the store refuses the write). A message with
         ``x-opt-scheduled-enqueue-time`` in the future is scheduled.
 

@@ -1,4 +1,4 @@
-"""Locks of one queue: who may settle which delivered message, and until when.
+"""Locks of one queue: which delivered messages are locked by which token, and until when.
 
 What it is: one object per call of ``acquire``, not one per message; a lock token is the object's eight random bytes and
 the message's sequence number. Settling a run in the order of delivery costs slices, not steps. Expired locks are found
@@ -6,8 +6,8 @@ by a heap over these objects. What it is not: durable; a restart ends all locks.
 Spec: docs/explanation/protocol.md, Settlement.
 
 Invariants:
-    I1. A token settles at most once: its flag is cleared by the first to take it, be it settlement or expiry.
-    I2. Expiry looks only at lock objects that are due, however many are held.
+    I1. A token settles at most once: its flag is cleared by the first settlement or expiry.
+    I2. Expiry checks only lock objects that are due, however many are held.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Acquired", "Lock", "LockTable", "Span"]
 
 
 class Acquired:
-    """Messages taken by one call of ``acquire``.
+    """The messages taken by one call of ``acquire``.
 
     Attributes:
         tags: lock tokens of 16 bytes, in the order of the messages; also the delivery tags.
@@ -56,7 +56,7 @@ class Lock:
         live: per message 1 while locked, 0 once settled or expired.
         remaining: how many are live.
         expires_at_ms: of those not in `renewed`; monotonic time, as all times here but those that clients are shown.
-        renewed: place → later expiry, for messages renewed alone.
+        renewed: index → later expiry, for messages renewed alone.
         deferred: whether the messages are deferred ones.
     """
 
@@ -76,7 +76,7 @@ class Lock:
         self.deferred = False
 
     def place(self, token: bytes) -> int:
-        """Where a token is in `tags`; -1 if it is not live here."""
+        """The index of a token in `tags`; -1 if it is not live here."""
         sequences = self.sequences
         if not sequences:
             return -1
@@ -128,7 +128,7 @@ class LockTable:
         heapq.heappush(self._heap, (at_ms, self._count, lock))
 
     def take(self, tokens: Sequence[bytes]) -> tuple[list[bool], list[Span]]:
-        """Unlock messages: per token whether it was live, and the messages as spans in the order of the tokens."""
+        """Unlock messages: returns per token whether it was live, and the messages as spans in the order of the tokens."""
         by_random = self._by_random
         spans: list[Span] = []
         total = len(tokens)
@@ -158,7 +158,7 @@ class LockTable:
         return flags or [True] * total, spans
 
     def take_all(self) -> list[Span]:
-        """Unlock everything: the messages as spans, lock by lock."""
+        """Unlock everything: returns the messages as spans, lock by lock."""
         spans = []
         for lock in list(self._by_random.values()):
             for first, last in runs_of([place for place, live in enumerate(lock.live) if live]):
@@ -171,7 +171,7 @@ class LockTable:
         return [lock is not None and lock.place(token) >= 0 for lock, token in zip(found, tokens, strict=True)]
 
     def renew(self, tokens: Sequence[bytes], until_ms: int) -> list[bool]:
-        """Move the expiry of live tokens; per token whether it was live."""
+        """Postpone the expiry of live tokens; returns per token whether it was live."""
         flags = []
         touched: dict[bytes, set[int]] = {}
         for token in tokens:
@@ -194,7 +194,7 @@ class LockTable:
         return flags
 
     def expire(self, now_ms: int, limit: int) -> list[Span]:
-        """Unlock what is due, up to about `limit` messages."""
+        """Unlock expired messages, up to about `limit` messages."""
         spans: list[Span] = []
         heap = self._heap
         found = 0

@@ -1,19 +1,19 @@
 """A topic: numbers messages and copies them to the subscriptions whose rules select them.
 
-What it is: an `Intake` whose messages go on at once, as far as the budget of a commit reaches (`fan_out`). What is more waits
-in the topic, stored once and in the batch of its acceptance, and is copied in turns, each of them one commit. What it is
+What it is: an `Intake` that copies its messages immediately, as far as the budget of a commit allows (`fan_out`). Further messages wait
+in the topic, stored once and in the batch of their acceptance, and are copied in slices, each of them one commit. What it is
 not: the choice of the copies (`selection`). See docs/explanation/store.md.
 
 Invariants:
-    I1. Messages are accepted whole: with their acceptance each is copied, or stored here to be copied. A turn's copies and
-        the removal of what was copied, down to the subscription reached, are one batch: no kill loses or doubles a copy.
+    I1. Messages are accepted whole: with their acceptance each is copied, or stored here to be copied. A slice's copies and
+        the removal of the copied messages, down to the subscription reached, are one batch: no kill loses or doubles a copy.
     I2. A copy carries the topic's sequence number as enqueue-sequence-number; messages keep the topic's order in every
         subscription.
-    I3. Senders are told of acceptance when all copies are durable: those who send more than can be copied are held back
-        by their credit.
-    I4. A turn ends when its budget is spent, also between two subscriptions of one message.
-    I5. A waiting message of which nothing can be made is set aside under a key of its own and named in the log; those behind
-        it go on. What the disk does not give stays where it is, with all that is behind it.
+    I3. Senders get their outcome when all copies are durable: their credit limits how far they are ahead of the
+        copying.
+    I4. A slice ends when its budget is spent, also between two subscriptions of one message.
+    I5. A waiting message that cannot be parsed is set aside under a key of its own and named in the log; those behind
+        it are copied. A message that cannot be read stays where it is, with all that are behind it.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ __all__ = ["Topic"]
 _log = logging.getLogger(__name__)
 
 _FILTER_FAILED = "FilterEvaluationException"
-# Messages read at once of those that wait, and between two looks at the clock where there are rules.
+# Waiting messages read in one call, and copied between two checks of the time where there are rules.
 _READ_AT_ONCE = 1000
 _RULE_UNITS = 512
-# Copied messages are removed in ranges of so many: every range tombstone makes scans of the store dearer.
+# Copied messages are removed in ranges of so many: every range tombstone makes scans of the store slower.
 _CLEAN_MESSAGES = 8192
 
 
@@ -59,7 +59,7 @@ class _Subscriber(NamedTuple):
 
 
 class Topic(Intake):
-    """Where publishers send.
+    """The entity to which publishers send.
 
     Attributes:
         path: canonical name.
@@ -70,7 +70,7 @@ class Topic(Intake):
         super().__init__(path, number, context, state)
         self._prefix = message_key(MESSAGE, number, 0)[:-8]
         self._subscribers: dict[str, _Subscriber] = {}
-        # What all subscriptions cost a message together, and whether they have rules.
+        # The cost of one message for all subscriptions together, and whether they have rules.
         self._cost = 0
         self._has_rules = False
         self._answers = Answers()
@@ -78,8 +78,8 @@ class Topic(Intake):
 
     def reload(self, state: bytes | None) -> None:
         super().reload(state)
-        # A fragment's stay: the catalog gives them to it, which has not failed with its store, and tells of those that go.
-        # A transaction that was begun before may end before the catalog looks at the fragment again.
+        # The subscriptions of a fragment stay: the catalog sets them, has not failed with this store, and removes deleted ones.
+        # A transaction that was begun before may end before the catalog updates the fragment.
         if not self.is_fragment:
             self._subscribers.clear()
             self._reckon()
@@ -103,7 +103,7 @@ class Topic(Intake):
         self._reckon()
 
     def unsubscribe(self, name: str) -> None:
-        """Take a subscription off; no error if unknown."""
+        """Remove a subscription; no error if unknown."""
         self._subscribers.pop(name, None)
         self._reckon()
 
@@ -111,7 +111,7 @@ class Topic(Intake):
         subscribers = self._subscribers.values()
         self._cost = sum(one.selection.cost for one in subscribers)
         self._has_rules = any(not one.selection.takes_all for one in subscribers)
-        # The copies that are sure to be made count to the quota.
+        # The quota counts the copies that are certain to be made.
         self.quota.copies = sum(one.selection.takes_all and one.queue.relay is None for one in subscribers)
 
     @property
@@ -153,7 +153,7 @@ class Topic(Intake):
     def _copy(
         self, messages: Sequence[Parts], numbers: Sequence[int], now_ms: int, hops: int, after: int, turn: Turn
     ) -> tuple[int, int]:
-        """Stage copies as far as the turn reaches.
+        """Stage copies as far as the budget allows.
 
         Args:
             messages: in order.
@@ -161,7 +161,7 @@ class Topic(Intake):
             now_ms: enqueued time.
             hops: how often they were forwarded.
             after: number of the last subscription that has the first message already; 0: none has.
-            turn: what may be done.
+            turn: the budget.
 
         Returns:
             How many messages were copied to all, and the number of the last subscription that has the next one; 0: none has.
@@ -174,7 +174,7 @@ class Topic(Intake):
         finally:
             self._is_copying = False
 
-    # What comes meanwhile has come by a subscription that forwards to this topic; it waits behind what is being copied.
+    # A message that arrives meanwhile was forwarded by a subscription to this topic; it waits behind those being copied.
     _is_copying = False
 
     def _copy_in_turn(
@@ -202,7 +202,7 @@ class Topic(Intake):
         return at, after
 
     def _copy_divided(self, parts: Parts, number: int, now_ms: int, hops: int, after: int, turn: Turn) -> int:
-        """Stage one message's copies, subscription by subscription; the last one that got its, 0 if all did."""
+        """Stage one message's copies, subscription by subscription; returns the last one that got its copy, 0 if all did."""
         views: list[MessageView] = []
         in_order = sorted(self._subscribers.values(), key=lambda subscriber: subscriber.queue.number)
         for subscriber in in_order:
@@ -224,7 +224,7 @@ class Topic(Intake):
         now_ms: int,
         hops: int,
     ) -> None:
-        """Stage the copies for one subscription; `views` is filled when rules first ask for them."""
+        """Stage the copies for one subscription; `views` is filled when rules first need them."""
         queue, selection, dead_letters_failures = subscriber
         if selection.takes_all:
             queue.store(messages, now_ms, numbers, fed=True, hops=hops)
@@ -251,7 +251,7 @@ class Topic(Intake):
     ) -> None:
         """Store messages that are to be copied later."""
         if not self.active_count or first < self.head:
-            # What was copied in this commit may still be between the two.
+            # Messages copied in this commit may still be between the two.
             self.cleaned = first if self.cleaned == self.head else min(first, self.cleaned)
             self.head = first
             self.mark = after
@@ -266,11 +266,11 @@ class Topic(Intake):
         self._enlist()
 
     def go_on(self, pairs: Sequence[Pair], turn: Turn) -> None:
-        """Copy what waits, as far as the turn reaches.
+        """Copy waiting messages, as far as the budget allows.
 
         Args:
-            pairs: what `read_waiting` gave, not empty.
-            turn: what may be done.
+            pairs: the result of `read_waiting`, not empty.
+            turn: the budget.
 
         Raises:
             StoreError: the store refused.
@@ -282,7 +282,7 @@ class Topic(Intake):
         done = 0
         for (enqueued_ms, hops), group in groupby(waiting, key=lambda stored: (stored.enqueued_ms, stored.hops)):
             together = list(group)
-            # A default of more than 49 days is named by no header, and so by no stored message.
+            # A default of more than 49 days is in no header, and so in no stored message.
             messages = self._examination.capped([stored.parts for stored in together])
             numbers = [stored.origin for stored in together]
             count, self.mark = self._copy(messages, numbers, enqueued_ms, hops, self.mark, turn)
@@ -294,17 +294,17 @@ class Topic(Intake):
         self._staging.touch(self)
 
     def _pass(self, pairs: Sequence[Pair]) -> None:
-        """Note that the first that wait do so no longer."""
+        """Record that the first waiting messages are copied."""
         self.active_count -= len(pairs)
         self.size_bytes -= sum(len(record) for _, record in pairs)
         self.head = unpack_message(pairs[-1][0]) + 1
 
     def _set_aside(self, key: bytes, record: bytes) -> None:
-        """Keep the first message that waits where nobody reads it, and go on behind it."""
+        """Move the first waiting message to a key of its own, and continue behind it."""
         sequence = unpack_message(key)
         _log.error(
-            "message not copied, the store has something else in its place: topic=%r sequence=%d bytes=%d; "
-            "it is set aside, restore a back-up to have it",
+            "message not copied, the stored row is not a message: topic=%r sequence=%d bytes=%d; "
+            "it is set aside; restore a back-up to get it",
             self.path, sequence, len(record),
         )  # fmt: skip
         self._staging.batch.put(message_key(UNREADABLE, self.number, sequence), record)
@@ -313,7 +313,7 @@ class Topic(Intake):
         self._staging.touch(self)
 
     def read_waiting(self, turn: Turn) -> list[Pair]:
-        """The first messages that wait, as many as a turn may copy; only such whose acceptance is durable.
+        """The first waiting messages, as many as a slice may copy; only those whose acceptance is durable.
 
         Raises:
             StoreError: the first one cannot be read.
@@ -353,7 +353,7 @@ class Topic(Intake):
         self._answers.copied(copied)
 
     def _tell(self, last: int, tell: Callback) -> None:
-        """A sender's messages up to a number are durable: tell it when their copies are, too (I3)."""
+        """A sender's messages up to a number are durable: call back when their copies are, too (I3)."""
         if self.active_count:
             self._answers.wait(last, tell)
         else:
@@ -372,7 +372,7 @@ class Topic(Intake):
         for view in views:
             try:
                 copies, failed = selection.copies(view)
-            except Exception as fault:  # noqa: BLE001 - one rule's fault must not hold up what all others wait for
+            except Exception as fault:  # noqa: BLE001 - one rule's fault must not stop the copies of all others
                 copies, failed = [], fault
             for parts in copies:
                 chosen.append(parts)
@@ -390,7 +390,7 @@ def _readable(pairs: Sequence[Pair]) -> list[Stored]:
     for key, record in pairs:
         try:
             stored = take_apart(record)
-        except Exception:  # noqa: BLE001 - bytes of any kind, read by place
+        except Exception:  # noqa: BLE001 - bytes of any kind, read by offset
             break
         if stored.sequence != unpack_message(key):
             break
