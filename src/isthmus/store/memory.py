@@ -1,6 +1,6 @@
-"""A journal in memory, for tests and for namespaces that need not last.
+"""A journal in memory, for tests and for namespaces that need not be durable.
 
-What it is: a dict with an ordered list of keys; what was written and not synced can be lost on purpose (`crash`).
+What it is: a dict with an ordered list of keys; unsynced writes can be lost on purpose (`crash`).
 What it is not: fast with many deletions in the middle, or durable.
 """
 
@@ -69,8 +69,8 @@ class MemoryJournal:
     """A journal without a disk.
 
     Attributes:
-        fail_writes: an error that `write` raises from now on; None for none. Also `fail_syncs`. For tests of what
-            happens when the disk is full.
+        fail_writes: an error that `write` raises from now on; None for none. Also `fail_syncs`. For tests of a
+            full disk.
     """
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class MemoryJournal:
             self._synced.apply(batch)
 
     def crash(self, keep: int = 0) -> None:
-        """Lose what was written since the last sync, but for the first `keep` batches, as a power cut may."""
+        """Lose the writes since the last sync, except for the first `keep` batches, as a power cut may."""
         for batch in self._unsynced[:keep]:
             self._synced.apply(batch)
         self._unsynced = []

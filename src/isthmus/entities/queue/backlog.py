@@ -209,9 +209,7 @@ class Backlog:
         pairs = self._read_returned(queue, limit) if self.returned else []
         window, committed = self.window, queue.committed
         try:
-            while (
-                len(pairs) < limit and window.next <= committed
-            ):  # again at the end of the stored messages, for the tail
+            while len(pairs) < limit and window.next <= committed:  # again from the tail, after the store
                 unread, gaps = window.take(limit - len(pairs), committed)
                 self._removed += gaps
                 pairs = pairs + unread if pairs else unread

@@ -148,9 +148,7 @@ class KeyReader:
         at = message.rfind(_ORIGIN, start, end)
         number_at = message.find(_NUMBER, at, end)
         if len(key) > KEY_BYTES and 0 <= at < number_at:
-            slash = message.find(
-                b"/", at + len(_ORIGIN) + 1, end
-            )  # behind the length, which may be the byte of a slash
+            slash = message.find(b"/", at + len(_ORIGIN) + 1, end)  # not in the length's byte
             self._search, self._front = _alike(message[at:slash], message[slash : number_at + len(_NUMBER)])
             self._source = key[KEY_BYTES:-NUMBER_BYTES]
         return key

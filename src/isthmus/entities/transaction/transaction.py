@@ -124,9 +124,7 @@ class Transaction:
         self._check_fragment(participant.stored)
         messages = participant.examine(payloads)
         self._add(participant.path, len(payloads), _Send(participant, messages))
-        self.add_condition(
-            id(destination), destination.check_sendable
-        )  # of the whole entity: its fragments outlast its deletion
+        self.add_condition(id(destination), destination.check_sendable)  # of the whole: its fragments outlast it
         self._held_bytes += size_bytes
 
     def schedule(
