@@ -29,5 +29,5 @@ def test_spools_and_folders_that_no_run_goes_on_with_are_told(tmp_path: Path, ca
     warn_of_left(read(file.read_text(), str(file)), folder)
     spool, renamed = caplog.messages
     assert spool.startswith(f"spool {folder}/spools/gone.ewr.jfk/in holds 1 messages that were taken from their source")
-    assert renamed.startswith(f"{former} is the state folder of a file that is there no more")
+    assert renamed.startswith(f"{former} is the state folder of a file that does not exist any more")
     assert f"rename the folder to {folder}" in renamed

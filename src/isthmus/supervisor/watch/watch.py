@@ -1,14 +1,14 @@
 """Measures the backlog of the routes.
 
-What it is: a thread for each namespace that browses the heads of its routes' sources, so that lag and age are known
+What it is: a thread for each namespace that peeks the heads of its routes' sources, so that lag and age are known
 whether a route runs, fails or may not start. What it is not: a lock, or a count; AMQP has none, so that sequence numbers
 are subtracted.
 
 Invariants:
-    I1. Looks at an idle source back off up to IDLE_SECONDS (each look at Azure is billed); while something waits they come
+    I1. Queries of an idle source back off up to IDLE_SECONDS (each query at Azure is billed); while messages wait they follow
         every BUSY_SECONDS.
-    I2. A namespace that cannot be reached delays the looks at no other.
-    I3. Whatever a look meets, others follow; what was seen longer than `STALE_SECONDS` ago counts as unknown, never as what stands.
+    I2. A namespace that cannot be reached does not delay the queries of others.
+    I3. After any error in a query, others follow; a value older than `STALE_SECONDS` counts as unknown, never as the present one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class BacklogLook:
     """Measures one source.
 
     Args:
-        clock: tells which messages have expired.
+        clock: wall time, for messages that have expired.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -50,7 +50,7 @@ class BacklogLook:
         self._interval_seconds = BUSY_SECONDS
 
     def __call__(self, peek: Peek) -> Backlog:
-        """Look once.
+        """Measure once.
 
         Raises:
             IsthmusError: the source cannot be read.
@@ -64,7 +64,7 @@ class BacklogLook:
         return Backlog(max(1, waiting_at_most(peek, head.sequence, self._tail)), head.enqueued_ms)
 
     def look(self, reach: Reach, route: Route) -> Backlog | None:
-        """Look once at the source of a route, of whatever kind it is; None where its system tells nobody.
+        """Measure the source of a route once, of any kind; None if its system reports no backlog.
 
         Raises:
             IsthmusError: the source cannot be read.
@@ -87,7 +87,7 @@ class BacklogWatch:
     """Measures all sources, in the background.
 
     Args:
-        routes: whose sources to look at.
+        routes: whose sources to measure.
         reach: opens the namespaces; called once in each thread, since connections belong to one.
         clock: monotonic seconds.
     """
@@ -121,7 +121,7 @@ class BacklogWatch:
                 thread.join(15.0)
 
     def backlog(self, route: Route) -> Backlog | None:
-        """The backlog of a route by the last measurement; None where none has succeeded lately."""
+        """The backlog of a route by the last measurement; None if none has succeeded recently."""
         seen_at, backlog = self._found.get(route.name, (-math.inf, None))
         return backlog if self._clock() - seen_at < STALE_SECONDS else None
 
@@ -138,12 +138,12 @@ class BacklogWatch:
                 self._stop.wait(max(0.1, min(due.values()) - time.monotonic()))
 
     def _look(self, look: BacklogLook, reach: Reach, route: Route, told: set[str]) -> float:
-        """Look once; after how many seconds to look again."""
+        """Measure once; returns after how many seconds to measure again."""
         try:
             found = look.look(reach, route)
         except (IsthmusError, OSError):
             return UNREACHABLE_SECONDS
-        except Exception as error:  # noqa: BLE001 - I3: a thread that ends leaves its last look as the truth for ever
+        except Exception as error:  # noqa: BLE001 - I3: a thread that ends would leave its last value as valid
             if route.name not in told:
                 told.add(route.name)
                 log.warning("route %s: its backlog cannot be measured: %s: %s", route.name, type(error).__name__, error)

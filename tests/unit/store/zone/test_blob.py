@@ -264,7 +264,7 @@ def test_i4_a_folder_that_was_away_between_two_parts_does_not_count(blobs: Zoned
     writer = blobs.create(1)
     writer.write([BODY[:300_000]])
     shutil.rmtree(folders[2])
-    blobs.drop(blobs._folders[2], "its files have gone")
+    blobs.drop(blobs._folders[2], "its files are missing")
     back = threading.Thread(target=blobs._try_back, args=(blobs._folders[2],))
     back.start()
     until(lambda: not blobs.reasons()[2])

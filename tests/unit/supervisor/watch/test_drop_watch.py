@@ -131,7 +131,7 @@ def test_i2_what_is_not_confirmed_is_not_counted(mailbox: Mailbox, caplog: pytes
     watched = watch(mailbox)
     watched._look(ROUTE)
     assert (mailbox.deleted, watched.dropped(ROUTE.name)) == (4, 4)
-    assert "whether 2 more were is not known" in caplog.text
+    assert "for 2 more the outcome is unknown" in caplog.text
 
 
 def test_i2_what_somebody_else_has_taken_is_not_counted(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
