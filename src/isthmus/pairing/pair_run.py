@@ -1,13 +1,13 @@
-"""Keeps a pair in step and leads its alias, until it is stopped.
+"""Keeps a pair in step and its alias up to date, until it is stopped.
 
 What it is: two loops: that of the alias, which only reads the state file, and that of the metadata, in a thread of its own.
-What it is not: a fail-over by itself: an operator, or a script, says when; but one that was interrupted is carried on.
+What it is not: a fail-over by itself: an operator, or a script, decides that; but an interrupted one is continued.
 
 Invariants:
-    I1. The alias turns within `alias.proxy.LOOK_SECONDS` of a saving, whatever the other loop waits for.
-    I2. A round asks the active member without a lock, so that a member that hangs keeps nobody from a fail-over.
-    I3. A fault is told once, not in each round, and told again when it has changed.
-    I4. Once the alias leads to nobody, the next round begins at once: its connections are open, and those of the verb that forced
+    I1. The alias switches within `alias.proxy.LOOK_SECONDS` of a saved state, whatever the other loop waits for.
+    I2. A round queries the active member without a lock, so that a member that hangs does not delay a fail-over.
+    I3. A fault is reported once, not in each round, and reported again when it has changed.
+    I4. Once the alias forwards to no member, the next round begins immediately: its connections are open, and those of the verb that forced
         the fail-over are not.
 """
 
@@ -40,22 +40,22 @@ _TOLD_PAUSE = 0.5
 
 
 def pause_seconds(interval_seconds: float, round_seconds: float, *, is_told: bool = False) -> float:
-    """How long to wait after a round: comparing takes at most a fifth of the time, or with `is_told` two thirds of it.
+    """The pause after a round: comparing takes at most a fifth of the time, or with `is_told` two thirds of it.
 
     Args:
-        interval_seconds: at least this long.
+        interval_seconds: the least pause.
         round_seconds: how long the round took.
-        is_told: whether both members tell if anything has changed: a long round is then one that had something to compare.
+        is_told: whether both members report if anything has changed: a long round is then one that had something to compare.
     """
     return max(interval_seconds, (_TOLD_PAUSE if is_told else _PAUSE) * round_seconds)
 
 
 class PairRun:
-    """A pair at work.
+    """The loops of a pair.
 
     Args:
         session: of the pair, which has been created.
-        ready: is told the port of the alias, 0 for none, once it listens.
+        ready: called with the port of the alias, 0 for none, once it listens.
     """
 
     def __init__(self, session: PairSession, ready: Callable[[int], None] = lambda port: None) -> None:
@@ -70,11 +70,11 @@ class PairRun:
         self._told = ""
 
     async def run(self) -> None:
-        """Until SIGTERM or SIGINT.
+        """Run until SIGTERM or SIGINT.
 
         Raises:
-            OSError: the alias's address cannot be had.
-            IsthmusError: the alias cannot lead to a member.
+            OSError: the alias's address cannot be bound.
+            IsthmusError: the alias cannot forward to a member.
         """
         ending = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -98,7 +98,7 @@ class PairRun:
                     await asyncio.shield(keeping)
 
     def _waking(self, look: Callable[[], Lead]) -> Callable[[], Lead]:
-        """The same look, which also wakes the other loop when the alias has come to lead to nobody."""
+        """The same function, which also wakes the other loop when the alias forwards to no member any more."""
 
         def lead() -> Lead:
             found = look()
@@ -118,10 +118,10 @@ class PairRun:
                 self._tell("")
                 is_told = all(member.tells_changes for member in self._session.members.values())
             except PairInUseError:
-                pass  # an operator's verb is at work
+                pass  # an operator's verb has the lock
             except IsthmusError as error:
                 self._tell(str(error))
-            except Exception:  # noqa: BLE001 - the alias has to outlive any fault of the other loop
+            except Exception:  # noqa: BLE001 - the alias must survive any fault of the other loop
                 _log.exception("pair %s: the round failed", self._session.pair.name)
             self._wake.wait(pause_seconds(interval, time.monotonic() - began, is_told=is_told))
             self._wake.clear()
@@ -129,10 +129,10 @@ class PairRun:
     def _round(self) -> None:
         session = self._session
         state = session.state()
-        if not state.is_insisting:  # else it is carried on, with the lock
+        if not state.is_insisting:  # else it is continued, with the lock
             state = session.keeper.follow(state)
         if state.phase is not Phase.STEADY:
-            session.finish(0.0, lambda text: _log.info("pair %s: goes on with a fail-over: %s", state.pair, text))
+            session.finish(0.0, lambda text: _log.info("pair %s: continues a fail-over: %s", state.pair, text))
             return
         if state.fence_of(state.standby) is Fence.PENDING:
             session.finish(0.0)
@@ -151,7 +151,7 @@ class PairRun:
         try:
             session.keeper.settle(current)
         except PairBrokenError:
-            self._see_unbroken(current)  # by a process with this state folder, it says so
+            self._see_unbroken(current)  # by a process with this state folder, it raises
             raise
         self._see_unbroken(current)
         for step in found.done:
@@ -162,7 +162,7 @@ class PairRun:
         if time.monotonic() - self._counted_at >= _COUNT_SECONDS:
             self._counted_at = time.monotonic()
             seen, seen_at = session.keeper.count(current), time.time()
-            # Without the lock: only the counts are changed, of what other verbs have made of the state meanwhile.
+            # Without the lock: only the counts are changed, in the state as other verbs have changed it meanwhile.
             session.file.change(
                 lambda kept: (
                     replace(kept, seen=seen, seen_of=current.active, seen_at=seen_at)
@@ -172,7 +172,7 @@ class PairRun:
             )
 
     def _see_unbroken(self, state: PairState) -> None:
-        """Take back what was told to the members after another process had broken the pair; whoever pairs them again would read it.
+        """Remove markers that were written after another process had broken the pair; a later pairing would read them.
 
         Raises:
             NotPairedError: it was broken.
@@ -196,6 +196,6 @@ class PairRun:
 
 
 class _ApartError(IsthmusError):
-    """Some differences stay."""
+    """Some differences remain."""
 
     code = "pair-apart"

@@ -23,7 +23,7 @@ def statuses_of(held: Iterable[Description]) -> dict[str, str]:
 
 
 def set_statuses(member: _Member, wanted: Sequence[tuple[Description, str]]) -> dict[str, IsthmusError]:
-    """Set statuses, all that can be.
+    """Set statuses, as many as possible.
 
     Returns:
         Path → why an entity keeps its status.

@@ -148,7 +148,7 @@ def test_ctrl_c_ends_a_planned_fail_over_where_it_can_be_carried_on(
     with pytest.raises(SystemExit) as ended:
         main(["pair", "failover", "contoso"])
     assert ended.value.code == 130
-    assert "isthmus pair run or failover carries it on" in capsys.readouterr().err
+    assert "isthmus pair run or failover continues it" in capsys.readouterr().err
 
 
 class AtRest:

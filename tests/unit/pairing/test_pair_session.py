@@ -303,7 +303,7 @@ def test_i5_what_a_list_of_the_active_member_does_not_tell_is_not_deleted(
     _, found = session.sync()
     assert deleted == [str(step) for step in found.done] == ["- queue gone"]
     assert [str(error) for _, error in found.failed] == [
-        "ewr/orders is there, although the list of its namespace did not tell it; the next round compares again"
+        "ewr/orders exists, although the list of its namespace did not contain it; the next round compares again"
     ]
     assert not found.is_in_step
     assert session.state().made_here == ("orders",)

@@ -1,16 +1,16 @@
-"""The alias of a pair: an address that leads to whichever member is active.
+"""The alias of a pair: an address that forwards to the active member.
 
-What it is: a TCP forwarder that looks at no byte, so that AMQP, TLS, WebSocket and HTTP all pass, and what the state file
-says of who is active. What it is not: an authority; tokens and TLS are between the application and the member
+What it is: a TCP forwarder that reads no contents, so that AMQP, TLS, WebSocket and HTTP all pass, and that follows the active member in
+the state file. What it is not: an authority; tokens and TLS are between the application and the member
 (docs/adr/0025-alias-by-forwarding.md).
 
 Invariants:
-    I1. No byte reaches a member that the state file does not name: when the alias turns, every connection that was made
-        before is cut. While receivers empty a member, it does not turn: they keep their locks.
-    I2. While there is no active member, connections wait for one, and get it or are closed.
-    I3. A side that does not read keeps the other from sending: no more than a buffer's length is in memory.
-    I4. A state file that cannot be read leaves things as they were; it never opens a way.
-    I5. No fault of one connection, or of one look, keeps the alias from turning, or from leading others.
+    I1. No byte reaches a member that the state file does not name: when the alias switches, every earlier connection
+        is cut. While receivers empty a member, it does not switch: they keep their locks.
+    I2. While there is no active member, connections wait for one, and are connected or closed.
+    I3. A side that does not read stops the other's sending: at most one buffer is in memory.
+    I4. A state file that cannot be read changes nothing; it never permits a connection.
+    I5. No fault of one connection, or of one read of the state, keeps the alias from switching, or from forwarding others.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BUFFER_BYTES = 256 << 10
 
 
 class Lead(NamedTuple):
-    """Where the alias leads, and since which epoch; an empty host for nowhere."""
+    """The member that the alias forwards to, and since which epoch; an empty host for none."""
 
     epoch: int
     alias: str
@@ -46,7 +46,7 @@ class Lead(NamedTuple):
 
     @property
     def address(self) -> tuple[str, str, int]:
-        """What decides whether connections stay."""
+        """The values by which connections are kept or cut."""
         return self.alias, self.host, self.port
 
 
@@ -54,11 +54,11 @@ class AliasProxy:
     """Listens at the alias.
 
     Args:
-        look: where the alias leads now; called often.
+        look: returns the present lead; called often.
 
     Attributes:
-        port: it listens on, once started.
-        connections: that are led now.
+        port: of the listening socket, once started.
+        connections: that are forwarded now.
     """
 
     def __init__(self, look: Callable[[], Lead]) -> None:
@@ -72,15 +72,15 @@ class AliasProxy:
 
     @property
     def connections(self) -> int:
-        """How many connections are led."""
+        """How many connections are forwarded."""
         return len(self._ways)
 
     async def start(self, host: str, port: int) -> None:
         """Listen.
 
         Raises:
-            OSError: the address cannot be had.
-            IsthmusError: where the alias leads cannot be told.
+            OSError: the address cannot be bound.
+            IsthmusError: the lead cannot be read.
         """
         self._lead = self._look()
         self._server = await asyncio.get_running_loop().create_server(
@@ -90,7 +90,7 @@ class AliasProxy:
         self._task = asyncio.create_task(self._watch())
 
     async def close(self) -> None:
-        """Cut everything and stop listening."""
+        """Cut all connections and stop listening."""
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
@@ -102,7 +102,7 @@ class AliasProxy:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0)  # the sockets of what was cut close in the loop's next turn
+        await asyncio.sleep(0)  # the sockets of cut connections close in the loop's next iteration
 
     async def _watch(self) -> None:
         told = ""
@@ -114,12 +114,12 @@ class AliasProxy:
             except IsthmusError as error:
                 if str(error) != told:
                     told = str(error)
-                    _log.error("the alias leads on as before: %s", error)
+                    _log.error("the alias is unchanged: %s", error)
                 continue
-            except Exception as error:  # noqa: BLE001 - an alias that looks no more would never turn
+            except Exception as error:  # noqa: BLE001 - an alias without this loop would never switch
                 if str(error) != told:
                     told = str(error)
-                    _log.exception("the alias leads on as before")
+                    _log.exception("the alias is unchanged")
                 continue
             if lead.address != self._lead.address:
                 self._turn(lead)
@@ -131,12 +131,12 @@ class AliasProxy:
                 way.cut()
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
-        _log.info("the alias leads to %s (epoch %d)", lead.alias or "nobody: connections wait", lead.epoch)
+        _log.info("the alias forwards to %s (epoch %d)", lead.alias or "no member: connections wait", lead.epoch)
 
     # ---- one connection
 
     def accept(self, way: _Way) -> None:
-        """Lead a new connection."""
+        """Forward a new connection."""
         if len(self._ways) + len(self._tasks) >= _CONNECTIONS:
             way.cut()
             return
@@ -156,7 +156,7 @@ class AliasProxy:
                 way.cut()
 
     async def _lead_on(self, way: _Way) -> None:
-        """Connect to the active member, once there is one; the way is among those that are led then."""
+        """Connect to the active member, once there is one; the connection is among the forwarded ones then."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + HOLD_SECONDS
         while not way.is_closed:
@@ -166,13 +166,13 @@ class AliasProxy:
                 try:
                     async with asyncio.timeout(_CONNECT_SECONDS):
                         await loop.create_connection(lambda: _Far(way), lead.host, lead.port)
-                except (OSError, UnicodeError) as error:  # the latter of a host name that can be none
+                except (OSError, UnicodeError) as error:  # the latter for an impossible host name
                     _log.debug("%s cannot be reached: %s", lead.alias, error)
                     if lead.address == self._lead.address:
-                        break  # the client's own retries are better informed
+                        break  # the client retries itself
                     continue
                 if lead.address != self._lead.address or way.is_closed:
-                    break  # I1: it turned while the connection was made
+                    break  # I1: it switched while the connection was opened
                 self._ways.add(way)
                 way.open()
                 return
@@ -184,7 +184,7 @@ class AliasProxy:
 
 
 class _Way(asyncio.Protocol):
-    """The client's side of a led connection."""
+    """The client's side of a forwarded connection."""
 
     def __init__(self, proxy: AliasProxy) -> None:
         self._proxy = proxy
@@ -196,12 +196,12 @@ class _Way(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.near = transport
-        transport.pause_reading()  # until there is somebody to send it to
+        transport.pause_reading()  # until the member's side is connected
         _prepare(transport)
         self._proxy.accept(self)
 
     def open(self) -> None:
-        """Both sides are there."""
+        """Both sides are connected."""
         if self.near is not None and not self.is_closed:
             self.near.resume_reading()
 
@@ -221,17 +221,17 @@ class _Way(asyncio.Protocol):
         self.end()
 
     def end(self) -> None:
-        """One side has ended: what was read is still sent, then the other ends, too."""
+        """One side has ended: its data is still sent, then the other ends, too."""
         self.is_closed = True
         self._proxy.forget(self)
         for transport in (self.near, self.far):
             if transport is not None and not transport.is_closing():
                 transport.close()
-                # A side that reads no more would keep what is left, and the socket, for ever.
+                # A side that does not read any more would keep the rest of the data, and the socket, without limit.
                 asyncio.get_running_loop().call_later(_FLUSH_SECONDS, transport.abort)
 
     def cut(self) -> None:
-        """End both sides at once; nothing more is sent."""
+        """End both sides immediately; nothing more is sent."""
         self.is_closed = True
         self._proxy.forget(self)
         for transport in (self.near, self.far):

@@ -141,9 +141,7 @@ class CanaryWatch:
         for run in receiver.take():
             for payload in run.payloads:
                 told: dict[Any, Any] = {}
-                with contextlib.suppress(
-                    CodecError
-                ):  # another message would be delivered again, before those behind it
+                with contextlib.suppress(CodecError):  # any other message is completed, too
                     told = section.decode_map(payload, section.locate(payload).application_properties)
                 canary = self._canaries.get(str(told.get(CANARY)))
                 number = told.get(_NUMBER)

@@ -79,7 +79,7 @@ def test_force_takes_over_from_every_phase() -> None:
 
 
 def test_a_second_one_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="under way"):
+    with pytest.raises(InvalidArgumentError, match="in progress"):
         planned()[1].begin(1.0, statuses={}, consume_ms=0, leaves=False)
 
 
