@@ -1,11 +1,11 @@
-"""A route's target for a tool: makes copies as the route does, sends them, and tells of each what became of it.
+"""A route's target for a tool: makes copies as the route does, sends them, and returns the outcome of each.
 
-What it is: a target port (`isthmus.bridge.port`) and the loop around it, which waits for answers. What it is not: a retry; a tool is run
-again, by an operator.
+What it is: a target port (`isthmus.bridge.port`) and the loop around it, which waits for answers. What it is not: a retry; an operator
+repeats the tool.
 
 Invariants:
     I1. A message has the verdict `Sent` only if its target has acknowledged it.
-    I2. After the target is lost, or says that it takes nothing, nothing more is sent.
+    I2. After the target is lost, or reports that it takes nothing, nothing more is sent.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ _OF_ALL = (RefusalKind.BLOCKED, RefusalKind.FATAL, RefusalKind.UNKNOWN)
 
 
 class TargetGoneError(IsthmusError):
-    """The target cannot be reached, or takes nothing."""
+    """The target is unreachable, or takes nothing."""
 
     code = "target-gone"
     retryable = True
 
 
 class Sent(NamedTuple):
-    """The target has it."""
+    """The target has acknowledged the message."""
 
 
 class Kept(NamedTuple):
-    """It stays where it is.
+    """The message stays in its source.
 
     Attributes:
-        text: why.
-        is_there: whether the target has had the message already, so that a route would complete it unsent.
+        text: the reason.
+        is_there: whether the target has the message already, so that a route would complete it unsent.
     """
 
     text: str
@@ -61,20 +61,20 @@ Verdict = Sent | Kept
 
 
 class CopyTarget:
-    """The target of one route, open.
+    """The open target of one route.
 
     Args:
         spec: the route.
-        origin_identity: of the namespace that the messages come from; empty where it is not known.
-        connectors: the connector of a kind.
-        meanwhile: called again and again while the target is opened.
+        origin_identity: of the namespace where the messages entered; empty where it is unknown.
+        connectors: returns the connector of a kind.
+        meanwhile: called repeatedly while the target is opened.
 
     Attributes:
-        gone: why nothing more is sent; empty while it is.
+        gone: why nothing more is sent; empty while the target works.
 
     Raises:
         ConfigError: an option is invalid.
-        TargetGoneError: the target cannot be reached, or refuses.
+        TargetGoneError: the target is unreachable, or refuses.
     """
 
     def __init__(
@@ -114,11 +114,11 @@ class CopyTarget:
         self.close()
 
     def send(self, payloads: Sequence[bytes], meanwhile: Callable[[], None]) -> list[Verdict]:
-        """Send copies of messages, wait for all answers; what became of each.
+        """Send copies of messages, wait for all answers; returns the verdict of each.
 
         Args:
             payloads: encoded messages, as their source delivered them.
-            meanwhile: called again and again while answers are awaited.
+            meanwhile: called repeatedly while answers are awaited.
         """
         if self.gone or not payloads:
             return [Kept(self.gone)] * len(payloads)
@@ -141,7 +141,7 @@ class CopyTarget:
             done += count
             self._pools.flush()
         if not self._wait(lambda: len(self._results) == done, SILENCE_SECONDS, meanwhile):
-            self._give_up(f"nothing was answered for {SILENCE_SECONDS:g} s")
+            self._give_up(f"no answer arrived for {SILENCE_SECONDS:g} s")
         for number, row in enumerate(rows[:done]):
             verdicts[row] = self._verdict(base + number)
         for row in rows[done:]:
@@ -160,7 +160,7 @@ class CopyTarget:
         return Kept(str(refusal))
 
     def _wait(self, is_done: Callable[[], bool], seconds: float, meanwhile: Callable[[], None] = lambda: None) -> bool:
-        """Work until a condition holds; false where it does not within so many seconds without an event, or the target is gone."""
+        """Work until a condition is true; returns false if that takes longer than so many seconds without an event, or the target is lost."""
         heard_at = time.monotonic()
         while not is_done():
             now = time.monotonic()

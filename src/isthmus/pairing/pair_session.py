@@ -207,9 +207,7 @@ class PairSession:
         left = dict[str, str]()
         with self.file.held(_WAIT_SECONDS):
             state = self.state()
-            with contextlib.suppress(
-                PairBrokenError
-            ):  # an earlier attempt was interrupted, or another machine has broken it
+            with contextlib.suppress(PairBrokenError):  # by an interrupted attempt, or another machine
                 state = self.keeper.follow(state)
             if state.phase is not Phase.STEADY:
                 raise _under_way(state)
