@@ -67,5 +67,5 @@ def run(
 
 
 def _interrupt(*_: object) -> None:
-    """SIGTERM and the closing of the terminal end the demo as Ctrl-C does, so that it ends its processes."""
+    """SIGTERM and the closing of the terminal end the demo like Ctrl-C, so that it ends its processes."""
     raise KeyboardInterrupt

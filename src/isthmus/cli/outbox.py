@@ -22,22 +22,22 @@ from isthmus.errors import InvalidArgumentError, OperationTimeoutError
 
 __all__ = ["register"]
 
-_PATH = typer.Argument(help="The folder that the DurableSender was given.")
+_PATH = typer.Argument(help="The folder of the DurableSender.")
 _JSON = typer.Option("--json", help="Print one JSON object.")
-_CONNECTION = typer.Option("--connection", help="Where the connection string is: env:NAME or file:/path#key.")
+_CONNECTION = typer.Option("--connection", help="Reference to the connection string: env:NAME or file:/path#key.")
 _ACTIVE = 0
 
 
 def register(app: typer.Typer) -> None:
     """Adds `outbox` and its verbs to the command line."""
-    outbox = typer.Typer(no_args_is_help=True, help="Look at the outbox of a DurableSender, deliver it, export it.")
+    outbox = typer.Typer(no_args_is_help=True, help="Show the outbox of a DurableSender, deliver it, export it.")
     for name, run in (("status", _status), ("peek", _peek), ("drain", _drain), ("export", _export)):
         outbox.command(name)(run)
     app.add_typer(outbox, name="outbox")
 
 
 def _status(path: Annotated[Path, _PATH], as_json: Annotated[bool, _JSON] = False) -> None:
-    """Show how much waits, how long, whether a process delivers it, and what was refused or damaged."""
+    """Show how many messages wait, how long, whether a process delivers them, and how many were refused or damaged."""
     from isthmus.client.outbox.store import status
 
     _entity(path)
@@ -56,12 +56,10 @@ def _status(path: Annotated[Path, _PATH], as_json: Annotated[bool, _JSON] = Fals
 def _peek(
     path: Annotated[Path, _PATH],
     most: Annotated[int, typer.Option("--max", help="At most so many; 0: all.", min=0)] = 20,
-    refused: Annotated[
-        bool, typer.Option("--refused", help="Those that the namespace refused for themselves.")
-    ] = False,
+    refused: Annotated[bool, typer.Option("--refused", help="Those that the namespace refused permanently.")] = False,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
-    """Show messages without taking them out."""
+    """Show messages without removing them."""
     _entity(path)
     rows = list(islice(_rows(path, refused), most or None))
     if as_json:
@@ -80,9 +78,9 @@ def _drain(
     ] = 60.0,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
-    """Deliver what waits, to the entity that the outbox is for.
+    """Deliver the waiting messages to the entity of the outbox.
 
-    Where another process delivers it already, this waits until nothing is left. Exit code 1 if messages still wait, were refused, or were
+    If another process delivers them already, this waits until none is left. Exit code 1 if messages still wait, were refused, or were
     in a damaged file.
     """
     from isthmus.client.outbox.store import status
@@ -120,10 +118,8 @@ def _drain(
 
 def _export(
     path: Annotated[Path, _PATH],
-    file: Annotated[Path, typer.Argument(help="File to write; must not be there yet.")],
-    refused: Annotated[
-        bool, typer.Option("--refused", help="Those that the namespace refused for themselves.")
-    ] = False,
+    file: Annotated[Path, typer.Argument(help="File to write; must not exist yet.")],
+    refused: Annotated[bool, typer.Option("--refused", help="Those that the namespace refused permanently.")] = False,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
     """Write messages to a file that `isthmus namespace import` reads. They stay in the outbox.
@@ -146,16 +142,16 @@ def _export(
 
 
 def _entity(path: Path) -> str:
-    """What an outbox is for.
+    """The entity of an outbox.
 
     Raises:
-        InvalidArgumentError: the folder is no outbox.
+        InvalidArgumentError: the folder is not an outbox.
     """
     from isthmus.client.outbox.store import entity_of
 
     entity = entity_of(path)
     if not entity:
-        raise InvalidArgumentError(f"{path} is no outbox; name the folder that a DurableSender was given")
+        raise InvalidArgumentError(f"{path} is not an outbox; name the folder of a DurableSender")
     return entity
 
 
@@ -178,7 +174,7 @@ def _rows(path: Path, wants_refused: bool) -> Any:
         )
     for told, payload in found:
         properties: dict[str, Any] = {}
-        with suppress(CodecError):  # what the SDK encodes and nobody can read
+        with suppress(CodecError):  # a body of the SDK that cannot be read
             properties = section.decode_properties(payload, section.locate(payload).properties)
         shown = {
             name: str(properties[name]) for name in ("subject", "group_id", "correlation_id") if name in properties

@@ -143,5 +143,5 @@ def test_what_is_no_outbox_is_told(tmp_path: Path, capsys: pytest.CaptureFixture
         for verb in ("status", "peek", "drain"):
             code, out = ran(capsys, verb, folder)
             assert code == 2
-            assert "is no outbox" in out
+            assert "is not an outbox" in out
     assert not (tmp_path / "none").exists()

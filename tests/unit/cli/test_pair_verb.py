@@ -35,7 +35,7 @@ pairs:
     [
         (["run"], "has no tasks; write tasks:, or use isthmus pair run for its pairs"),
         (["pair", "status", "acme"], "declares no pair 'acme'; it has: contoso"),
-        (["pair", "failover", "contoso", "--consume-for", "soon"], "--consume-for is 'soon', which is no duration"),
+        (["pair", "failover", "contoso", "--consume-for", "soon"], "--consume-for is 'soon', which is not a duration"),
         (["pair", "failover", "contoso", "--force", "--abort"], "--force and --abort contradict each other"),
         (["pair", "failover", "contoso", "--to", "jfk"], "--to goes with --force"),
         (["pair", "failover", "contoso", "--force", "--to", "lga"], "has no member 'lga'; write ewr or jfk"),

@@ -40,15 +40,15 @@ def run(
         bool,
         typer.Option(
             "--prune",
-            help="Then list what isthmus made for members of these tasks that are gone, with what waits there, and what forwards to a task "
-            "that names another queue now.",
+            help="Then list the entities that isthmus made for removed members of these tasks, with their messages, and entities that forward to a task "
+            "that now names another queue.",
         ),
     ] = False,
     yes: Annotated[
         bool,
         typer.Option(
             "--yes",
-            help="With --prune: delete what it lists, with the messages that wait there, and end that forwarding.",
+            help="With --prune: delete the listed entities, with their messages, and end that forwarding.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -75,7 +75,7 @@ def run(
                 print_plan(made, console)
                 raise typer.Exit(2)
             if prune:
-                administrations.inventory()  # what it refuses is told before anything is changed
+                administrations.inventory()  # a refusal is reported before anything is changed
             applied = administrations.apply(made, say)
             if prune and applied.failed is None:
                 held = administrations.inventory()
@@ -121,7 +121,7 @@ def run(
 
 
 def _print_strays(stray: tuple[Change, ...], console: Console, *, consent: bool) -> None:
-    """Name what forwards to a task that no longer names it."""
+    """Print the entities that forward to a task that no longer names them."""
     for each in stray:
         for field, what in (("forward_to", "messages"), ("forward_dead_letters_to", "dead-lettered messages")):
             if getattr(each.after, field) is not None:

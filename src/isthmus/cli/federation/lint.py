@@ -29,7 +29,7 @@ def run(
 ) -> None:
     """Report every fault of a federation file, with line, column and what to write instead.
 
-    Warnings name what is allowed and causes trouble later; they do not change the exit code.
+    Warnings name settings that are allowed and cause trouble later; they do not change the exit code.
     """
     try:
         text = load_text(file)

@@ -1,4 +1,4 @@
-"""What `apply --prune` and `remove` share: orphans listed with what waits in them, and deleted with consent."""
+"""The common part of `apply --prune` and `remove`: orphans listed with their messages, and deleted with consent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Claims = Callable[[Sequence[tuple[str, str]]], AbstractContextManager[None]]
 
 
 class OrphanFilledError(IsthmusError):
-    """Messages came into what was to be deleted since they were counted."""
+    """Messages have arrived in an entity that was to be deleted since they were counted."""
 
     code = "orphan-filled"
     retryable = True
@@ -37,18 +37,18 @@ class OrphanFilledError(IsthmusError):
         a = self.attributes
         return (
             f"{a.get('path')} was forwarded to while its messages were counted, and has {a.get('messages')} messages now; nothing forwards to "
-            "it any more, and nothing was deleted: look again, and delete it then"
+            "it any more, and nothing was deleted: list it again, and delete it then"
         )
 
 
 @dataclass
 class Removal:
-    """What became of orphans.
+    """The result for orphans.
 
     Attributes:
         rows: each orphan as plain values for `--json`: namespace, kind, path, task, member, messages (None: not known).
         applied: the changes that were made; None without consent.
-        error: why nothing was deleted though there was consent.
+        error: why nothing was deleted in spite of consent.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -75,15 +75,15 @@ def remove_orphans(
     console: Console | None,
     claims: Claims,
 ) -> Removal:
-    """Name the orphans and the messages that wait in them, and delete them where that is consented to.
+    """List the orphans and their messages, and delete them with consent.
 
     Args:
         administrations: of the namespaces.
-        held: what they hold.
+        held: their entities.
         orphans: to delete.
         consent: whether to delete.
-        console: for people; None for `--json`.
-        claims: holds claims of tasks, by task and alias, while it lasts; an error where a run has one.
+        console: for text; None for `--json`.
+        claims: holds claims of tasks, by task and alias, within; raises if a run has one.
     """
     found = Removal([_row(administrations, each) for each in orphans])
     if console and orphans:
@@ -99,7 +99,7 @@ def remove_orphans(
     try:
         with claims(claimed) if claimed else nullcontext():
             changes = removal(held, orphans)
-            # First what ends forwarding: only then is what waits in its target known.
+            # First the changes that end forwarding: only then are the messages in its target known.
             ended = tuple(each for each in changes if each.action == "update")
             deletions = tuple(each for each in changes if each.action != "update")
             first = administrations.make(ended, say)
@@ -134,7 +134,7 @@ def claims_of(federation: Federation) -> Claims:
 
 
 def print_others(others: Iterable[Orphan], file: str, console: Console) -> None:
-    """Name the tasks that the file does not have and that have entities at its namespaces."""
+    """Print the tasks that the file does not have and that have entities at its namespaces."""
     for task in dict.fromkeys(each.task for each in others):
         where = ", ".join(dict.fromkeys(each.alias for each in others if each.task == task))
         console.print(
@@ -146,10 +146,10 @@ def print_others(others: Iterable[Orphan], file: str, console: Console) -> None:
 
 
 def spools_left(federation: Federation, folder: Path) -> list[dict[str, Any]]:
-    """Spools of a state folder whose messages no task of the file sends on: they have been taken from their source.
+    """Spools of a state folder whose messages no task of the file sends on: they have been removed from their source.
 
     Raises:
-        InvalidArgumentError: what runs have noted of their spools cannot be read.
+        InvalidArgumentError: the runs' notes of their spools cannot be read.
     """
     if not folder.exists():
         return []
@@ -161,18 +161,18 @@ def spools_left(federation: Federation, folder: Path) -> list[dict[str, Any]]:
 
 
 def print_spools(spools: Iterable[Mapping[str, Any]], console: Console) -> None:
-    """Name the spools that hold messages which no task sends on."""
+    """Print the spools with messages that no task sends on."""
     for each in spools:
         console.print(
             Text(
-                f"note: spool {each['spool']} holds {each['messages']:,} messages that were taken from their source and that no task of the file "
-                "sends on; it is not deleted: put the task back, and let it drain"
+                f"note: spool {each['spool']} has {each['messages']:,} messages that were taken from their source and that no task of the file "
+                "sends on; it is not deleted: restore the task, and let it drain"
             )
         )
 
 
 def _delete(administrations: Administrations, deletions: Sequence[Change], say: Callable[[Change], None]) -> Applied:
-    """Delete; the topics of claims last, and only where no other operator has made a claim there meanwhile."""
+    """Delete; the topics of claims last, and only if no other operator has made a claim there meanwhile."""
     topics = tuple(each for each in deletions if each.kind == "topic" and each.topic.lower() == CLAIM_TOPIC)
     made = administrations.make([each for each in deletions if each not in topics], say)
     if made.failed is not None:
@@ -191,10 +191,10 @@ def _delete(administrations: Administrations, deletions: Sequence[Change], say: 
 def _recount(
     administrations: Administrations, ended: Sequence[Change], orphans: Sequence[Orphan], rows: Sequence[dict[str, Any]]
 ) -> None:
-    """Look whether more came into what was forwarded to than was told.
+    """Check whether more messages have been forwarded to an entity since they were counted.
 
     Raises:
-        OrphanFilledError: it did.
+        OrphanFilledError: they have.
     """
     targets = {
         (each.alias, str(target).lower())
@@ -227,7 +227,7 @@ def _row(administrations: Administrations, orphan: Orphan) -> dict[str, Any]:
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> FittingTable:
-    table = FittingTable("namespace", "what", "of task", ">messages", title=f"{len(rows)} entities that nothing needs")
+    table = FittingTable("namespace", "what", "of task", ">messages", title=f"{len(rows)} entities that no task needs")
     for row in rows:
         messages = row["messages"]
         style = "" if messages == 0 else "bold red"

@@ -97,7 +97,7 @@ def run(
 
 
 def _hint(address: Any, path: str) -> None:
-    """Say where the messages of a topic are, where the key may ask what `path` is."""
+    """Print where the messages of a topic are, if the key may read the kind of `path`."""
     from isthmus.connectors.servicebus.entity import Entities, EntityPath
     from isthmus.errors import IsthmusError
 

@@ -47,9 +47,9 @@ def run(
     yes: Annotated[bool, YES] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Remove messages: active, deferred and scheduled ones that are there now.
+    """Remove messages: active, deferred and scheduled ones that exist now.
 
-    Ctrl-C ends it in good order. Exit code 1 if some could not be removed, since a receiver has them locked.
+    Ctrl-C ends it after pending answers. Exit code 1 if some could not be removed, since a receiver has them locked.
     """
     from isthmus.operations.look import take_census
     from isthmus.operations.message import make_choice

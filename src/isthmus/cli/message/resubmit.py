@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    entity: Annotated[str, typer.Argument(help="A queue or topic/Subscriptions/name; its dead letters are meant.")],
+    entity: Annotated[str, typer.Argument(help="A queue or topic/Subscriptions/name; its dead letters are sent.")],
     connection: Connection = "",
     alias: Alias = "",
     federation: Federation = DEFAULT_FILE,
@@ -46,7 +46,7 @@ def run(
         str, typer.Option(help="Queue or topic to send to; by default the one in which they were dead-lettered.")
     ] = "",
     condition: Annotated[str, FILTER] = "",
-    action: Annotated[str, typer.Option(help="A SQL action for what is sent, e.g. \"SET retried = 'yes'\".")] = "",
+    action: Annotated[str, typer.Option(help="A SQL action for the sent messages, e.g. \"SET retried = 'yes'\".")] = "",
     new_message_ids: Annotated[bool, NEW_IDS] = False,
     keep_message_ids: Annotated[bool, KEEP_IDS] = False,
     limit: Annotated[int, MAX] = 0,
@@ -56,7 +56,7 @@ def run(
     """Send dead letters again, to the queue or topic in which they were dead-lettered.
 
     Each leaves the dead-letter queue once its copy is acknowledged. Copies have no dead-letter reason and description.
-    What was dead-lettered in one subscription goes to the whole topic; name a queue with --to for anything else. Exit code 1 if some
+    Messages that were dead-lettered in one subscription go to the whole topic; name a queue with --to for anything else. Exit code 1 if some
     were refused or locked.
     """
     from isthmus.operations.detection import check_detection

@@ -1,6 +1,6 @@
 """`isthmus entity list|show|create|update|delete`: queues, topics, subscriptions and rules of a namespace.
 
-What it is: options and output. What it is not: what is asked of the namespace (`isthmus.connectors.servicebus.entity`).
+What it is: options and output. What it is not: the requests to the namespace (`isthmus.connectors.servicebus.entity`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _list(
     ca_file: CaFile = "",
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """List queues, topics and subscriptions with their counts. Columns that are 0 everywhere are left out."""
+    """List queues, topics and subscriptions with their counts. Columns that are 0 everywhere are omitted."""
     from rich.console import Console
 
     from isthmus.supervisor.fitting_table import FittingTable
@@ -125,7 +125,7 @@ def _create(
 ) -> None:
     """Create a queue, a topic (--topic), a subscription or a rule.
 
-    Settings have the names of the namespace's file; what is not named has the namespace's default.
+    Settings have the names of the namespace's file; omitted ones have the namespace's default.
     """
     from isthmus.connectors.servicebus.entity import EntityPath
     from isthmus.connectors.servicebus.entity_setting import parse_settings
@@ -133,7 +133,7 @@ def _create(
     wanted = EntityPath.parse(path)
     kind = "rule" if wanted.rule else "subscription" if wanted.subscription else "topic" if topic else "queue"
     if topic and wanted.subscription:
-        raise InvalidArgumentError(f"{path!r} names a {kind}; leave --topic out")
+        raise InvalidArgumentError(f"{path!r} names a {kind}; omit --topic")
     if (condition or action) and kind in {"queue", "topic"}:
         raise InvalidArgumentError(f"a {kind} has no rules; --filter and --action are of subscriptions and rules")
     if settings and kind == "rule":
@@ -157,7 +157,7 @@ def _update(
     ca_file: CaFile = "",
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Change settings of an entity, or filter and action of a rule; what is not named stays as it is."""
+    """Change settings of an entity, or filter and action of a rule; omitted ones stay unchanged."""
     from isthmus.connectors.servicebus.entity import EntityPath
     from isthmus.connectors.servicebus.entity_setting import parse_settings
 
@@ -188,7 +188,7 @@ def _delete(
     ca_file: CaFile = "",
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Delete an entity or a rule. Without --yes it only says how many messages would go."""
+    """Delete an entity or a rule. Without --yes it only reports how many messages would be deleted."""
     from isthmus.connectors.servicebus.entity import EntityPath
 
     wanted = EntityPath.parse(path)
@@ -215,7 +215,7 @@ def _open(connection: str, alias: str, federation: str, data: Any, ca_file: str,
 
 
 def _check_rule(condition: str, action: str) -> None:
-    """Name the faults of a filter and an action with their columns, as `isthmus rules eval` does.
+    """Report the faults of a filter and an action with their columns, as `isthmus rules eval` does.
 
     Raises:
         RuleSyntaxError: there are faults.

@@ -1,6 +1,6 @@
 """`isthmus namespace stats|backup`, and the verbs about messages that are verbs of `isthmus` too.
 
-What it is: options, tables, progress. What it is not: what is done (`isthmus.operations`, `isthmus.broker.backup`).
+What it is: options, tables, progress. What it is not: the operations (`isthmus.operations`, `isthmus.broker.backup`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _stats(
 ) -> None:
     """Show counts, sizes, rates, locks, connections and the disk's times of a namespace of isthmus.
 
-    The key needs Manage. With --watch and --json one object a line.
+    The key needs Manage. With --watch and --json, one object per line.
     """
     from rich.console import Console
     from rich.live import Live

@@ -13,7 +13,7 @@ __all__ = ["State", "register", "run_of", "state_of"]
 
 State = Annotated[
     Path | None,
-    typer.Option("--state", help="Folder that the run keeps its state in; by default .isthmus/NAME beside the file."),
+    typer.Option("--state", help="Folder of the run's state; by default .isthmus/NAME beside the file."),
 ]
 
 
@@ -27,9 +27,9 @@ def run(
     task: Annotated[str, typer.Argument(help="The task.", autocompletion=tasks)],
     state: State = None,
 ) -> None:
-    """Pause a task: its routes finish what is under way, and take in nothing more until `isthmus resume`.
+    """Pause a task: its routes finish their messages in flight, and receive no more until `isthmus resume`.
 
-    It holds over restarts of the run, and needs no run to be alive. Messages wait at their sources meanwhile.
+    It persists over restarts of the run, and does not require a running one. Messages wait at their sources meanwhile.
     """
     from isthmus.errors import InvalidArgumentError
     from isthmus.supervisor.pause import PauseFile
@@ -48,12 +48,12 @@ def run(
 
 
 def state_of(file: str, task: str, state: Path | None, *, may_be_gone: bool = False) -> Path:
-    """The state folder, after the task has been looked up; where the file has it no more, a run that is alive moves it all the same, or it
+    """The state folder, after the task has been looked up; if the file does not have it any more, a running run may still move it, or it
     `may_be_gone` and is paused there.
 
     Raises:
         InvalidArgumentError: there is no such task.
-        PauseFileError: what is paused cannot be read.
+        PauseFileError: the file of paused tasks cannot be read.
     """
     from isthmus.errors import InvalidArgumentError
     from isthmus.supervisor.pause import PauseFile
@@ -68,7 +68,7 @@ def state_of(file: str, task: str, state: Path | None, *, may_be_gone: bool = Fa
 
 
 def run_of(folder: Path, task: str) -> tuple[int, bool]:
-    """The process of the run that keeps its state in a folder, 0 where none is alive; and whether it moves a task."""
+    """The process of the run with a state folder, 0 if none is alive; and whether it moves a task."""
     from isthmus.supervisor.status import read_status
 
     document = read_status(folder)

@@ -24,7 +24,7 @@ def run(
 ) -> None:
     """Let a task continue that `isthmus pause` has paused.
 
-    A task that is no longer in the file is resumed, too: otherwise a new task of its name would begin paused.
+    A task that is no longer in the file is resumed, too: otherwise a new task of its name would start paused.
     """
     from isthmus.supervisor.pause import PauseFile
 

@@ -1,4 +1,4 @@
-"""`isthmus verify`: compare what entered every member with what is at the others."""
+"""`isthmus verify`: compare the messages that entered every member with those at the others."""
 
 from __future__ import annotations
 
@@ -39,33 +39,33 @@ def run(
     subscription: Annotated[
         str,
         typer.Option(
-            help="The subscription to read at every member, which nobody may consume; by default `audit` where the task has "
+            help="The subscription to read at every member, which no receiver may consume; by default `audit` if the task has "
             "it, else the first ordinary one without a filter, of which applications may have consumed messages."
         ),
     ] = "",
     former_mark: Annotated[
         list[str] | None,
-        typer.Option(help="A `mark` that the file named before: copies that carry it are arrivals. May be repeated."),
+        typer.Option(help="A former `mark` of the file: copies with it are arrivals. May be repeated."),
     ] = None,
     state: Annotated[
         Path | None,
         typer.Option(
-            help="Folder that the run keeps its state in, for what is in spools; by default .isthmus/NAME beside the file."
+            help="Folder of the run's state, for messages in spools; by default .isthmus/NAME beside the file."
         ),
     ] = None,
     by: Annotated[
         _By,
         typer.Option(
-            help="With `hour`: count also by the hour (UTC) in which messages were enqueued at their origin; what has no known "
-            "time there is in the row `unknown`."
+            help="With `hour`: count also by the hour (UTC) in which messages were enqueued at their origin; those without a known "
+            "time there are in the row `unknown`."
         ),
     ] = _By.TASK,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Browse every member and compare by origin, sequence number and content.
+    """Peek every member and compare by origin, sequence number and content.
 
     Exit code 0: everything is accounted for. 1: a message is lost, set aside, expired before its route, stopped although
-    new, doubled, out of order, or other than its original. 3: the reading cannot tell, e.g. because messages were consumed
+    new, doubled, out of order, or different from its original. 3: the result is unclear, e.g. because messages were consumed
     from the subscription that it reads, or a namespace cannot be reached.
     """
     from isthmus.replication.verification.reconciliation.count import Verdict
@@ -77,7 +77,7 @@ def run(
         raise InvalidArgumentError(f"{file} has no tasks; there is nothing to verify")
     names = [task] if task or len(federation.tasks) < 2 else list(federation.tasks)
     results: list[Reconciliation] = []
-    unread: dict[str, IsthmusError] = {}  # by task; what cannot be read of one hides nothing of the others
+    unread: dict[str, IsthmusError] = {}  # by task; an unreadable one hides nothing of the others
     for name in names:
         try:
             results += verify(
@@ -158,7 +158,7 @@ def _reading(reading: dict[str, Any]) -> str:
 
 
 def _hour_tables(result: dict[str, Any]) -> list[FittingTable]:
-    """Of the task, and of each flow where there are several: one row for each hour."""
+    """The tables of the task, and of each flow if there are several: one row for each hour."""
     if "hours" not in result:
         return []
     found = [_hour_table(f"task {result['task']}, by hour (UTC)", result["hours"])] if result["hours"] else []
@@ -171,7 +171,7 @@ def _hour_tables(result: dict[str, Any]) -> list[FittingTable]:
 
 
 def _is_flow(compared: dict[str, Any]) -> bool:
-    """Whether a comparison tells more than that an origin has what entered there."""
+    """Whether a comparison has more than the entry of messages at their origin."""
     if compared["origin"] != compared["member"]:
         return True
     return any(hour[name] for hour in compared["hours"] for name in hour.keys() - {"hour", "entered", "arrived"})
@@ -188,10 +188,10 @@ def _hour_table(title: str, hours: list[dict[str, Any]]) -> FittingTable:
     return table
 
 
-# Shown by hour also where they are zero; the others only where they are not: the table above has them.
+# Shown by hour also if they are zero; the others only if they are not: the table above has them.
 _ALWAYS_BY_HOUR = ("entered", "arrived", "lost")
 
-# Shown also where they are zero; the others only where they are not.
+# Shown also if they are zero; the others only if they are not.
 _ALWAYS = ("entered", "arrived", "waiting", "expired", "dead_lettered", "lost", "duplicated", "out_of_order")
 
 

@@ -197,7 +197,7 @@ def test_a_run_that_is_alive_is_told_where_something_changes(
     status.write("running", [], Footprint())
     for verb in ("plan", "apply"):
         (note,) = [each for each in call_json(verb)[1]["notes"] if told in each]
-        assert note.endswith("end it before apply, and start it again")
+        assert note.endswith("end it before apply, and restart it")
     assert not any(told in each for each in call_json("apply")[1]["notes"])  # nothing changes
 
 
@@ -249,7 +249,7 @@ def shrunk(
 def test_apply_prunes_only_with_consent_and_names_what_waits(shrunk: dict[str, FakeAdministration]) -> None:
     code, output = call("apply", "--prune")
     assert code == 0
-    assert "5 entities that nothing needs" in output
+    assert "5 entities that no task needs" in output
     assert "1,234" in output
     assert "Nothing was deleted; add --yes" in output
     assert not any(change.action == "delete" for each in shrunk.values() for change in each.changes)

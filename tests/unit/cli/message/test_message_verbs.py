@@ -65,7 +65,7 @@ def test_an_export_tells_what_could_not_be_removed(
     monkeypatch.setattr("isthmus.operations.file.carry.export", lambda *_, **__: (3, Removal(removed=2, left=1)))
     told, _ = failed(capsys, "export", "orders", str(tmp_path / "file"), "--remove")
     assert "wrote 3 messages" in told
-    assert "removed 2, 1 are locked or gone" in told
+    assert "removed 2, 1 are locked or removed" in told
 
 
 def test_receive_names_the_options_that_an_entity_with_sessions_needs(
@@ -243,7 +243,7 @@ def test_a_body_that_is_no_text_is_bad_input(
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["send", "orders", "a\udcff"])
-    assert (ended.value.code, "'a\\udcff' is no UTF-8" in capsys.readouterr().err) == (2, True)
+    assert (ended.value.code, "'a\\udcff' is not UTF-8" in capsys.readouterr().err) == (2, True)
 
 
 @pytest.mark.parametrize(
