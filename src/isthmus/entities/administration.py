@@ -23,7 +23,7 @@ from isthmus.entities.catalog.description import (
     SubscriptionDescription,
     TopicDescription,
 )
-from isthmus.entities.holding import HeldQueue, HeldSubscription, HeldTopic, described, rule_of
+from isthmus.entities.loaded import LoadedQueue, LoadedSubscription, LoadedTopic, described, rule_of
 from isthmus.entities.registry import Registry
 from isthmus.errors import EntityExistsError, EntityNotFoundError, InvalidArgumentError, QuotaExceededError, StoreError
 
@@ -39,21 +39,21 @@ class Administration(Registry):
         if not self._is_loaded:  # the entities are not known, and staged changes would be lost
             raise StoreError("The store has failed and is not reopened yet.")
 
-    def _queue(self, name: str) -> HeldQueue:
+    def _queue(self, name: str) -> LoadedQueue:
         self._check_loaded()
         found = self._queues.get(name.lower())
         if found is None:
             raise EntityNotFoundError(name)
         return found
 
-    def _topic(self, name: str) -> HeldTopic:
+    def _topic(self, name: str) -> LoadedTopic:
         self._check_loaded()
         found = self._topics.get(name.lower())
         if found is None:
             raise EntityNotFoundError(name)
         return found
 
-    def _subscription(self, topic: str, name: str) -> tuple[HeldTopic, HeldSubscription]:
+    def _subscription(self, topic: str, name: str) -> tuple[LoadedTopic, LoadedSubscription]:
         owner = self._topic(topic)
         found = owner.subscriptions.get(name.lower())
         if found is None:
@@ -74,7 +74,7 @@ class Administration(Registry):
         made = replace(description or QueueDescription())
         self._check_description(made, name)
         entry = self._entry("queue", (name,), made)
-        self._queues[key] = HeldQueue(entry, self._make_queue(entry))
+        self._queues[key] = LoadedQueue(entry, self._make_queue(entry))
         self._apply_queue(self._queues[key])
         self._stage(entry)
         self._forwarding.target_changed(name)
@@ -131,7 +131,7 @@ class Administration(Registry):
         made = replace(description or TopicDescription())
         self._check_description(made, name)
         entry = self._entry("topic", (name,), made)
-        self._topics[key] = HeldTopic(entry, self._make_topic(entry))
+        self._topics[key] = LoadedTopic(entry, self._make_topic(entry))
         self._apply_topic(self._topics[key])
         self._stage(entry)
         self._forwarding.target_changed(name)
@@ -204,7 +204,7 @@ class Administration(Registry):
         self._check_filters(owner, rule)
         names = (owner.entry.names[0], name)
         entry = self._entry("subscription", names, made)
-        subscription = HeldSubscription(entry, self._make_queue(entry))
+        subscription = LoadedSubscription(entry, self._make_queue(entry))
         owner.subscriptions[name.lower()] = subscription
         self._stage(entry)
         self._add_rule(subscription, rule)
@@ -355,8 +355,8 @@ class Administration(Registry):
         """
         if self._partitions.stores is None:
             raise InvalidArgumentError("EnablePartitioning: this namespace has no partitioned entities.")
-        held: list[HeldQueue | HeldTopic] = [*self._queues.values(), *self._topics.values()]
-        partitioned = [each for each in held if each.entry.fragments and each.entry.names[0].lower() != name.lower()]
+        loaded: list[LoadedQueue | LoadedTopic] = [*self._queues.values(), *self._topics.values()]
+        partitioned = [each for each in loaded if each.entry.fragments and each.entry.names[0].lower() != name.lower()]
         if len(partitioned) >= self._limits.max_partitioned_entities:
             raise QuotaExceededError(
                 f"The namespace has {len(partitioned)} partitioned entities, as many as it may have."
@@ -366,11 +366,11 @@ class Administration(Registry):
         check_rule(rule, self._limits)
         rule.created_at_ms = rule.created_at_ms or self._clock.wall_ms()
 
-    def _check_filters(self, topic: HeldTopic, added: RuleDescription) -> None:
-        rules = [rule_of(entry) for held in topic.subscriptions.values() for entry in held.rules.values()]
+    def _check_filters(self, topic: LoadedTopic, added: RuleDescription) -> None:
+        rules = [rule_of(entry) for loaded in topic.subscriptions.values() for entry in loaded.rules.values()]
         check_filters(topic.entry.names[0], rules, added, self._limits)
 
-    def _add_rule(self, subscription: HeldSubscription, rule: RuleDescription) -> None:
+    def _add_rule(self, subscription: LoadedSubscription, rule: RuleDescription) -> None:
         entry = self._entry("rule", (*subscription.entry.names, rule.name), rule)
         subscription.rules[rule.name.lower()] = entry
         self._stage(entry)

@@ -38,7 +38,7 @@ class Clockwork:
         fail: fails everything that is staged, with the reason.
     """
 
-    __slots__ = ("_at_work", "_context", "_fail", "_find", "_paused", "_wakes")
+    __slots__ = ("_context", "_current", "_fail", "_find", "_paused", "_wakes")
 
     def __init__(self, context: Context, wakes: Wakes, find: Callable[[int], Intake | None], fail: Failure) -> None:
         self._context = context
@@ -48,9 +48,9 @@ class Clockwork:
         # Entities whose work raised an unexpected error, by number: the monotonic ms until which they are skipped.
         self._paused: dict[int, int] = {}
         # The number of the entity whose work runs; 0 for none.
-        self._at_work = 0
+        self._current = 0
 
-    def turn(self, now_ms: int, steady_ms: int) -> None:
+    def tick(self, now_ms: int, steady_ms: int) -> None:
         """Do a bounded part of the due work.
 
         Args:
@@ -61,16 +61,16 @@ class Clockwork:
             StoreError: the store refused a write, and everything staged has failed; or a read that belongs to no entity.
         """
         if any(until_ms <= steady_ms for until_ms in self._paused.values()):
-            self._context.calendar.look_again()
+            self._context.calendar.recheck()
             self._paused = {number: until_ms for number, until_ms in self._paused.items() if until_ms > steady_ms}
         staging = self._context.staging
-        drops, self._at_work = staging.drops, 0
+        drops, self._current = staging.drops, 0
         try:
             self._expire_locks(steady_ms)
             self._activate(now_ms)
             self._expire_messages(now_ms)
         except Exception as fault:
-            number = self._at_work
+            number = self._current
             if staging.drops != drops or not number:
                 raise
             # The fault of one entity, also a read that its disk refuses, must not stop the others permanently (I2).
@@ -89,12 +89,12 @@ class Clockwork:
 
     def _expire_locks(self, steady_ms: int) -> None:
         for queue in self._wakes.due(steady_ms):
-            self._at_work = queue.number
+            self._current = queue.number
             paused_ms = self._paused.get(queue.number)
             next_ms = paused_ms or (None if queue.is_deleted else queue.expire_locks(steady_ms))
             if next_ms is not None:
                 self._wakes.add(queue, next_ms)
-        self._at_work = 0
+        self._current = 0
 
     def _activate(self, now_ms: int) -> None:
         calendar = self._context.calendar
@@ -106,13 +106,13 @@ class Clockwork:
             by_number.setdefault(number, []).append((due_ms, sequence))
         for number, messages in by_number.items():
             member = self._find(number)
-            self._at_work = number
+            self._current = number
             if member is not None:
                 member.activate(messages, now_ms)
             else:
                 for due_ms, sequence in messages:
                     calendar.unschedule(due_ms, number, sequence)
-        self._at_work = 0
+        self._current = 0
         calendar.advance(self._paused)
 
     def _expire_messages(self, now_ms: int) -> None:
@@ -122,7 +122,7 @@ class Clockwork:
             return
         budget = _AT_ONCE
         for bucket, number, first, last in runs:
-            self._at_work = number
+            self._current = number
             member = self._find(number) or self._context.sessions.get(number)
             left = None
             if member is not None:
@@ -131,5 +131,5 @@ class Clockwork:
             budget -= min(last - first + 1, _AT_ONCE)
             if budget <= 0:
                 break
-        self._at_work = 0
+        self._current = 0
         calendar.advance(self._paused)

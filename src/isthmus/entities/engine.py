@@ -8,7 +8,7 @@ is in `clockwork`.
 Spec: docs/explanation/protocol.md, Links, Administration, Settlement, Message.
 
 Invariants:
-    I1. A failed commit leaves nothing half done: every entity goes back to what the store holds.
+    I1. A failed commit leaves nothing half done: every entity goes back to the state of the store.
     I2. Every entity is checked once in ten seconds, whether or not it has due work.
 """
 
@@ -30,11 +30,11 @@ from isthmus.entities.catalog.description import (
 )
 from isthmus.entities.catalog.limit import Limits
 from isthmus.entities.clockwork import Clockwork
-from isthmus.entities.fragment.crossing import ways
+from isthmus.entities.fragment.crossing import route_finder
 from isthmus.entities.fragment.port import FragmentStores
 from isthmus.entities.fragment.transfer import PartitionedTransfer
-from isthmus.entities.holding import described
 from isthmus.entities.idle import IdleTime, last_use_ms
+from isthmus.entities.loaded import described
 from isthmus.entities.port import Entity, MessageSource, MessageTarget
 from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.onward import Target
@@ -160,12 +160,12 @@ class Engine(Administration):
             raise NotAllowedError(f"'{between.path}' takes no sends; send to its queue or topic.")
         to = self.sender(destination).path
         if entry.fragments:
-            return PartitionedTransfer(self._partitions.entity(entry.number), to, self._target, self._way_via)
+            return PartitionedTransfer(self._partitions.entity(entry.number), to, self._target, self._route_finder_via)
         stored = self._numbers[entry.number]
-        return Transfer(stored, to, self._way_via(stored), self._context)
+        return Transfer(stored, to, self._route_finder_via(stored), self._context)
 
-    def _way_via(self, between: Intake) -> Callable[[str], Target | None]:
-        return ways(between, self._target, is_via=True)
+    def _route_finder_via(self, between: Intake) -> Callable[[str], Target | None]:
+        return route_finder(between, self._target, is_via=True)
 
     def transaction(self) -> Transaction:
         """A transaction, declared now."""
@@ -201,10 +201,10 @@ class Engine(Administration):
 
     def members(self) -> list[tuple[str, Entity]]:
         """The kind and the object of every queue, topic and subscription; dead-letter queues are part of theirs."""
-        found: list[tuple[str, Entity]] = [("queue", held.queue) for held in self._queues.values()]
+        found: list[tuple[str, Entity]] = [("queue", loaded.queue) for loaded in self._queues.values()]
         for topic in self._topics.values():
             found.append(("topic", topic.topic))
-            found += [("subscription", held.queue) for held in topic.subscriptions.values()]
+            found += [("subscription", loaded.queue) for loaded in topic.subscriptions.values()]
         return found
 
     @property
@@ -220,10 +220,10 @@ class Engine(Administration):
             StoreError: the store could not be reopened after a failure, and still cannot.
             ExceptionGroup: as `fail_commit`.
         """
-        self._come_back()
-        self._stage_what_stands()
+        self._recover_if_due()
+        self._stage_identity()
 
-    def _stage_what_stands(self) -> None:
+    def _stage_identity(self) -> None:
         row = self._store.get(IDENTITY)
         if row is not None:
             self._staging.batch.put(IDENTITY, row)
@@ -339,7 +339,7 @@ class Engine(Administration):
         """Leave waiting messages of topics for the next start; their senders get the outcome, as the messages are durable."""
         self._context.fan_out.stop()
         for member in self._numbers.values():
-            member.tell_senders()
+            member.notify_senders()
         for store in self.stores or ():
             if store.engine is not None:
                 store.engine.stop_fan_out()
@@ -385,7 +385,7 @@ class Engine(Administration):
         self._check_loaded()
         return super()._find(path)
 
-    def _come_back(self) -> None:
+    def _recover_if_due(self) -> None:
         """Retry going back to the store's state, if that is due."""
         if self._is_stale and self._staging.has_staged:
             # It was staged on the state of memory before the reload, which may differ from the store.
@@ -413,7 +413,7 @@ class Engine(Administration):
             StoreError: the store refused.
         """
         if self.handover is not None:
-            self.handover.hold()
+            self.handover.pause()
         self.stop_fan_out()
         self.begin_commit()
         if self._commits:
@@ -447,9 +447,9 @@ class Engine(Administration):
             # Entities that are not loaded yet are not deleted ones: their due work has to stay.
             if steady >= self._next_housekeeping_ms:
                 self._next_housekeeping_ms = steady + _HOUSEKEEPING_MS
-                self._come_back()
+                self._recover_if_due()
             return now + self._next_housekeeping_ms - steady
-        self._clockwork.turn(now, steady)
+        self._clockwork.tick(now, steady)
         if steady >= self._next_housekeeping_ms:
             self._next_housekeeping_ms = steady + _HOUSEKEEPING_MS
             self._housekeep(now)
@@ -471,7 +471,7 @@ class Engine(Administration):
             member.housekeep()
         self._idle = idle
         if self._staging.has_unconfirmed:
-            self._stage_what_stands()
+            self._stage_identity()
         self._pump()
         self._delete_idle(now)
 

@@ -16,7 +16,7 @@ from functools import partial
 
 from isthmus.entities.catalog.catalog import parse_address
 from isthmus.entities.catalog.description import INFINITE_MS, QueueDescription, SubscriptionDescription
-from isthmus.entities.fragment.crossing import ways
+from isthmus.entities.fragment.crossing import route_finder
 from isthmus.entities.fragment.partitions import AnyPartitioned, AnyPartitionedQueue
 from isthmus.entities.fragment.port import FragmentStore
 from isthmus.entities.queue.intake import Intake
@@ -87,7 +87,7 @@ class Forwarding:
         member.forward_parts(None, self._stop)
 
     def _start(self, path: str, queue: Queue, store: FragmentStore | None) -> None:
-        forward(queue, Onward(path, ways(queue, self._find)))
+        forward(queue, Onward(path, route_finder(queue, self._find)))
         self._stores[queue] = store
 
     def _stop(self, queue: Queue, store: FragmentStore | None) -> None:
@@ -99,7 +99,7 @@ class Forwarding:
         """Retry messages that could not go to a queue or topic: its settings have changed."""
         for queue in self._stores:
             if queue.relay is not None and queue.relay.onward.path.lower() == name.lower():
-                queue.relay.look_again()
+                queue.relay.retry_refused()
 
     def pump(self) -> None:
         """Retry all waiting messages: a setting has changed, time has passed, or a store is up again.

@@ -24,7 +24,7 @@ class IdleTime:
     """The start of idle times.
 
     Args:
-        clock: tells wall and monotonic time.
+        clock: wall and monotonic time.
     """
 
     __slots__ = ("_clock", "_from_ms", "_wall_lead_ms")

@@ -138,7 +138,7 @@ class Entity(MessageTarget, Protocol):
         ...
 
     @property
-    def held_bytes(self) -> int:
+    def record_bytes(self) -> int:
         """Of all records, and of the bodies that they refer to."""
         ...
 
@@ -233,7 +233,7 @@ class MessageSource(Entity, Protocol):
         ...
 
     @property
-    def holds_large(self) -> bool:
+    def has_large(self) -> bool:
         """Whether some message may be large: receivers then get one at a time."""
         ...
 
@@ -416,7 +416,7 @@ class Sessions(Protocol):
         ...
 
     @property
-    def held_count(self) -> int:
+    def session_lock_count(self) -> int:
         """How many sessions are locked by a receiver."""
         ...
 

@@ -33,9 +33,9 @@ from isthmus.entities.fragment.handover import Handover, Outbox
 from isthmus.entities.fragment.partitions import AnyPartitioned, AnyPartitionedQueue, Partitions
 from isthmus.entities.fragment.port import FragmentStores
 from isthmus.entities.fragment.topic import PartitionedTopic
-from isthmus.entities.holding import HeldQueue, HeldSubscription, HeldTopic, described, rule_of
 from isthmus.entities.hub.registry import EventHubs
 from isthmus.entities.hybrid_connection import HybridConnections
+from isthmus.entities.loaded import LoadedQueue, LoadedSubscription, LoadedTopic, described, rule_of
 from isthmus.entities.member.context import Context
 from isthmus.entities.port import Entity
 from isthmus.entities.queue.intake import Intake
@@ -89,8 +89,8 @@ class Registry:
         self._clock = clock
         self._limits = self.limits = limits
         self._staging = Staging(store)
-        self._queues: dict[str, HeldQueue] = {}
-        self._topics: dict[str, HeldTopic] = {}
+        self._queues: dict[str, LoadedQueue] = {}
+        self._topics: dict[str, LoadedTopic] = {}
         self._numbers: dict[int, Intake] = {}
         # The transfer dead-letter queues of those.
         self._transfers: dict[int, Queue] = {}
@@ -143,13 +143,13 @@ class Registry:
     def _load_entry(self, entry: Entry) -> None:
         names = [name.lower() for name in entry.names]
         if entry.kind == "queue":
-            self._queues[names[0]] = HeldQueue(entry, self._make_queue(entry))
+            self._queues[names[0]] = LoadedQueue(entry, self._make_queue(entry))
             self._apply_queue(self._queues[names[0]])
         elif entry.kind == "topic":
-            self._topics[names[0]] = HeldTopic(entry, self._make_topic(entry))
+            self._topics[names[0]] = LoadedTopic(entry, self._make_topic(entry))
             self._apply_topic(self._topics[names[0]])
         elif entry.kind == "subscription":
-            self._topics[names[0]].subscriptions[names[1]] = HeldSubscription(entry, self._make_queue(entry))
+            self._topics[names[0]].subscriptions[names[1]] = LoadedSubscription(entry, self._make_queue(entry))
         else:
             self._topics[names[0]].subscriptions[names[1]].rules[names[2]] = entry
 
@@ -238,10 +238,10 @@ class Registry:
             self._numbers, self._transfers = self._kept | self._numbers, transfers | self._transfers
             self._queues, self._topics, self._forwarding, self.key_names = queues, topics, forwarding, key_names
             raise
-        gone, self._kept = self._kept, {}
-        for member in gone.values():
+        former, self._kept = self._kept, {}
+        for member in former.values():
             member.is_deleted = True
-        for member in (*gone.values(), *self._numbers.values()):
+        for member in (*former.values(), *self._numbers.values()):
             try:
                 member.notify()
             except Exception:  # noqa: BLE001 - a listener's fault must not keep the others waiting, or the store down
@@ -331,7 +331,7 @@ class Registry:
 
     # ---- settings of loaded entities
 
-    def _apply_queue(self, queue: HeldQueue) -> None:
+    def _apply_queue(self, queue: LoadedQueue) -> None:
         settings = described(queue.entry, QueueDescription)
         self.key_names.put(queue.entry.names[0], settings.authorization_rules)
         queue.queue.configure(**queue_settings(settings))
@@ -379,14 +379,14 @@ class Registry:
             most = self._limits.max_delivery_count
             queue.configure(**dead_letter_settings(EntityStatus.ACTIVE, lock_duration_ms, most))
 
-    def _apply_topic(self, topic: HeldTopic) -> None:
+    def _apply_topic(self, topic: LoadedTopic) -> None:
         settings = described(topic.entry, TopicDescription)
         self.key_names.put(topic.entry.names[0], settings.authorization_rules)
         topic.topic.configure(**topic_settings(settings))
         if topic.entry.fragments:
             self._apply_transfer(topic.entry)
 
-    def _apply_subscription(self, topic: HeldTopic, subscription: HeldSubscription) -> None:
+    def _apply_subscription(self, topic: LoadedTopic, subscription: LoadedSubscription) -> None:
         settings = described(subscription.entry, SubscriptionDescription)
         subscription.queue.configure(**receiving_settings(settings))
         self._apply_receiving(subscription.entry, subscription.queue, settings)

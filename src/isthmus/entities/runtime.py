@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from isthmus.entities.catalog.catalog import Entry
 from isthmus.entities.catalog.description import CorrelationFilter
-from isthmus.entities.holding import HeldTopic, rule_of
+from isthmus.entities.loaded import LoadedTopic, rule_of
 from isthmus.entities.port import Entity
 
 __all__ = ["Runtime", "runtime_of"]
@@ -47,7 +47,7 @@ class Runtime:
     correlation_filter_count: int = 0
 
 
-def runtime_of(entry: Entry, member: Entity, topic: HeldTopic | None = None) -> Runtime:
+def runtime_of(entry: Entry, member: Entity, topic: LoadedTopic | None = None) -> Runtime:
     """Counts, size and times of an entity.
 
     Args:
@@ -70,7 +70,7 @@ def runtime_of(entry: Entry, member: Entity, topic: HeldTopic | None = None) -> 
         runtime.transfer_dead_letter_message_count = lost.active_count
         runtime.message_count += lost.active_count
     if topic is not None:
-        filters = [rule_of(rule).filter for held in topic.subscriptions.values() for rule in held.rules.values()]
+        filters = [rule_of(rule).filter for each in topic.subscriptions.values() for rule in each.rules.values()]
         runtime.subscription_count = len(topic.subscriptions)
         runtime.correlation_filter_count = sum(isinstance(one, CorrelationFilter) for one in filters)
         # `$Default` and its opposite are SQL filters of the service: 1=1 and 1=0.

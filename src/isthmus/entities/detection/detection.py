@@ -1,6 +1,6 @@
 """Duplicate detection: the message ids, or duplicate keys of copies, that were seen within the window.
 
-What it is: ids on disk in generations as long as the window (`generation`). What it is not: a cache; memory holds only the ids
+What it is: ids on disk in generations as long as the window (`generation`). What it is not: a cache; memory has only the ids
 that are not yet written.
 Spec: Microsoft Learn, "Duplicate detection"; for keys, `isthmus.message.duplicate_key`.
 

@@ -84,7 +84,7 @@ class Generations:
         """The key prefixes of all generations in which an id may have been seen."""
         era = self._load()
         generation = now_ms // self.window_ms
-        self._look_ahead(era, generation)
+        self._load_latest(era, generation)
         asked = [self._prefix(era, each) for each in (generation, generation - 1) if each >= 0]
         if self._latest > generation:
             asked.append(self._prefix(era, generation + 1))
@@ -102,7 +102,7 @@ class Generations:
         era = self._load()
         generation = now_ms // self.window_ms
         if generation != self._current:
-            self._look_ahead(era, generation)
+            self._load_latest(era, generation)
             # One more than is read now: a clock that is set back needs it.
             over = self._prefix(era, 0), self._prefix(era, max(0, generation - 2))
             has_over = any(True for _ in self._staging.journal.scan(*over))
@@ -119,7 +119,7 @@ class Generations:
                 self._note()
         return self._prefix(era, generation)
 
-    def _look_ahead(self, era: int, generation: int) -> None:
+    def _load_latest(self, era: int, generation: int) -> None:
         """Read the latest generation from the store once: at a restart the clock may have been set back."""
         if self._latest < 0:
             ahead = self._prefix(era, generation + 1), self._prefix(era, generation + 2)

@@ -45,18 +45,18 @@ class KeyDetection:
         """Per key whether it was seen before; empty where none was. Stages the new ones."""
         detection, marks = self._detection, self._marks
         ids = [key[:KEY_BYTES] for key in keys]
-        places = [key[KEY_BYTES:] for key in keys]
-        raised = marks.ahead(places) if self._trusts(now_ms) else None
+        positions = [key[KEY_BYTES:] for key in keys]
+        raised = marks.ahead(positions) if self._trusts(now_ms) else None
         if raised is not None:
-            self._runs.remember(ids, places, raised, now_ms)
+            self._runs.remember(ids, positions, raised, now_ms)
             self._raise(raised)
             return []
-        in_runs = self._runs.seen(ids, places, now_ms)
+        in_runs = self._runs.seen(ids, positions, now_ms)
         flags = [is_new and not was for is_new, was in zip(detection.fresh(ids, now_ms), in_runs, strict=True)]
         if not any(flags):
             return [True] * len(keys)
         detection.remember([one for one, is_new in zip(ids, flags, strict=True) if is_new], now_ms)
-        self._raise(marks.highest([place for place, is_new in zip(places, flags, strict=True) if is_new]))
+        self._raise(marks.highest([position for position, is_new in zip(positions, flags, strict=True) if is_new]))
         return [] if all(flags) else [not is_new for is_new in flags]
 
     def _trusts(self, now_ms: int) -> bool:

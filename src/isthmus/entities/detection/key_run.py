@@ -44,13 +44,13 @@ class KeyRuns:
         self._generations = Generations(KEY_RUN, number, window_ms, staging)
 
     def remember(
-        self, ids: Sequence[bytes], places: Sequence[bytes], marks: Mapping[bytes, bytes], now_ms: int
+        self, ids: Sequence[bytes], positions: Sequence[bytes], marks: Mapping[bytes, bytes], now_ms: int
     ) -> None:
         """Stage keys of copies that are above the marks of their sources.
 
         Args:
             ids: the keys.
-            places: source and number of each, in ascending order for each block.
+            positions: source and number of each, in ascending order for each block.
             marks: the last position of each block.
             now_ms: wall time.
         """
@@ -59,23 +59,23 @@ class KeyRuns:
         put, pending = self._staging.batch.put, self._staging.pending_runs
         for block, last in marks.items():
             if len(marks) > 1:
-                members = [one for one, place in zip(ids, places, strict=True) if place.startswith(block)]
+                members = [one for one, position in zip(ids, positions, strict=True) if position.startswith(block)]
             else:
                 members = list(ids)
             key, row = prefix + last, b"".join((seen_at, *members))
             put(key, row)
             pending[key] = row
 
-    def seen(self, ids: Sequence[bytes], places: Sequence[bytes], now_ms: int) -> list[bool]:
+    def seen(self, ids: Sequence[bytes], positions: Sequence[bytes], now_ms: int) -> list[bool]:
         """Per key whether it is in a run; positions may be empty, and are in any order. Stages nothing."""
         flags = [False] * len(ids)
         oldest_ms = now_ms - self._window_ms
-        order = sorted((place, at) for at, place in enumerate(places) if place)
+        order = sorted((position, at) for at, position in enumerate(positions) if position)
         for prefix in self._generations.asked(now_ms):
             last = row = b""
-            for place, at in order:
-                if place > last:
-                    last, row = self._first_from(prefix, place)
+            for position, at in order:
+                if position > last:
+                    last, row = self._first_from(prefix, position)
                 if _seen_ms(row) > oldest_ms and _holds(row, ids[at]):
                     flags[at] = True
         return flags
@@ -84,9 +84,9 @@ class KeyRuns:
         """When the last generation that may have keys is over; 0 where there is none."""
         return self._generations.end_ms()
 
-    def _first_from(self, prefix: bytes, place: bytes) -> tuple[bytes, bytes]:
+    def _first_from(self, prefix: bytes, position: bytes) -> tuple[bytes, bytes]:
         """The last position and the row of the first run that may contain a position; where there is none, the last of its block."""
-        wanted, block = prefix + place, prefix + place[:BLOCK_BYTES]
+        wanted, block = prefix + position, prefix + position[:BLOCK_BYTES]
         stored = next(iter(self._staging.journal.scan(wanted, after(block))), None)
         waiting = [
             pair for pair in self._staging.pending_runs.items() if pair[0] >= wanted and pair[0].startswith(block)
@@ -94,7 +94,7 @@ class KeyRuns:
         if stored is not None:
             waiting.append(stored)
         if not waiting:
-            return place[:BLOCK_BYTES].ljust(len(place), b"\xff"), b""
+            return position[:BLOCK_BYTES].ljust(len(position), b"\xff"), b""
         key, row = min(waiting)
         return key[len(prefix) :], row
 

@@ -66,27 +66,27 @@ class SourceMarks:
         self._marks = {}
         self.trusted_from_ms = trusted_from_ms
 
-    def ahead(self, places: Sequence[bytes]) -> dict[bytes, bytes] | None:
+    def ahead(self, positions: Sequence[bytes]) -> dict[bytes, bytes] | None:
         """The marks that result from these, if each is above its source's mark and above those before it; None otherwise."""
-        block = places[0][:BLOCK_BYTES]
-        if block and places[-1].startswith(block) and all(map(lt, places, islice(places, 1, None))):
+        block = positions[0][:BLOCK_BYTES]
+        if block and positions[-1].startswith(block) and all(map(lt, positions, islice(positions, 1, None))):
             # In ascending order, two positions of one block have none of another block between them.
-            return {block: places[-1]} if places[0] > self._marks.get(block, b"") else None
+            return {block: positions[-1]} if positions[0] > self._marks.get(block, b"") else None
         ahead: dict[bytes, bytes] = {}
-        for place in places:
-            block = place[:BLOCK_BYTES]
-            if not block or place <= (ahead.get(block) or self._marks.get(block, b"")):
+        for position in positions:
+            block = position[:BLOCK_BYTES]
+            if not block or position <= (ahead.get(block) or self._marks.get(block, b"")):
                 return None
-            ahead[block] = place
+            ahead[block] = position
         return ahead
 
-    def highest(self, places: Sequence[bytes]) -> dict[bytes, bytes]:
+    def highest(self, positions: Sequence[bytes]) -> dict[bytes, bytes]:
         """The marks that result from these, in any order."""
         highest: dict[bytes, bytes] = {}
-        for place in places:
-            block = place[:BLOCK_BYTES]
-            if block and place > (highest.get(block) or self._marks.get(block, b"")):
-                highest[block] = place
+        for position in positions:
+            block = position[:BLOCK_BYTES]
+            if block and position > (highest.get(block) or self._marks.get(block, b"")):
+                highest[block] = position
         return highest
 
     def has_room(self, marks: Mapping[bytes, bytes]) -> bool:
@@ -96,6 +96,6 @@ class SourceMarks:
     def raise_to(self, marks: Mapping[bytes, bytes]) -> None:
         """Stage marks that are higher than the present ones."""
         put = self._staging.batch.put
-        for block, place in marks.items():
-            put(self._row + block, place)
+        for block, position in marks.items():
+            put(self._row + block, position)
         self._marks.update(marks)

@@ -24,7 +24,7 @@ from isthmus.entities.queue.onward import End, Target
 from isthmus.entities.record.record import Parts, size_of
 from isthmus.errors import InvalidArgumentError, IsthmusError, MessageTooLargeError, StoreError
 
-__all__ = ["Crossing", "ways"]
+__all__ = ["Crossing", "route_finder"]
 
 _log = logging.getLogger(__name__)
 
@@ -69,11 +69,11 @@ class Crossing:
         except (InvalidArgumentError, StoreError) as error:
             self._asked, self._wholes, self._ends = (), [], {}
             return error
-        for end, places in ends.items():
+        for end, indices in ends.items():
             if end.member is None:
                 continue
             # A body that is in a file is read into the message.
-            refusal = end.member.refusal_of([messages[place]._replace(blob=None) for place in places])
+            refusal = end.member.refusal_of([messages[index]._replace(blob=None) for index in indices])
             if refusal is not None:
                 return refusal
         return None
@@ -83,9 +83,9 @@ class Crossing:
         ends = self._choose(messages)
         whole = self._wholes or [self._whole(parts) for parts in messages]
         self._asked, self._wholes, self._ends = (), [], {}
-        for end, places in ends.items():
-            parts = [whole[place] for place in places]
-            own = [origins[place] for place in places]
+        for end, indices in ends.items():
+            parts = [whole[index] for index in indices]
+            own = [origins[index] for index in indices]
             if end.is_here and end.member is not None:
                 end.member.accept_moved(parts, own, now_ms, hops)
                 continue
@@ -126,7 +126,7 @@ class Crossing:
             raise StoreError("The message's body cannot be read.") from None
 
 
-def ways(
+def route_finder(
     source: Intake, find: Callable[[str], Intake | Partitioned[Any] | None], *, is_via: bool = False
 ) -> Callable[[str], Target | None]:
     """A function that finds the queue or topic of a path for the messages of a source.
@@ -140,7 +140,7 @@ def ways(
     assert outbox is not None
     known: Crossing | None = None
 
-    def look(path: str) -> Target | None:
+    def find_target(path: str) -> Target | None:
         nonlocal known
         target = find(path)
         if target is None or (not target.is_partitioned and not outbox.index):
@@ -149,4 +149,4 @@ def ways(
             known = Crossing(source, outbox, target, is_via=is_via)
         return known
 
-    return look
+    return find_target

@@ -19,11 +19,11 @@ from typing import Any, Generic, Literal, TypeVar
 from isthmus.entities.catalog.description import EntityStatus
 from isthmus.entities.catalog.limit import Limits
 from isthmus.entities.fragment.join import Join
-from isthmus.entities.fragment.place import first_of, fragment_of, keys_of, place, runs
+from isthmus.entities.fragment.message_key import first_of, fragment_of, keys_of, place, runs
 from isthmus.entities.fragment.port import FragmentStore
 from isthmus.entities.fragment.schedule import cancel, schedule
 from isthmus.entities.fragment.slot import Choice, Slot
-from isthmus.entities.member.look import LOOK_BYTES
+from isthmus.entities.member.peek import PEEK_BYTES
 from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.onward import End
 from isthmus.entities.queue.queue import Queue
@@ -70,7 +70,7 @@ class Partitioned(Generic[_M]):
         self.number = number
         self.slots: list[Slot[_M]] = [Slot(index, store) for index, store in enumerate(stores)]
         self.is_deleted = False
-        self.is_standing = False
+        self.is_durable = False
         self.requires_session = False
         self.refused_total = 0
         self.transfer_dead_letters: Partitioned[Queue] | None = None
@@ -79,7 +79,7 @@ class Partitioned(Generic[_M]):
         self._status = EntityStatus.ACTIVE
         self._settings: dict[str, Any] | None = None
         self._choice = Choice(self.slots)
-        self._when_standing: list[Callback] = []
+        self._when_durable: list[Callback] = []
 
     # As `isthmus.entities.port.Entity` has them.
     is_partitioned: Literal[True] = True
@@ -98,21 +98,21 @@ class Partitioned(Generic[_M]):
     def notify(self) -> None:
         """Call the listeners."""
 
-    def stand(self) -> None:
+    def set_durable(self) -> None:
         """The entity's row is durable."""
-        self.is_standing = True
+        self.is_durable = True
         if self.transfer_dead_letters is not None:
-            self.transfer_dead_letters.stand()
-        waiting, self._when_standing = self._when_standing, []
+            self.transfer_dead_letters.set_durable()
+        waiting, self._when_durable = self._when_durable, []
         for call in waiting:
             call()
 
-    def when_standing(self, call: Callable[[], None]) -> None:
+    def when_durable(self, call: Callable[[], None]) -> None:
         """Call once the entity's row is durable; immediately, if it is."""
-        if self.is_standing:
+        if self.is_durable:
             call()
         else:
-            self._when_standing.append(call)
+            self._when_durable.append(call)
 
     def configure(self, **settings: Any) -> None:
         """Take the settings of a description, for all fragments."""
@@ -149,7 +149,7 @@ class Partitioned(Generic[_M]):
     def _check_open(self) -> None:
         if self.is_deleted:
             raise EntityNotFoundError(self.path)
-        if not self.is_standing:
+        if not self.is_durable:
             raise ServerBusyError(f"'{self.path}' is being created; try again in a moment.")
 
     def _out(self, slot: Slot[_M]) -> ServerBusyError:
@@ -200,7 +200,7 @@ class Partitioned(Generic[_M]):
 
     def chosen(self, index: int | None) -> _M:
         """The fragment of an index, or the next one in rotation; errors as `placed`."""
-        member = self._choice.in_turn() if index is None else self._member(index)
+        member = self._choice.next_up() if index is None else self._member(index)
         if member is None:
             raise ServerBusyError(f"All stores of '{self.path}' are down; try again later.")
         return member
@@ -220,7 +220,7 @@ class Partitioned(Generic[_M]):
 
     def ends(self, messages: Sequence[Parts], store: int) -> dict[End, list[int]]:
         """The ends for messages from a store, with the messages' positions; see `Choice.ends`."""
-        return self._choice.ends(messages, store, self.number, self._STEP, is_open=self.is_standing)
+        return self._choice.ends(messages, store, self.number, self._STEP, is_open=self.is_durable)
 
     def accept(
         self, payloads: Sequence[Payload], on_durable: Callback | None = None, on_failed: Failure | None = None
@@ -326,7 +326,7 @@ class Partitioned(Generic[_M]):
             with suppress(StoreError):  # its store is down now
                 found += member.peek(max(from_sequence, first_of(slot.index)), count - len(found), session_id)
             # A fragment that returned as much as one read allows may have more.
-            if len(found) >= count or sum(map(len, found)) >= LOOK_BYTES // 2:
+            if len(found) >= count or sum(map(len, found)) >= PEEK_BYTES // 2:
                 break
         return found
 
@@ -354,9 +354,9 @@ class Partitioned(Generic[_M]):
         return self._sum("size_bytes")
 
     @property
-    def held_bytes(self) -> int:
+    def record_bytes(self) -> int:
         """As stored; a large message is stored like any other."""
-        return self._sum("held_bytes")
+        return self._sum("record_bytes")
 
     @property
     def taken_total(self) -> int:

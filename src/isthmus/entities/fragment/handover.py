@@ -1,4 +1,4 @@
-"""Messages on their way from one store to another: each arrives once, whichever side is killed or fails.
+"""Messages in transit from one store to another: each arrives once, whichever side is killed or fails.
 
 What it is: the line of messages in the store that they leave, their delivery into the other store, and the handling
 of those that are refused there. What it is not: the choice of the target (`crossing`), or forwarding within one
@@ -62,7 +62,7 @@ class Leaving(NamedTuple):
         size_bytes: of its record.
     """
 
-    place: int
+    position: int
     target: int
     path: str
     source: int
@@ -285,22 +285,22 @@ class _Lane:
     def _ask(self, other: Outbox) -> None:
         """Read the other store's position, and wait until it is durable: the read alone does not show that."""
         key = arrived_key(self._outbox.index)
-        place = other.staging.journal.get(key) or bytes(8)
-        other.staging.batch.put(key, place)
-        other.staging.promise(partial(self._asked, int.from_bytes(place, "big")), self._failed)
+        position = other.staging.journal.get(key) or bytes(8)
+        other.staging.batch.put(key, position)
+        other.staging.promise(partial(self._asked, int.from_bytes(position, "big")), self._failed)
 
-    def _asked(self, place: int) -> None:
-        self.last = max(self.last, place)
+    def _asked(self, position: int) -> None:
+        self.last = max(self.last, position)
         if self._handover_if_up is None:
             self._stop()  # the other store is read again, once this one is up again
             return
         try:
             self._outbox.staging.write()  # messages whose removal is staged must not be counted again
-            rows = self._rows_through(place)
+            rows = self._rows_through(position)
         except StoreError:
             self._stop()
             return
-        self._arrive(place, rows)
+        self._arrive(position, rows)
 
     @property
     def _handover_if_up(self) -> Handover | None:
@@ -308,20 +308,20 @@ class _Lane:
         handover = self._outbox.handover
         return handover if handover is not None and handover.outbox(self._outbox.index) is not None else None
 
-    def _arrive(self, place: int, rows: Sequence[Leaving]) -> None:
+    def _arrive(self, position: int, rows: Sequence[Leaving]) -> None:
         """All up to a position have arrived; `rows` are the last of them."""
         if self._handover_if_up is None:
             self._stop()  # as above
             return
-        self._arrived = None if self._is_reloaded else place
+        self._arrived = None if self._is_reloaded else position
         self.is_busy = self._is_reloaded = False
         self._remove(rows)
         self.pump()
 
     # ---- the line
 
-    def _rows_through(self, place: int) -> list[Leaving]:
-        span = leaving_key(self.to, 0), after(leaving_key(self.to, place))
+    def _rows_through(self, position: int) -> list[Leaving]:
+        span = leaving_key(self.to, 0), after(leaving_key(self.to, position))
         return [_unpack(*pair) for pair in self._outbox.staging.journal.scan(*span)]
 
     def _next_rows(self, behind: int) -> list[Leaving]:
@@ -342,10 +342,10 @@ class _Lane:
             return
         batch = self._outbox.staging.batch
         if len(rows) >= _LONG_RUN:
-            batch.delete_range(leaving_key(self.to, rows[0].place), after(leaving_key(self.to, rows[-1].place)))
+            batch.delete_range(leaving_key(self.to, rows[0].position), after(leaving_key(self.to, rows[-1].position)))
         else:
             for one in rows:
-                batch.delete(leaving_key(self.to, one.place))
+                batch.delete(leaving_key(self.to, one.position))
         self.waiting -= len(rows)
         for one in rows:
             self._outbox.count(one.source, -1, one.size_bytes)
@@ -369,9 +369,9 @@ class _Lane:
                 if error is not None:
                     break
             if taken:
-                place = taken[-1].place
-                other.staging.batch.put(arrived_key(self._outbox.index), place.to_bytes(8, "big"))
-                other.staging.promise(partial(self._arrive, place, taken), self._failed)
+                position = taken[-1].position
+                other.staging.batch.put(arrived_key(self._outbox.index), position.to_bytes(8, "big"))
+                other.staging.promise(partial(self._arrive, position, taken), self._failed)
         if not taken and error is not None:
             self._take_back(rows, error, other, handover)
         return True
@@ -406,18 +406,18 @@ class _Lane:
             if why is None:
                 break
             refused.append((one, why))
-        gone = [one for one, _ in refused]
+        removed = [one for one, _ in refused]
         with staging.atomic():
             for one, reason in refused:
                 self._outbox.take_back([one], reason)
-            self._remove(gone)
-            staging.promise(partial(self._arrive, gone[-1].place, ()), self._failed)
+            self._remove(removed)
+            staging.promise(partial(self._arrive, removed[-1].position, ()), self._failed)
 
 
 def _refusal(group: Sequence[Leaving], other: Outbox, handover: Handover, to: int) -> IsthmusError | None:
     """Why a target would refuse messages together; None if it would take them."""
     target = other.find(group[0].target)
-    if target is None or target.is_deleted or not handover.stands(to, group[0].target):
+    if target is None or target.is_deleted or not handover.exists(to, group[0].target):
         return EntityNotFoundError(group[0].path)
     return target.refusal_of([one.stored.parts for one in group])
 
@@ -426,9 +426,9 @@ class Handover:
     """The deliveries between all stores of a namespace.
 
     Args:
-        main: what leaves the catalog's store.
         main: the outbox of the catalog's store.
         stores: of fragments.
+        whole: returns the partitioned entity that a number in a store of fragments belongs to; None if there is none.
 
     Attributes:
         on_left: called when messages have left a line.
@@ -438,7 +438,7 @@ class Handover:
         self._main = main
         self._stores = stores
         self._whole = whole
-        self._holds = 0
+        self._pauses = 0
         self.on_left: Callable[[], None] = lambda: None
         main.handover = self
         stores.on_engine = self._add
@@ -456,9 +456,9 @@ class Handover:
 
     def may_deliver(self, index: int) -> bool:
         """Whether a store's messages may leave it now."""
-        return not self._holds and self.outbox(index) is not None
+        return not self._pauses and self.outbox(index) is not None
 
-    def stands(self, to: int, number: int) -> bool:
+    def exists(self, to: int, number: int) -> bool:
         """Whether the entity that has a number in a store is in the catalog."""
         if not to:
             return True
@@ -468,9 +468,9 @@ class Handover:
     def is_ready(self, to: int, number: int, call: Callable[[], None]) -> bool:
         """Whether the row of that entity is durable; if not, `call` is called once it is."""
         whole = self._whole(number) if to else None
-        if whole is None or whole.is_standing:
+        if whole is None or whole.is_durable:
             return True
-        whole.when_standing(call)
+        whole.when_durable(call)
         return False
 
     @property
@@ -485,13 +485,13 @@ class Handover:
         for lane in self._lanes:
             lane.pump()
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Begin no more deliveries until `resume`: a copy of all stores is consistent when none is in progress."""
-        self._holds += 1
+        self._pauses += 1
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Undo one `pause`."""
-        self._holds -= 1
+        self._pauses -= 1
         self.pump()
 
     @property

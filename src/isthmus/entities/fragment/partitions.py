@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeVar
 
 from isthmus.entities.catalog.catalog import Entry
 from isthmus.entities.catalog.limit import Limits
-from isthmus.entities.fragment.place import first_of
+from isthmus.entities.fragment.message_key import first_of
 from isthmus.entities.fragment.port import FragmentEngine, FragmentStore, FragmentStores
 from isthmus.entities.fragment.queue import TRANSFER, PartitionedQueue
 from isthmus.entities.fragment.session import PartitionedSessionQueue
@@ -131,10 +131,10 @@ class Partitions:
         self._entities = loaded
         self._shapes = {number: shape for number, shape in self._shapes.items() if number in loaded}
         for entity in list(loaded.values()):
-            if entity.is_standing or not self._has_loaded:
-                entity.stand()
+            if entity.is_durable or not self._has_loaded:
+                entity.set_durable()
             else:
-                self._staging.confirm(entity.stand)
+                self._staging.confirm(entity.set_durable)
         for _, value in self._staging.journal.scan(DOOMED, after(DOOMED)):
             shape = _Shape(*json.loads(value))
             self._doomed[shape.number] = (shape, set())
@@ -147,7 +147,7 @@ class Partitions:
     def _drop(self, entity: AnyPartitioned) -> None:
         """Drop an entity without a row in the catalog: one that never existed has nothing, for others a row names the removal."""
         for slot in entity.slots:
-            if not entity.is_standing and slot.store.engine is not None and slot.member is not None:
+            if not entity.is_durable and slot.store.engine is not None and slot.member is not None:
                 for part in _parts(slot.member, slot.store.engine):
                     slot.store.engine.forget(part)
         self._end(entity)
@@ -183,7 +183,7 @@ class Partitions:
         self._shapes[shape.number] = shape
         if self._loading is None:
             self._entities[shape.number] = entity
-            self._staging.promise(entity.stand, None)
+            self._staging.promise(entity.set_durable, None)
         else:
             self._loading[shape.number] = entity
         self._fill(shape, entity)
@@ -269,10 +269,10 @@ class Partitions:
         stores = self.stores
         if stores is None:
             return
-        for shape, gone in list(self._doomed.values()):
+        for shape, removed in list(self._doomed.values()):
             for index in range(shape.fragments):
                 store = stores.get(index % shape.stores)
-                if index in gone or store.engine is None or not store.is_up:
+                if index in removed or store.engine is None or not store.is_up:
                     continue
                 try:
                     self._remove(shape, index, store.engine)

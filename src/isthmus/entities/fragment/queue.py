@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from isthmus.entities.catalog.description import EntityStatus
 from isthmus.entities.catalog.limit import Limits
 from isthmus.entities.fragment.entity import Partitioned
-from isthmus.entities.fragment.place import fragment_of_token
+from isthmus.entities.fragment.message_key import fragment_of_token
 from isthmus.entities.fragment.port import FragmentStore
 from isthmus.entities.fragment.slot import Slot
 from isthmus.entities.member.listener import call_all
@@ -84,10 +84,10 @@ class PartitionedQueueBase(Partitioned[_Q]):
 
     # ---- start and end
 
-    def stand(self) -> None:
-        super().stand()
+    def set_durable(self) -> None:
+        super().set_durable()
         if self.dead_letters is not None:
-            self.dead_letters.stand()
+            self.dead_letters.set_durable()
 
     def configure(self, **settings: Any) -> None:
         self.lock_duration_ms = settings["lock_duration_ms"]
@@ -318,7 +318,7 @@ class PartitionedQueueBase(Partitioned[_Q]):
         return self._sum("locked_count")
 
     @property
-    def holds_large(self) -> bool:
+    def has_large(self) -> bool:
         """Whether bodies are outside of the stores, which they never are."""
         return False
 

@@ -42,8 +42,8 @@ def schedule(
     Returns:
         Their sequence numbers while scheduled.
     """
-    for member, places in placed.items():
-        member.examine([messages[at][0] for at in places])
+    for member, indices in placed.items():
+        member.examine([messages[at][0] for at in indices])
     sequences = [0] * len(messages)
     taken: dict[_M, list[int]] = {}
     is_durable: set[_M] = set()
@@ -61,10 +61,10 @@ def schedule(
 
     join = Join(len(placed), on_durable, failed)
     try:
-        for member, places in placed.items():
-            numbers = member.schedule([messages[at] for at in places], partial(durable, member), join.failed)
+        for member, indices in placed.items():
+            numbers = member.schedule([messages[at] for at in indices], partial(durable, member), join.failed)
             taken[member] = numbers
-            for at, number in zip(places, numbers, strict=True):
+            for at, number in zip(indices, numbers, strict=True):
                 sequences[at] = number
     except BaseException:
         for member, numbers in taken.items():

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from isthmus.entities.catalog.limit import Limits
-from isthmus.entities.fragment.place import place
+from isthmus.entities.fragment.message_key import place
 from isthmus.entities.fragment.port import FragmentStore
 from isthmus.entities.fragment.queue import PartitionedQueueBase
 from isthmus.entities.member.listener import call_all
@@ -35,7 +35,7 @@ class PartitionedSessionQueue(PartitionedQueueBase[SessionQueue]):
     ) -> None:
         super().__init__(path, number, stores, limits, is_dead=is_dead)
         self._waiters: dict[Callable[[], None], Callable[[], None]] = {}
-        self._session_turn = 0
+        self._next_session_index = 0
 
     @property
     def sessions(self) -> Sessions:
@@ -59,7 +59,7 @@ class PartitionedSessionQueue(PartitionedQueueBase[SessionQueue]):
         unread: StoreError | None = None
         count = len(self.slots)
         for step in range(count):
-            index = (self._session_turn + step) % count
+            index = (self._next_session_index + step) % count
             member = self.slots[index].usable
             try:
                 hold = member.sessions.next_session(holder, link_name) if member is not None else None
@@ -67,7 +67,7 @@ class PartitionedSessionQueue(PartitionedQueueBase[SessionQueue]):
                 unread = error
                 continue
             if hold is not None:
-                self._session_turn = (index + 1) % count
+                self._next_session_index = (index + 1) % count
                 return hold
         if unread is not None:
             raise unread
@@ -128,9 +128,9 @@ class PartitionedSessionQueue(PartitionedQueueBase[SessionQueue]):
         return sum(member.sessions.session_count for member in self._members)
 
     @property
-    def held_count(self) -> int:
+    def session_lock_count(self) -> int:
         """How many sessions are locked by a receiver."""
-        return sum(member.sessions.held_count for member in self._members)
+        return sum(member.sessions.session_lock_count for member in self._members)
 
     @property
     def has_listeners(self) -> bool:
@@ -140,4 +140,4 @@ class PartitionedSessionQueue(PartitionedQueueBase[SessionQueue]):
     @property
     def receiver_count(self) -> int:
         """How many receivers have a session, or wait for one."""
-        return self.held_count + len(self._waiters)
+        return self.session_lock_count + len(self._waiters)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from isthmus.entities.error import InvalidMessageError
-from isthmus.entities.fragment.place import Keys, keys_of_parts, place
+from isthmus.entities.fragment.message_key import Keys, keys_of_parts, place
 from isthmus.entities.fragment.port import FragmentStore
 from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.onward import End
@@ -83,7 +83,7 @@ class Choice(Generic[_M]):
             group = keys[0].compared(by_message_id=self.detects)
         return None if group is None else place(group, len(self._slots))
 
-    def in_turn(self) -> _M | None:
+    def next_up(self) -> _M | None:
         """The next fragment that is up; None if all stores are down."""
         slots = self._slots
         for _ in slots:
@@ -101,8 +101,8 @@ class Choice(Generic[_M]):
             store: its index among all stores, the catalog's first.
         """
         slots = self._slots
-        turn = [*range(self._next, len(slots)), *range(self._next)]
-        up = [index for index in turn if slots[index].usable is not None] or turn
+        rotation = [*range(self._next, len(slots)), *range(self._next)]
+        up = [index for index in rotation if slots[index].usable is not None] or rotation
         index: int = next((index for index in up if slots[index].store.index + 1 == store), up[0])
         self._next = (index + 1) % len(slots)
         return index

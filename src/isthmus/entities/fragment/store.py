@@ -39,7 +39,7 @@ _FIRST_OWN_NUMBER = 1 << 31
 
 
 def _nothing() -> None:
-    """Nobody is told."""
+    """Does nothing."""
 
 
 class FragmentEngine(Engine):
@@ -129,7 +129,7 @@ class FragmentEngine(Engine):
         except StoreError as worse:
             self.reason = str(worse)
             for member in self._numbers.values():
-                member.lose_holds()
+                member.lose_session_locks()
         finally:
             self.on_change()
 
@@ -177,7 +177,7 @@ class FragmentStore:
     """One store of fragments, opened or not.
 
     Attributes:
-        index: its place among the namespace's stores.
+        index: among the namespace's stores.
         engine: None until it could be opened.
         journal: likewise.
         failures: how often it went down, or could not be opened.

@@ -50,12 +50,12 @@ class PartitionedTopic(Partitioned[Topic]):
     def subscribe(self, name: str, queue: _Subscription, selection: Selection, *, dead_letters_failures: bool) -> None:
         """Add a subscription, or replace its rules; `name` in lower case."""
         self._subscriptions[name] = (queue, selection, dead_letters_failures)
-        queue.when_standing(lambda: self._feed(name, queue))
+        queue.when_durable(lambda: self._feed(name, queue))
 
-    def _feed(self, name: str, standing: _Subscription) -> None:
+    def _feed(self, name: str, subscription: _Subscription) -> None:
         found = self._subscriptions.get(name)
         # It was deleted; a subscription of its name that was created since waits for its own row.
-        if found is None or found[0] is not standing:
+        if found is None or found[0] is not subscription:
             return
         queue, selection, dead_letters_failures = found
         parts: list[Queue | None] = [slot.member for slot in queue.slots]

@@ -15,7 +15,7 @@ from typing import Any
 
 from isthmus.entities.error import InvalidMessageError
 from isthmus.entities.fragment.entity import Partitioned
-from isthmus.entities.fragment.place import place, runs_by, via_key_of
+from isthmus.entities.fragment.message_key import place, runs_by, via_key_of
 from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.onward import Target
 from isthmus.entities.storage.blob import Payload
@@ -32,7 +32,7 @@ class PartitionedTransfer(Via[Partitioned[Any], object]):
         via: the entity between.
         path: of the destination.
         find: the queue or topic that has the path now; None if there is none.
-        ways: finds it for the messages of a fragment.
+        find_for: returns a function that finds it for the messages of a fragment.
     """
 
     def __init__(
@@ -40,10 +40,10 @@ class PartitionedTransfer(Via[Partitioned[Any], object]):
         via: Partitioned[Any],
         path: str,
         find: Callable[[str], object | None],
-        ways: Callable[[Intake], Callable[[str], Target | None]],
+        find_for: Callable[[Intake], Callable[[str], Target | None]],
     ) -> None:
         super().__init__(via, path, find)
-        self._ways = ways
+        self._find_for = find_for
         self._transfers: dict[Intake, Transfer] = {}
 
     takes_bodies = False
@@ -73,7 +73,7 @@ class PartitionedTransfer(Via[Partitioned[Any], object]):
         member: Intake = self._via.chosen(preferred if key is None else place(key, len(self._via.slots)))
         transfer = self._transfers.get(member)
         if transfer is None:
-            transfer = self._transfers[member] = Transfer(member, self._to, self._ways(member), member.context)
+            transfer = self._transfers[member] = Transfer(member, self._to, self._find_for(member), member.context)
         return transfer
 
     def accept(

@@ -203,9 +203,9 @@ class Partition:
         if self.is_deleted or sequence >= self.committed.next:
             return []
         kept = self._cache.get(self.number, sequence)
-        return [kept] if kept is not None else self._look(sequence)
+        return [kept] if kept is not None else self._read_stored(sequence)
 
-    def _look(self, sequence: int) -> list[Block]:
+    def _read_stored(self, sequence: int) -> list[Block]:
         found: list[Block] = []
         size_bytes = 0
         for block in islice(self._scan(sequence), _LOOK_BLOCKS):
@@ -259,13 +259,13 @@ class Partition:
                 block = self._first(lambda block: block.enqueued_ms >= since_ms)
                 return end.next if block is None else block.base
 
-    def _first(self, holds: Callable[[Block], bool]) -> Block | None:
-        """The first readable block for which `holds` is true; it must be true for all later ones as well."""
+    def _first(self, matches: Callable[[Block], bool]) -> Block | None:
+        """The first readable block for which `matches` is true; it must be true for all later ones as well."""
         low, high = self._state.begin, self.committed.next
         found: Block | None = None
         while low < high:
             block = next(self._scan((low + high) // 2))
-            if holds(block):
+            if matches(block):
                 found, high = block, block.base
             else:
                 low = block.last + 1

@@ -84,18 +84,18 @@ class EventHubs:
         Raises:
             StoreError: it could not be read. All hubs stay as they were, for lookups before the next reload.
         """
-        rows, gone, known, key_names = self._rows, self._hubs, self._partitions, self.key_names
+        rows, former, known, key_names = self._rows, self._hubs, self._partitions, self.key_names
         self._cache.clear()
         self._rows, self._hubs, self._partitions = {}, {}, {}
         self.key_names = KeyNames()
-        self._kept_hubs, self._kept_partitions = gone, known
+        self._kept_hubs, self._kept_partitions = former, known
         try:
             self._load()
         except BaseException:
-            self._rows, self._hubs, self._partitions, self.key_names = rows, gone, known, key_names
+            self._rows, self._hubs, self._partitions, self.key_names = rows, former, known, key_names
             self._kept_hubs, self._kept_partitions = {}, {}
             raise
-        for name, hub in gone.items():
+        for name, hub in former.items():
             hub.is_deleted = self._hubs.get(name) is not hub
         for number, partition in known.items():
             partition.is_deleted = self._partitions.get(number) is not partition

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from isthmus.entities.detection.detection import Detection
 from isthmus.entities.detection.key_detection import KeyDetection
-from isthmus.entities.fragment.place import detection_id
+from isthmus.entities.fragment.message_key import detection_id
 from isthmus.entities.record.amend import message_id_of
 from isthmus.entities.record.record import Parts
 from isthmus.entities.storage.staging import Staging

@@ -82,18 +82,18 @@ class Examination:
         """Give a MessageId to messages without one."""
         limit = self._limits.max_message_id_characters
         without: list[int] = []
-        for place, parts in enumerate(accepted):
+        for index, parts in enumerate(accepted):
             if len(parts.message_id) > limit:
                 length = len(str(codec.decode(parts.message_id)[0]))
                 if length > limit:
                     raise InvalidMessageError(f"the MessageId has {length} characters; the limit is {limit}")
             elif not parts.message_id:
-                without.append(place)
+                without.append(index)
         if without:
             made = self._random_bytes(_ID_BYTES * len(without)).hex()
-            for number, place in enumerate(without):
+            for number, index in enumerate(without):
                 start = 2 * _ID_BYTES * number
-                accepted[place] = with_message_id(accepted[place], made[start : start + 2 * _ID_BYTES])
+                accepted[index] = with_message_id(accepted[index], made[start : start + 2 * _ID_BYTES])
 
     def _keyed(self, messages: list[Parts], copied: list[bool]) -> list[Parts]:
         """The messages; those that are routes' copies have their keys."""

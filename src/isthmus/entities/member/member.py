@@ -89,7 +89,7 @@ class Member:
     def notify(self) -> None:
         """Call the listeners."""
 
-    def tell_senders(self) -> None:
+    def notify_senders(self) -> None:
         """Call back senders that wait for copies, as their messages are durable."""
 
     def release_store(self) -> None:
@@ -98,7 +98,7 @@ class Member:
     def housekeep(self) -> None:
         """Free the memory and scans of an idle entity."""
 
-    def lose_holds(self) -> None:
+    def lose_session_locks(self) -> None:
         """End every session lock, since the store is down."""
 
     def expire_messages(self, first: int, last: int, now_ms: int, limit: int) -> tuple[int, int] | None:

@@ -57,7 +57,7 @@ class Quota:
         # Bytes of messages still being received; in memory only, since an incomplete message does not survive a restart.
         self._coming_bytes = 0
 
-    def hold(self, owner: Owner, size_bytes: int) -> None:
+    def reserve(self, owner: Owner, size_bytes: int) -> None:
         """Reserve bytes for a message that is still being received.
 
         Raises:
@@ -66,7 +66,7 @@ class Quota:
         self.check(owner, size_bytes)
         self._coming_bytes += size_bytes
 
-    def give_back(self, size_bytes: int) -> None:
+    def release(self, size_bytes: int) -> None:
         """Release reserved bytes: the message is complete and about to be taken, or was aborted."""
         self._coming_bytes -= size_bytes
 

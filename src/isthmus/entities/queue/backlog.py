@@ -93,9 +93,9 @@ class Backlog:
 
     __slots__ = (
         "_cleanable_bytes",
-        "_gone",
         "_prefix",
         "_removed",
+        "_removed_above",
         "_staging",
         "has_news",
         "listeners",
@@ -116,7 +116,7 @@ class Backlog:
         )
         self._prefix = message_key(MESSAGE, queue.number, 0)[:-8]
         self._removed: list[tuple[int, int]] = []
-        self._gone = RunSet()
+        self._removed_above = RunSet()
         self._cleanable_bytes = 0
 
     def reload(self, queue: BacklogQueue) -> None:
@@ -124,7 +124,7 @@ class Backlog:
         self.returned.clear()
         self.returning = []
         self._removed = []
-        self._gone.clear()
+        self._removed_above.clear()
         self.window.reset(queue.head, caught_up=queue.head > queue.last)
 
     def wipe(self, queue: BacklogQueue) -> None:
@@ -288,9 +288,9 @@ class Backlog:
         """Stage the deletion of removed messages; the queue's row follows it."""
         if self._removed:
             for run in self._removed:
-                self._gone.add(*run)
-            if self._gone.first == queue.head:
-                queue.head = self._gone.take(_LAST_NUMBER)[1] + 1
+                self._removed_above.add(*run)
+            if self._removed_above.first == queue.head:
+                queue.head = self._removed_above.take(_LAST_NUMBER)[1] + 1
             for first, last in self._removed:
                 if last < queue.head:
                     continue

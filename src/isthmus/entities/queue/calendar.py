@@ -48,9 +48,9 @@ class Calendar:
         """Read the indexes from the store."""
         self._open_runs.clear()
         self._due_from = self._expiry_from = 0
-        self._look()
+        self._find_next()
 
-    def _look(self, paused: Collection[int] = ()) -> None:
+    def _find_next(self, paused: Collection[int] = ()) -> None:
         self._due_from, self.next_due_ms = self._first(DUE, self._due_from, paused)
         self._expiry_from, bucket = self._first(EXPIRY, self._expiry_from, paused)
         self.next_expiry_ms = None if bucket is None else bucket * BUCKET_MS
@@ -69,9 +69,9 @@ class Calendar:
         for key, value in islice(pairs, _LOOKED_AT):
             yield (*unpack_timed(key), value)
 
-    def look_again(self) -> None:
+    def recheck(self) -> None:
         """Include entities that were skipped: their entries may be due now."""
-        self._look()
+        self._find_next()
 
     # ---- scheduled messages
 
@@ -147,4 +147,4 @@ class Calendar:
     def advance(self, paused: Collection[int] = ()) -> None:
         """After `due` and `expired` were processed: find the next entries."""
         self._staging.write()
-        self._look(paused)
+        self._find_next(paused)

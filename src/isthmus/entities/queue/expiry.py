@@ -80,23 +80,23 @@ def expire_messages(queue: ExpiringQueue, first: int, last: int, now_ms: int, li
     if start > last:
         return None
     expired: list[Pair] = []
-    held: list[int] = []
+    locked: list[int] = []
     left = None
     window = backlog.window
     stored = staging.journal.scan(*message_span(MESSAGE, queue.number, start, last))
-    for looked_at, (key, record) in enumerate(stored):
+    for checked, (key, record) in enumerate(stored):
         sequence = unpack_message(key)
-        if looked_at == limit:
+        if checked == limit:
             left = (sequence, last)
             break
         if 0 < expires_at_ms(record) <= now_ms:
             if sequence >= window.next or sequence in backlog.returned:
                 expired.append((key, record))
             else:
-                held.append(sequence)
-    if held:
+                locked.append(sequence)
+    if locked:
         # A locked message expires at the end of its lock; a restart in between, which ends locks silently, must not prevent that.
-        queue.context.calendar.expire(now_ms + queue.lock_duration_ms, queue.number, held[0], held[-1])
+        queue.context.calendar.expire(now_ms + queue.lock_duration_ms, queue.number, locked[0], locked[-1])
     if expired:
         _expire_stored(queue, expired)
     return left

@@ -21,8 +21,8 @@ from isthmus.entities.member import schedule
 from isthmus.entities.member.context import Context
 from isthmus.entities.member.duplicate import DuplicateFilter
 from isthmus.entities.member.examination import Examination
-from isthmus.entities.member.look import Seen, look
 from isthmus.entities.member.member import Member
+from isthmus.entities.member.peek import PeekedRecord, peek_records
 from isthmus.entities.member.quota import Quota
 from isthmus.entities.member.state import load_state, pack_state
 from isthmus.entities.queue.onward import End
@@ -143,7 +143,7 @@ class Intake(Member):
     def stored_bytes(self) -> int:
         """The size that counts towards the quota: messages as their senders wrote them, without the broker's annotations."""
         count: int = self.active_count + self.deferred_count + self.scheduled_count
-        return self.held_bytes - count * OVERHEAD_BYTES + self.leaving_bytes
+        return self.record_bytes - count * OVERHEAD_BYTES + self.leaving_bytes
 
     @property
     def takes_bodies(self) -> bool:
@@ -151,7 +151,7 @@ class Intake(Member):
         return self.context.blobs.files is not None
 
     @property
-    def held_bytes(self) -> int:
+    def record_bytes(self) -> int:
         """Of all records, and of the bodies that they refer to."""
         return self.size_bytes + self.context.blobs.stored_bytes(self.number)
 
@@ -224,7 +224,7 @@ class Intake(Member):
         return None if self.takes_sends else EntityDisabledError(self.path, self._status)
 
     def ends(self, messages: Sequence[Parts], store: int) -> dict[End, list[int]]:
-        """Where messages from another store go, with their places: all go here."""
+        """The end for messages from another store, with their indices: all go here."""
         del store
         return {End(0, self.number, self, is_here=False): list(range(len(messages)))}
 
@@ -267,7 +267,7 @@ class Intake(Member):
         if self.is_deleted:
             raise EntityNotFoundError(self.path)
 
-    def hold_room(self, size_bytes: int) -> None:
+    def reserve_room(self, size_bytes: int) -> None:
         """Count bytes of a message that is still coming to the quota.
 
         Raises:
@@ -275,11 +275,11 @@ class Intake(Member):
             EntityNotFoundError, EntityDisabledError: no message is taken.
         """
         self.check_sendable()
-        self.quota.hold(self, size_bytes)
+        self.quota.reserve(self, size_bytes)
 
-    def give_back_room(self, size_bytes: int) -> None:
-        """The message is whole and about to be taken, or does not come."""
-        self.quota.give_back(size_bytes)
+    def release_room(self, size_bytes: int) -> None:
+        """Release reserved bytes: the message is complete and about to be taken, or was aborted."""
+        self.quota.release(size_bytes)
 
     def check_sendable(self) -> None:
         """Raise what `refusal` says."""
@@ -312,7 +312,7 @@ class Intake(Member):
         return fresh
 
     def pass_numbers(self, count: int) -> range:
-        """Give numbers to messages that are not stored here, since they go on at once."""
+        """Give numbers to messages that are not stored here, since they are forwarded immediately."""
         numbers = range(self.last + 1, self.last + 1 + count)
         self.last = numbers[-1]
         self._staging.touch(self)
@@ -353,30 +353,30 @@ class Intake(Member):
         return schedule.missing(self, sequences)
 
     def activate(self, due: Sequence[tuple[int, int]], now_ms: int) -> None:
-        """Take scheduled messages whose time has come, given as (due ms, sequence number)."""
+        """Take scheduled messages that are due, given as (due ms, sequence number)."""
         taken = schedule.take_due(self, due)
         if taken:
             # A default of more than 49 days is named by no header, and so by no scheduled message.
             self._take(self._examination.capped(taken), now_ms)
 
-    # ---- looking
+    # ---- peeking
 
     def peek(self, from_sequence: int, count: int, session_id: str | None = None) -> list[Payload]:
         """Messages of every state from a sequence number on, in order, without locking."""
         self.check_open()
         self.accessed_at_ms = self.context.clock.wall_ms()
         self._staging.write()
-        return self._shown(self.look(from_sequence, count))
+        return self._shown(self.peek_records(from_sequence, count))
 
-    def _shown(self, seen: Sequence[Seen]) -> list[Payload]:
+    def _shown(self, seen: Sequence[PeekedRecord]) -> list[Payload]:
         return self.context.blobs.kept([plain_payload(record, state) for _, record, state in seen])
 
-    def look(self, from_sequence: int, count: int) -> list[Seen]:
+    def peek_records(self, from_sequence: int, count: int) -> list[PeekedRecord]:
         """Messages of every state, in order, as the store has them; the staged ones must have been written."""
-        return look(self, self._tables(), from_sequence, count)
+        return peek_records(self, self._tables(), from_sequence, count)
 
     def _tables(self) -> list[tuple[int, int]]:
-        """(table, state as messages tell it) of those that hold messages."""
+        """(table, state as in the annotation) of those that contain messages."""
         return [(SCHEDULED, 2)] if self.scheduled_count else []
 
     def wipe(self) -> None:
@@ -394,6 +394,6 @@ class Intake(Member):
             "active_count": self.active_count,
             "deferred_count": self.deferred_count,
             "scheduled_count": self.scheduled_count,
-            "size_bytes": self.held_bytes,
+            "size_bytes": self.record_bytes,
             "last_sequence": self.last,
         }

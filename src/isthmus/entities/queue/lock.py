@@ -75,7 +75,7 @@ class Lock:
         self.renewed: dict[int, int] | None = None
         self.deferred = False
 
-    def place(self, token: bytes) -> int:
+    def index_of(self, token: bytes) -> int:
         """The index of a token in `tags`; -1 if it is not live here."""
         sequences = self.sequences
         if not sequences:
@@ -137,7 +137,7 @@ class LockTable:
         while at < total:
             token = tokens[at]
             lock = by_random.get(token[:8])
-            start = -1 if lock is None else lock.place(token)
+            start = -1 if lock is None else lock.index_of(token)
             if lock is None or start < 0:
                 if flags is None:
                     flags = [True] * total
@@ -161,14 +161,14 @@ class LockTable:
         """Unlock everything: returns the messages as spans, lock by lock."""
         spans = []
         for lock in list(self._by_random.values()):
-            for first, last in runs_of([place for place, live in enumerate(lock.live) if live]):
+            for first, last in runs_of([index for index, live in enumerate(lock.live) if live]):
                 spans.append(self._unlock(lock, first, last + 1))
         return spans
 
     def holds(self, tokens: Sequence[bytes]) -> list[bool]:
         """Per token whether it is live; changes nothing."""
         found = [self._by_random.get(token[:8]) for token in tokens]
-        return [lock is not None and lock.place(token) >= 0 for lock, token in zip(found, tokens, strict=True)]
+        return [lock is not None and lock.index_of(token) >= 0 for lock, token in zip(found, tokens, strict=True)]
 
     def renew(self, tokens: Sequence[bytes], until_ms: int) -> list[bool]:
         """Postpone the expiry of live tokens; returns per token whether it was live."""
@@ -176,21 +176,21 @@ class LockTable:
         touched: dict[bytes, set[int]] = {}
         for token in tokens:
             lock = self._by_random.get(token[:8])
-            place = -1 if lock is None else lock.place(token)
-            flags.append(place >= 0)
-            if place >= 0:
-                touched.setdefault(token[:8], set()).add(place)
-        for random, places in touched.items():
+            index = -1 if lock is None else lock.index_of(token)
+            flags.append(index >= 0)
+            if index >= 0:
+                touched.setdefault(token[:8], set()).add(index)
+        for random, indices in touched.items():
             lock = self._by_random[random]
             if until_ms < lock.expires_at_ms:  # the entity's LockDuration was shortened meanwhile
                 self._push(lock, until_ms)
-            if len(places) == lock.remaining:
+            if len(indices) == lock.remaining:
                 lock.expires_at_ms = until_ms
                 lock.renewed = None
             else:
                 if lock.renewed is None:
                     lock.renewed = {}
-                lock.renewed.update(dict.fromkeys(places, until_ms))
+                lock.renewed.update(dict.fromkeys(indices, until_ms))
         return flags
 
     def expire(self, now_ms: int, limit: int) -> list[Span]:
@@ -206,13 +206,13 @@ class LockTable:
             if lock.expires_at_ms > now_ms and not renewed:
                 self._push(lock, lock.expires_at_ms)
                 continue
-            expiry = {place: renewed.get(place, lock.expires_at_ms) for place, live in enumerate(lock.live) if live}
-            due = [place for place, at_ms in expiry.items() if at_ms <= now_ms]
+            expiry = {index: renewed.get(index, lock.expires_at_ms) for index, live in enumerate(lock.live) if live}
+            due = [index for index, at_ms in expiry.items() if at_ms <= now_ms]
             for first, last in runs_of(due):
                 spans.append(self._unlock(lock, first, last + 1))
                 found += last + 1 - first
             if lock.remaining:
-                self._push(lock, min(expiry[place] for place, live in enumerate(lock.live) if live))
+                self._push(lock, min(expiry[index] for index, live in enumerate(lock.live) if live))
         return spans
 
     def _unlock(self, lock: Lock, start: int, stop: int) -> Span:

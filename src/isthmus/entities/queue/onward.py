@@ -113,19 +113,19 @@ class Onward:
             The messages that it refused, by index, with the reasons.
         """
         if hops >= MAX_HOPS:
-            return [(place, TooManyHopsError(self.path)) for place in range(len(messages))]
+            return [(index, TooManyHopsError(self.path)) for index in range(len(messages))]
         target = self._find(self.path)
         if target is None:
-            return [(place, EntityNotFoundError(self.path)) for place in range(len(messages))]
+            return [(index, EntityNotFoundError(self.path)) for index in range(len(messages))]
         error = target.refusal_of(messages)
         if error is None:
             target.accept_moved(messages, origins, now_ms, hops + 1)
             return []
         if len(messages) == 1 or isinstance(error, _COMMON):
-            return [(place, error) for place in range(len(messages))]
+            return [(index, error) for index in range(len(messages))]
         failed: list[tuple[int, IsthmusError]] = []
-        for place, parts in enumerate(messages):
-            failed += [(place, why) for _, why in self.move([parts], [origins[place]], now_ms, hops)]
+        for index, parts in enumerate(messages):
+            failed += [(index, why) for _, why in self.move([parts], [origins[index]], now_ms, hops)]
         return failed
 
 

@@ -383,10 +383,10 @@ class Queue(Intake):
         return [(MESSAGE, 0), *([(DEFERRED, 1)] if self.deferred_count else []), *super()._tables()]
 
     @property
-    def holds_large(self) -> bool:
+    def has_large(self) -> bool:
         """Whether some message may be large: receivers then get one at a time."""
         blobs = self.context.blobs
-        return blobs.is_used and blobs.holds(self.number)
+        return blobs.is_used and blobs.has_bodies(self.number)
 
     @property
     def locked_count(self) -> int:

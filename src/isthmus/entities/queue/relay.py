@@ -101,7 +101,7 @@ class Relay:
         self._stuck.clear()
         self._resting = True  # the disk must not be read again immediately: `retry` is called later
 
-    def look_again(self) -> None:
+    def retry_refused(self) -> None:
         """Retry dead letters that could not go to the target in its earlier state."""
         self._queue.backlog.put_back(self._stuck)
         self._stuck.clear()
@@ -120,8 +120,8 @@ class Relay:
         queue = self._queue
         numbers = queue.pass_numbers(len(messages))
         sources = numbers if origins is None else origins
-        for place, error in self.onward.move(messages, sources, now_ms, hops):
-            set_aside(queue, Stored(messages[place], numbers[place], now_ms, sources[place], hops), error)
+        for index, error in self.onward.move(messages, sources, now_ms, hops):
+            set_aside(queue, Stored(messages[index], numbers[index], now_ms, sources[index], hops), error)
 
     def pass_dead(self, messages: Sequence[Stored]) -> Sequence[Stored]:
         """Forward dead letters immediately; returns those that have to stay."""
@@ -133,7 +133,7 @@ class Relay:
             together = list(group)
             parts = [as_passed(stored) for stored in together]
             failed = self.onward.move(parts, [stored.origin for stored in together], now_ms, hops)
-            stay += [together[place] for place, _ in failed]
+            stay += [together[index] for index, _ in failed]
         return stay
 
     # ---- waiting messages
@@ -178,7 +178,7 @@ class Relay:
         queue = self._queue
         now_ms = queue.context.clock.wall_ms()
         are_dead = queue.keeps_dead_letters
-        gone: list[Pair] = []
+        forwarded: list[Pair] = []
         blocked = False
         entries = [(pair, take_apart(pair[1])) for pair in pairs]
         for hops, group in groupby(entries, key=lambda entry: entry[1].hops):
@@ -186,10 +186,10 @@ class Relay:
             parts = [as_passed(stored) if are_dead else as_new(stored.parts) for _, stored in together]
             origins = [stored.origin for _, stored in together]
             failed = dict(self.onward.move(parts, origins, now_ms, hops))
-            for place, (pair, stored) in enumerate(together):
-                error = failed.get(place)
+            for index, (pair, stored) in enumerate(together):
+                error = failed.get(index)
                 if error is None or not are_dead:
-                    gone.append(pair)
+                    forwarded.append(pair)
                     if error is not None:
                         set_aside(queue, stored, error)
                     continue
@@ -199,8 +199,8 @@ class Relay:
                 else:
                     blocked = True
                     queue.backlog.put_back([(sequence, sequence)])
-        if gone:
-            queue.backlog.remove(queue, sequences_of(gone), sum(len(record) for _, record in gone))
+        if forwarded:
+            queue.backlog.remove(queue, sequences_of(forwarded), sum(len(record) for _, record in forwarded))
         return blocked
 
 
@@ -212,7 +212,7 @@ def forward(queue: RelaySource, onward: Onward | None) -> None:
             queue.relay = Relay(queue, onward)
             queue.add_listener(queue.relay.pump)
         return
-    relay.look_again()
+    relay.retry_refused()
     if onward is not None:
         relay.onward = onward
     else:

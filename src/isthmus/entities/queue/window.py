@@ -51,12 +51,12 @@ class Window:
     __slots__ = (
         "_at",
         "_budget",
-        "_held_bytes",
         "_journal",
         "_number",
         "_open",
         "_stream",
         "_tail",
+        "_tail_bytes",
         "is_sparse",
         "next",
     )
@@ -67,7 +67,7 @@ class Window:
         self._budget = budget
         self._tail: list[Pair] = []
         self._at = 0
-        self._held_bytes = 0
+        self._tail_bytes = 0
         self._open = caught_up
         self._stream: Iterator[Pair] | None = None
         self.is_sparse = False
@@ -83,7 +83,7 @@ class Window:
             self._open = False
             return
         budget.used_bytes += size_bytes
-        self._held_bytes += size_bytes
+        self._tail_bytes += size_bytes
         self._tail.extend(pairs)
 
     def decline(self) -> None:
@@ -165,8 +165,8 @@ class Window:
             self._open = False
             self._drop_tail()
         elif self._tail:
-            gone = set(sequences)
-            self._tail = [pair for pair in self._tail[self._at :] if unpack_message(pair[0]) not in gone]
+            removed = set(sequences)
+            self._tail = [pair for pair in self._tail[self._at :] if unpack_message(pair[0]) not in removed]
             self._at = 0
 
     def skip(self, sequence: int) -> None:
@@ -197,5 +197,5 @@ class Window:
     def _drop_tail(self) -> None:
         self._tail = []
         self._at = 0
-        self._budget.used_bytes -= self._held_bytes
-        self._held_bytes = 0
+        self._budget.used_bytes -= self._tail_bytes
+        self._tail_bytes = 0

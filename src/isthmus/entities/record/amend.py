@@ -153,12 +153,12 @@ def with_properties(rest: bytes, properties: Mapping[str, Any], removed: Iterabl
     except codec.CodecError:
         return rest
     left = {str(name): codec.encode(value) for name, value in properties.items()}
-    gone = set(removed)
+    removed = set(removed)
     pairs: list[bytes] = []
     for name, key, value, after in items:
         if name in left:
             pairs += (rest[key:value], left.pop(name))
-        elif name not in gone:
+        elif name not in removed:
             pairs += (rest[key:value], rest[value:after])
     for name, encoded in left.items():
         pairs += (codec.encode(name), encoded)
@@ -185,11 +185,11 @@ def with_fields(rest: bytes, fields: Mapping[str, Any]) -> bytes:
             values.append(rest[at:after])
             at = after
     for name, value in fields.items():
-        place = section.PROPERTY_NAMES.index(name)
-        values.extend([b"\x40"] * (place + 1 - len(values)))
+        index = section.PROPERTY_NAMES.index(name)
+        values.extend([b"\x40"] * (index + 1 - len(values)))
         if name in ("content_type", "content_encoding") and value is not None:
             value = Symbol(value)  # noqa: PLW2901 - the standard's type for these two
-        values[place] = codec.encode(value)
+        values[index] = codec.encode(value)
     return rest[:start] + b"\0Ss" + codec.encode_list(values) + rest[end:]
 
 

@@ -78,10 +78,10 @@ def key_of(rest: bytes, start: int = 0) -> bytes:
 
 
 def _key(message: bytes, start: int, end: int) -> bytes:
-    place = first_place(message, start, end)
-    if not place:
+    position = first_place(message, start, end)
+    if not position:
         return b""
-    return blake2b(place, digest_size=KEY_BYTES).digest() + _source_and_number(place)
+    return blake2b(position, digest_size=KEY_BYTES).digest() + _source_and_number(position)
 
 
 def _application_properties(rest: bytes, start: int) -> tuple[int, int]:
@@ -97,19 +97,19 @@ def _application_properties(rest: bytes, start: int) -> tuple[int, int]:
     return start, end
 
 
-def _source_and_number(place: bytes) -> bytes:
+def _source_and_number(position: bytes) -> bytes:
     """Source and number of the position at which a message entered; empty where its number cannot be read."""
-    at = place.find(_NUMBER)
+    at = position.find(_NUMBER)
     digits_at = at + len(_NUMBER) + 1
-    digits = place[digits_at : place.find(_OFFSET, digits_at)]
+    digits = position[digits_at : position.find(_OFFSET, digits_at)]
     if at < 0 or not digits.isdigit() or len(digits) > _MOST_DIGITS:
         return b""
-    return _source(place[:at]) + int(digits).to_bytes(NUMBER_BYTES, "big")
+    return _source(position[:at]) + int(digits).to_bytes(NUMBER_BYTES, "big")
 
 
 @lru_cache(1024)
-def _source(place: bytes) -> bytes:
-    return blake2b(place, digest_size=SOURCE_BYTES).digest()
+def _source(position: bytes) -> bytes:
+    return blake2b(position, digest_size=SOURCE_BYTES).digest()
 
 
 class KeyReader:

@@ -116,10 +116,10 @@ class HeadCache:
             self.known[raw] = head
         return head
 
-    def _header(self, raw: bytes, place: tuple[int, int]) -> tuple[bytes, int]:
-        if not place[1]:
+    def _header(self, raw: bytes, bounds: tuple[int, int]) -> tuple[bytes, int]:
+        if not bounds[1]:
             return normalised_header(section.Header(), self._default_ttl_ms, b"\x41\x40")
-        header = section.decode_header(raw, place)
+        header = section.decode_header(raw, bounds)
         if not _is_in(header.priority, 0xFF) or not (header.ttl_ms is None or _is_in(header.ttl_ms, 0xFFFFFFFF)):
             raise codec.CodecError("the header's fields have the wrong types")
         flags = (b"\x41" if header.durable else b"\x42") + b"\x50%c" % header.priority

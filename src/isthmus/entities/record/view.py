@@ -80,7 +80,7 @@ class MessageView:
             self._span = start, end
         return self._span
 
-    def place(self, name: str) -> tuple[int, int, int] | None:
+    def locate(self, name: str) -> tuple[int, int, int] | None:
         """Start of the key, start of the value, and end of the application property of a lower-case name; None if it is unset."""
         if self._user is None:
             if self._low is None:
@@ -106,10 +106,10 @@ class MessageView:
 
     def user(self, name: str, /) -> Value | Missing:
         """The application property of that lower-case name."""
-        place = self.place(name)
-        if place is None:
+        found = self.locate(name)
+        if found is None:
             return MISSING
-        value: Value | Missing = _value(codec.decode(self.parts.rest, place[1])[0])
+        value: Value | Missing = _value(codec.decode(self.parts.rest, found[1])[0])
         return value
 
     def sys(self, name: str, /) -> Value | Missing:
@@ -182,7 +182,7 @@ def _with_user(view: MessageView, wanted: Mapping[str, tuple[str, Any]]) -> byte
     rest = view.parts.rest
     added = [_pair(name, value) for name, value in wanted.values() if value is not REMOVED]
     start, end = view.span
-    if all(view.place(name) is None for name in wanted):
+    if all(view.locate(name) is None for name in wanted):
         if end == start:
             return rest[:start] + _user_section(b"".join(added), 2 * len(added)) + rest[start:]
         if rest[start + 3] == 0xC1:

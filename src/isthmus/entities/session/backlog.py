@@ -44,9 +44,9 @@ class SessionBacklog(Backlog):
         "_chunks",
         "_coming",
         "_dead",
-        "_gone_sequences",
         "_has_remains",
         "_latest",
+        "_removed_sequences",
         "commits",
     )
 
@@ -56,7 +56,7 @@ class SessionBacklog(Backlog):
         # removed. Removal in the order and the pieces in which they were read, the usual case, never checks single numbers.
         self._ahead: deque[int] = deque()
         self._chunks: deque[Sequence[int]] = deque()
-        self._gone_sequences: set[int] = set()
+        self._removed_sequences: set[int] = set()
         self._latest: tuple[Sequence[Pair], Sequence[int]] = ((), ())
         self._dead: list[Sequence[int]] = []
         self._below: list[Sequence[int]] = []
@@ -99,10 +99,10 @@ class SessionBacklog(Backlog):
         queue.active_count -= len(sequences)
         queue.size_bytes -= size_bytes
         self._dead.append(sequences)
-        if self._chunks and not self._ahead and not self._gone_sequences and sequences == self._chunks[0]:
+        if self._chunks and not self._ahead and not self._removed_sequences and sequences == self._chunks[0]:
             self._chunks.popleft()
         else:
-            self._gone_sequences.update(sequences)
+            self._removed_sequences.update(sequences)
         queue.context.staging.touch(queue)
 
     # ---- group commit
@@ -115,7 +115,7 @@ class SessionBacklog(Backlog):
 
     def _advance(self, queue: BacklogQueue) -> None:
         """Move the head past removed messages; locked ones, and those being returned, are not."""
-        gone, ahead = self._gone_sequences, self._ahead
+        gone, ahead = self._removed_sequences, self._ahead
         if gone:
             for chunk in self._chunks:
                 ahead.extend(chunk)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from isthmus.entities.member.context import Context
-from isthmus.entities.member.look import Seen, first_seen
+from isthmus.entities.member.peek import PeekedRecord, first_records
 from isthmus.entities.member.state import cursors
 from isthmus.entities.queue.run import runs_of
 from isthmus.entities.session.messages import SessionEntity, SessionMessages
@@ -206,7 +206,9 @@ class SessionDirectory:
 
     # ---- peeking
 
-    def look(self, from_sequence: int, count: int, session_id: str | None, looked: list[Seen]) -> list[Seen]:
+    def peek_records(
+        self, from_sequence: int, count: int, session_id: str | None, others: list[PeekedRecord]
+    ) -> list[PeekedRecord]:
         """Messages of one session or of all.
 
         A peek of all reads each session that has messages from `from_sequence` on.
@@ -215,13 +217,13 @@ class SessionDirectory:
             from_sequence: the first sequence number.
             count: how many, at most.
             session_id: of one session; None reads all.
-            looked: records read elsewhere.
+            others: records read elsewhere.
 
         Returns:
             As many as one peek returns, in order.
         """
-        seen = first_seen(looked, count)
-        is_full = len(seen) == count or len(seen) < len(looked)
+        seen = first_records(others, count)
+        is_full = len(seen) == count or len(seen) < len(others)
         if session_id is not None:
             known = self._sessions.get(session_id)
             sessions = [known] if known is not None else []
@@ -231,8 +233,8 @@ class SessionDirectory:
             if is_full and (not seen or session.first > seen[-1][0]):
                 break  # so are all that follow
             if session.number and not session.is_empty:
-                looked = seen + self.messages_of(session).look(from_sequence, count)
-                seen = first_seen(looked, count)
-                is_full = is_full or len(seen) == count or len(seen) < len(looked)
+                others = seen + self.messages_of(session).peek_records(from_sequence, count)
+                seen = first_records(others, count)
+                is_full = is_full or len(seen) == count or len(seen) < len(others)
                 self.rest(session)
         return seen

@@ -82,7 +82,7 @@ class SessionLocks:
             self._directory.let_go()
             self._free.reset(self._directory.load())
         finally:  # also if the read fails: there is no other call
-            _tell_lost(lost)
+            _notify_lost(lost)
 
     def wipe(self) -> None:
         """The entity and its sessions have ended; receivers get no single calls."""
@@ -91,7 +91,7 @@ class SessionLocks:
 
     def lose_all(self) -> None:
         """End every hold, since the store of the sessions is down."""
-        _tell_lost(self._end_all())
+        _notify_lost(self._end_all())
 
     def _end_all(self) -> list[Hold]:
         """End every hold; returns the ended ones."""
@@ -220,7 +220,7 @@ class SessionLocks:
         self._queue.accessed_at_ms = self._queue.context.clock.wall_ms()
         session = self._directory[hold.session_id]
         session.hold = None
-        hold.messages.give_back(failed=failed)
+        hold.messages.end_locks(failed=failed)
         self._offer(session)
         self._directory.rest(session)
 
@@ -275,7 +275,7 @@ class SessionLocks:
         return len(self._directory)
 
     @property
-    def held_count(self) -> int:
+    def session_lock_count(self) -> int:
         """How many sessions are locked by a receiver."""
         return len(self._holds)
 
@@ -292,7 +292,7 @@ class SessionLocks:
     @property
     def receiver_count(self) -> int:
         """How many receivers have a session, or wait for one."""
-        return self.held_count + self.waiting_count
+        return self.session_lock_count + self.waiting_count
 
     @property
     def locked_count(self) -> int:
@@ -300,7 +300,7 @@ class SessionLocks:
         return sum(hold.messages.locked_count for hold in self._holds)
 
 
-def _tell_lost(holds: Iterable[Hold]) -> None:
+def _notify_lost(holds: Iterable[Hold]) -> None:
     """Call `on_lost` of receivers whose sessions are lost, each whatever another one raises."""
     for hold in holds:
         try:

@@ -131,7 +131,7 @@ class SessionMessages(Queue):
         """Show this end of the lock in messages delivered from now on: wall ms."""
         self.session_until_ms = until_ms
 
-    def give_back(self, *, failed: bool) -> None:
+    def end_locks(self, *, failed: bool) -> None:
         """End all locks, since the session's has ended.
 
         Args:
@@ -173,7 +173,7 @@ class SessionMessages(Queue):
     @property
     def is_quiet(self) -> bool:
         """Whether nothing of it is staged or in an unfinished commit, so that the store is complete."""
-        return not self.backlog.commits and not self._staging.holds(self)
+        return not self.backlog.commits and not self._staging.has_changes_of(self)
 
     def publish(self, sealed: Any) -> None:
         super().publish(sealed)

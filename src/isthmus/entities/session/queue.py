@@ -18,7 +18,7 @@ from typing import Any
 from isthmus.entities.error import InvalidMessageError, SessionRequiredError
 from isthmus.entities.member.context import Context
 from isthmus.entities.member.listener import call_all
-from isthmus.entities.member.look import LOOK_BYTES, Seen
+from isthmus.entities.member.peek import PEEK_BYTES, PeekedRecord
 from isthmus.entities.queue import dead_letter
 from isthmus.entities.queue.lock import Acquired
 from isthmus.entities.queue.queue import Queue
@@ -108,7 +108,7 @@ class SessionQueue(Queue):
     def sessions(self) -> SessionLocks:
         return self._locks
 
-    def lose_holds(self) -> None:
+    def lose_session_locks(self) -> None:
         self._locks.lose_all()
 
     def expire_locks(self, now_ms: int) -> int | None:
@@ -175,8 +175,8 @@ class SessionQueue(Queue):
     ) -> None:
         assert self.dead_letters is not None
         stored = [
-            Stored(parts, 0 if origins is None else origins[place], now_ms, None, hops)
-            for place, parts in enumerate(messages)
+            Stored(parts, 0 if origins is None else origins[index], now_ms, None, hops)
+            for index, parts in enumerate(messages)
         ]
         dead_letter.store(self.dead_letters, stored, self.path, reason, description)
 
@@ -187,17 +187,17 @@ class SessionQueue(Queue):
         self.check_open()
         self.accessed_at_ms = self.context.clock.wall_ms()
         self._staging.write()
-        looked = self._look_at_scheduled(from_sequence, count, session_id)
-        return self._shown(self.directory.look(from_sequence, count, session_id, looked))
+        scheduled = self._peek_scheduled(from_sequence, count, session_id)
+        return self._shown(self.directory.peek_records(from_sequence, count, session_id, scheduled))
 
-    def _look_at_scheduled(self, from_sequence: int, count: int, session_id: str | None) -> list[Seen]:
-        seen: list[Seen] = []
+    def _peek_scheduled(self, from_sequence: int, count: int, session_id: str | None) -> list[PeekedRecord]:
+        seen: list[PeekedRecord] = []
         size = 0
         first = max(from_sequence, 0)
         if not self.scheduled_count or first > self.committed:
             return seen
         for key, record in self._staging.journal.scan(*message_span(SCHEDULED, self.number, first, self.committed)):
-            if len(seen) == count or size >= LOOK_BYTES:
+            if len(seen) == count or size >= PEEK_BYTES:
                 break
             if session_id is None or session_id_of(take_apart(record).parts.rest) == session_id:
                 seen.append((unpack_message(key), record, 2))
@@ -266,7 +266,7 @@ class SessionQueue(Queue):
             **super().statistics(),
             "locked_count": self.locked_count,
             "session_count": self._locks.session_count,
-            "held_session_count": self._locks.held_count,
+            "held_session_count": self._locks.session_lock_count,
             "free_session_count": self._locks.free_count,
             "waiting_receiver_count": self._locks.waiting_count,
         }

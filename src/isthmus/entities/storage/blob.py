@@ -46,8 +46,8 @@ _SWEEP_MS = 250
 class Blob:
     """A body outside of its record.
 
-    number: of the body.
-        number: which.
+    Attributes:
+        number: of the body.
         size_bytes: of everything from the body on: body sections and footer, as sent.
     """
 
@@ -116,7 +116,7 @@ class Blobs:
 
     Attributes:
         files: the same.
-        on_discard: called with the number of a body that is to be removed; by default it is removed at once.
+        on_discard: called with the number of a body that is to be removed; by default it is removed immediately.
         is_used: whether any message's body is outside of its record.
         pinned: how many pins each body has; kept by the pins themselves.
         disk_bytes: of all bodies that messages refer to.
@@ -129,10 +129,10 @@ class Blobs:
         self._staging = staging
         self._next = 1
         self._references: dict[int, int] = {}
-        self._holders: dict[int, int] = {}
+        self._reference_counts: dict[int, int] = {}
         self._bytes: dict[int, int] = {}
         self._next_sweep_ms = 0
-        self._places: dict[int, int] = {}
+        self._next_sequences: dict[int, int] = {}
         # Bodies whose last reference has ended, but not durably: how many such ends each has.
         self._ending: dict[int, int] = {}
         # The ended references: they may still be in the store.
@@ -153,9 +153,9 @@ class Blobs:
         rows = list(self._staging.journal.scan(bytes([REFERENCE]), bytes([REFERENCE + 1])))
         before = [*self._references, *self._ending]
         self._references.clear()
-        self._holders.clear()
+        self._reference_counts.clear()
         self._bytes.clear()
-        self._places.clear()
+        self._next_sequences.clear()
         self._ending.clear()
         self._ended.clear()
         self.disk_bytes = 0
@@ -202,7 +202,7 @@ class Blobs:
         return payloads
 
     def unpin(self, number: int) -> None:
-        """A pin is gone."""
+        """Count one pin less."""
         left = self.pinned.pop(number) - 1
         if left:
             self.pinned[number] = left
@@ -239,9 +239,9 @@ class Blobs:
         self._count(number, blob.number, blob.size_bytes, owner, 1)
         self.is_used = True
 
-    def holds(self, number: int) -> bool:
+    def has_bodies(self, number: int) -> bool:
         """Whether messages under that number have bodies outside of their records."""
-        return number in self._holders
+        return number in self._reference_counts
 
     def stored_bytes(self, owner: int) -> int:
         """Of all bodies that an entity's quota counts; a body shared by several counts for each."""
@@ -252,7 +252,7 @@ class Blobs:
             self.disk_bytes += size_bytes
         for counts, key, change in (
             (self._references, blob, by),
-            (self._holders, number, by),
+            (self._reference_counts, number, by),
             (self._bytes, owner, by * size_bytes),
         ):
             left = counts.get(key, 0) + change
@@ -272,10 +272,10 @@ class Blobs:
             return
         self._next_sweep_ms = now_ms + _SWEEP_MS
         left = _SWEEP_AT_ONCE
-        for number in list(self._holders):
+        for number in list(self._reference_counts):
             # An entity that was checked goes behind the others.
-            if number in self._holders:
-                self._holders[number] = self._holders.pop(number)
+            if number in self._reference_counts:
+                self._reference_counts[number] = self._reference_counts.pop(number)
             left -= self.sweep(number, left)
             if left <= 0:
                 break
@@ -291,7 +291,7 @@ class Blobs:
             return False
         if written:
             self._staging.write()
-        for number in list(self._holders):
+        for number in list(self._reference_counts):
             self._sweep(number, _SWEEP_AT_ONCE)
         return True
 
@@ -312,9 +312,9 @@ class Blobs:
         self._end_dead(number, front, head)
         if len(front) < share:
             return len(front)
-        others = self._rows(number, max(self._places.get(number, 0), front[-1][0] + 1), share)
+        others = self._rows(number, max(self._next_sequences.get(number, 0), front[-1][0] + 1), share)
         self._end_dead(number, others, head)
-        self._places[number] = others[-1][0] + 1 if len(others) == share else 0
+        self._next_sequences[number] = others[-1][0] + 1 if len(others) == share else 0
         return len(front) + len(others)
 
     def _rows(self, number: int, first: int, limit: int) -> list[tuple[int, bytes]]:
@@ -325,8 +325,8 @@ class Blobs:
         journal = self._staging.journal
         keys = [message_key(table, number, each) for each, _ in rows for table in (MESSAGE, DEFERRED, SCHEDULED)]
         found = journal.get_many(keys)
-        for place, (sequence, row) in enumerate(rows):
-            message, deferred, scheduled = found[3 * place : 3 * place + 3]
+        for index, (sequence, row) in enumerate(rows):
+            message, deferred, scheduled = found[3 * index : 3 * index + 3]
             reference = (number, sequence)
             # Messages below the head are dead, though they may still be in the store.
             if (

@@ -5,7 +5,7 @@ What it is not: durability at `write`; that is the result of `sync`.
 
 Invariants (checked by testing.store_conformance):
     I1. A batch is written whole or not at all, also across a kill.
-    I2. After a kill the store holds a prefix of the batches written, and at least all written before the last `sync`.
+    I2. After a kill the store has a prefix of the batches written, and at least all written before the last `sync`.
     I3. A scan yields ascending keys and sees the store as it was when the scan was created.
     I4. One process at a time has a data folder open.
 """
@@ -73,7 +73,7 @@ class Journal(Protocol):
         ...
 
     def sync(self) -> None:
-        """Make everything written so far durable. Blocks on the disk without holding the interpreter.
+        """Make everything written so far durable. Blocks on the disk without blocking the interpreter.
 
         Raises:
             StoreError: what was written since the last `sync` may or may not survive.

@@ -128,15 +128,15 @@ def doomed_key(number: int) -> bytes:
     return DOOMED + number.to_bytes(4, "big")
 
 
-def leaving_key(to: int, place: int) -> bytes:
+def leaving_key(to: int, position: int) -> bytes:
     """The key of a message in the line to another store: the store's index among all, and the position in the line."""
-    return _LEAVING.pack(LEAVING, to, place)
+    return _LEAVING.pack(LEAVING, to, position)
 
 
 def unpack_leaving(key: bytes) -> tuple[int, int]:
     """(other store, position in the line) of such a key."""
-    _, to, place = _LEAVING.unpack(key)
-    return to, place
+    _, to, position = _LEAVING.unpack(key)
+    return to, position
 
 
 def lane_key(to: int) -> bytes:

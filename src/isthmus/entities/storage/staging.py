@@ -86,7 +86,7 @@ class Staging:
         self._unconfirmed: list[Callback] = []
         self.is_awaited = False
         self._idle = True
-        self._held = False
+        self._is_atomic = False
         self._patient = False
         self.is_stale = False
         self.drops = 0
@@ -139,7 +139,7 @@ class Staging:
         """Whether `confirm` callbacks wait for the next commit, without having requested one."""
         return bool(self._unconfirmed)
 
-    def holds(self, member: Member) -> bool:
+    def has_changes_of(self, member: Member) -> bool:
         """Whether the member has changes that are in no commit yet."""
         return member in self._touched or member in self._written
 
@@ -166,7 +166,7 @@ class Staging:
         Raises:
             StoreError: the store refused.
         """
-        if self._held or (self._batch is None and not self._touched):
+        if self._is_atomic or (self._batch is None and not self._touched):
             return
         batch = self.journal.batch() if self._batch is None else self._batch
         try:
@@ -210,16 +210,16 @@ class Staging:
             Exception: raised within, or by the write before; everything staged has failed then.
         """
         self.write()
-        self._held = True
+        self._is_atomic = True
         try:
             yield
         except Exception as error:
-            self._held = False
+            self._is_atomic = False
             if self.on_refused is not None:
                 self.on_refused(error)
             raise
         finally:
-            self._held = False
+            self._is_atomic = False
 
     def begin(self) -> Commit | None:
         """Write, and return the changes that wait for the sync."""

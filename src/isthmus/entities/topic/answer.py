@@ -29,29 +29,29 @@ class Answers:
         # All below that number are copied, and the copies are durable.
         self._copied = 0
 
-    def wait(self, last: int, tell: Callback) -> None:
+    def wait(self, last: int, on_copied: Callback) -> None:
         """A sender's messages up to a number are durable: call back when their copies are, too; immediately, if they are."""
         if last < self._copied:
-            tell()
+            on_copied()
         else:
-            self._waiting.append((last, tell))
+            self._waiting.append((last, on_copied))
 
     def copied(self, below: int) -> None:
         """All messages below a number are copied, and the copies are durable."""
         self._copied = max(self._copied, below)
         while self._waiting and self._waiting[0][0] < self._copied:
-            _told(self._waiting.popleft()[1])
+            _call(self._waiting.popleft()[1])
 
-    def tell_all(self) -> None:
+    def call_all(self) -> None:
         """Call back all: their messages are durable, and will be copied, or were removed with the topic."""
         waiting, self._waiting = self._waiting, deque()
-        for _, tell in waiting:
-            _told(tell)
+        for _, on_copied in waiting:
+            _call(on_copied)
 
 
-def _told(tell: Callback) -> None:
+def _call(on_copied: Callback) -> None:
     """Call back a sender; an error of it does not keep others from being called."""
     try:
-        tell()
+        on_copied()
     except Exception:  # noqa: BLE001 - a fault of the sender's callback
         _log.exception("a fault of a sender's callback")

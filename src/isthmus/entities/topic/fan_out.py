@@ -23,7 +23,7 @@ from isthmus.entities.queue.window import Pair
 from isthmus.entities.record.record import Parts
 from isthmus.errors import StoreError
 
-__all__ = ["SENT_UNITS", "TURN_UNITS", "FanOut", "Turn"]
+__all__ = ["SENT_UNITS", "SLICE_UNITS", "FanOut", "CopyBudget"]
 
 _log = logging.getLogger(__name__)
 
@@ -33,16 +33,16 @@ SENT_BYTES = 16 << 20
 SENT_SECONDS = 0.04
 # The most copies of waiting messages in one slice: some 10 ms. Rules may be slow, hence the time: after it
 # no further message or subscription is begun.
-TURN_UNITS = 4_096
-TURN_BYTES = 8 << 20
-TURN_SECONDS = 0.01
+SLICE_UNITS = 4_096
+SLICE_BYTES = 8 << 20
+SLICE_SECONDS = 0.01
 # Slices whose copies one commit may contain: with a slow disk, each must not wait for a sync of its own.
-TURNS = 8
+SLICES = 8
 _PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 60.0
 
 
-class Turn:
+class CopyBudget:
     """The copies that may still be made.
 
     Args:
@@ -82,11 +82,11 @@ class Turn:
             units: the limit of units, within the budget.
         """
         count = min(len(messages) - at, min(self.units, units) // cost)
-        size_bytes = copies * sum(len(messages[place].rest) for place in range(at, at + count))
+        size_bytes = copies * sum(len(messages[index].rest) for index in range(at, at + count))
         while count and size_bytes > self.size_bytes:
             dropped = count - count // 2
             count -= dropped
-            size_bytes -= copies * sum(len(messages[place].rest) for place in range(at + count, at + count + dropped))
+            size_bytes -= copies * sum(len(messages[index].rest) for index in range(at + count, at + count + dropped))
         return count, size_bytes
 
     def begin(self) -> None:
@@ -120,11 +120,11 @@ class WaitingTopic(Protocol):
         """Whether messages wait to be copied."""
         ...
 
-    def read_waiting(self, turn: Turn) -> list[Pair]:
+    def read_waiting(self, budget: CopyBudget) -> list[Pair]:
         """The first messages that wait."""
         ...
 
-    def go_on(self, pairs: Sequence[Pair], turn: Turn) -> None:
+    def go_on(self, pairs: Sequence[Pair], budget: CopyBudget) -> None:
         """Copy waiting messages, as far as the budget allows."""
         ...
 
@@ -141,21 +141,21 @@ class FanOut:
         self._waiting: dict[WaitingTopic, None] = {}
         # Topics that could not be read: until when they are skipped, and for how long.
         self._paused: dict[WaitingTopic, tuple[float, float]] = {}
-        self._sent: Turn | None = None
+        self._sent: CopyBudget | None = None
         self._is_stopped = False
-        self._turns = 0
+        self._slices = 0
 
     @property
-    def sent(self) -> Turn:
+    def sent(self) -> CopyBudget:
         """The copies that senders may still request in the commit that is being staged."""
         if self._sent is None:
-            self._sent = Turn(SENT_UNITS, SENT_BYTES, SENT_SECONDS, self._now)
+            self._sent = CopyBudget(SENT_UNITS, SENT_BYTES, SENT_SECONDS, self._now)
         return self._sent
 
     def begin(self) -> None:
         """Another commit is being staged from now on."""
         self._sent = None
-        self._turns = 0
+        self._slices = 0
 
     @property
     def is_waiting(self) -> bool:
@@ -181,30 +181,30 @@ class FanOut:
         Raises:
             StoreError: the store refused.
         """
-        if self._turns >= TURNS:
+        if self._slices >= SLICES:
             return False
         for topic in list(self._waiting):
             del self._waiting[topic]
             if topic.has_waiting:
                 self._waiting[topic] = None
-                turn = Turn(TURN_UNITS, TURN_BYTES, TURN_SECONDS, self._now)
-                pairs = self._read(topic, turn)
+                budget = CopyBudget(SLICE_UNITS, SLICE_BYTES, SLICE_SECONDS, self._now)
+                pairs = self._read(topic, budget)
                 if pairs:
-                    topic.go_on(pairs, turn)
-                    self._turns += 1
-                    return self._turns < TURNS
+                    topic.go_on(pairs, budget)
+                    self._slices += 1
+                    return self._slices < SLICES
             else:
                 self._paused.pop(topic, None)
         return False
 
-    def _read(self, topic: WaitingTopic, turn: Turn) -> list[Pair]:
+    def _read(self, topic: WaitingTopic, budget: CopyBudget) -> list[Pair]:
         """The messages that a topic may copy now."""
         until, pause_seconds = self._paused.get(topic, (0.0, 0.0))
         now = self._now()
         if now < until:
             return []
         try:
-            pairs = topic.read_waiting(turn)
+            pairs = topic.read_waiting(budget)
         except StoreError as error:
             pause_seconds = min(max(_PAUSE_SECONDS, 2 * pause_seconds), _LONGEST_PAUSE_SECONDS)
             self._paused[topic] = now + pause_seconds, pause_seconds

@@ -36,7 +36,7 @@ from isthmus.entities.storage.journal import Batch
 from isthmus.entities.storage.key import MESSAGE, UNREADABLE, message_key, message_span, unpack_message
 from isthmus.entities.storage.staging import Callback, Failure
 from isthmus.entities.topic.answer import Answers
-from isthmus.entities.topic.fan_out import Turn
+from isthmus.entities.topic.fan_out import CopyBudget
 from isthmus.entities.topic.selection import Selection
 from isthmus.errors import StoreError
 
@@ -84,12 +84,12 @@ class Topic(Intake):
             self._subscribers.clear()
             self._reckon()
         self._enlist()
-        self.tell_senders()
+        self.notify_senders()
 
     def wipe(self) -> None:
         self.context.fan_out.discard(self)
         super().wipe()
-        self.tell_senders()
+        self.notify_senders()
 
     def _enlist(self) -> None:
         if self.has_waiting:
@@ -131,8 +131,8 @@ class Topic(Intake):
         with self._staging.whole():
             self.enter(messages, self.context.clock.wall_ms())
         if self.active_count and on_durable is not None:
-            last, tell = self.last, on_durable
-            self._staging.promise(lambda: self._tell(last, tell), on_failed)
+            last, on_copied = self.last, on_durable
+            self._staging.promise(lambda: self._call_when_copied(last, on_copied), on_failed)
         else:
             self._staging.promise(on_durable, on_failed)
 
@@ -151,7 +151,7 @@ class Topic(Intake):
             self._keep(accepted[done:], first + done, now_ms, rest, hops, after)
 
     def _copy(
-        self, messages: Sequence[Parts], numbers: Sequence[int], now_ms: int, hops: int, after: int, turn: Turn
+        self, messages: Sequence[Parts], numbers: Sequence[int], now_ms: int, hops: int, after: int, budget: CopyBudget
     ) -> tuple[int, int]:
         """Stage copies as far as the budget allows.
 
@@ -161,7 +161,7 @@ class Topic(Intake):
             now_ms: enqueued time.
             hops: how often they were forwarded.
             after: number of the last subscription that has the first message already; 0: none has.
-            turn: the budget.
+            budget: the limit.
 
         Returns:
             How many messages were copied to all, and the number of the last subscription that has the next one; 0: none has.
@@ -170,48 +170,48 @@ class Topic(Intake):
             return len(messages), 0
         self._is_copying = True
         try:
-            return self._copy_in_turn(messages, numbers, now_ms, hops, after, turn)
+            return self._copy_within(messages, numbers, now_ms, hops, after, budget)
         finally:
             self._is_copying = False
 
     # A message that arrives meanwhile was forwarded by a subscription to this topic; it waits behind those being copied.
     _is_copying = False
 
-    def _copy_in_turn(
-        self, messages: Sequence[Parts], numbers: Sequence[int], now_ms: int, hops: int, after: int, turn: Turn
+    def _copy_within(
+        self, messages: Sequence[Parts], numbers: Sequence[int], now_ms: int, hops: int, after: int, budget: CopyBudget
     ) -> tuple[int, int]:
         total, at = len(messages), 0
-        turn.begin()
-        while at < total and not turn.is_over:
+        budget.begin()
+        while at < total and not budget.is_over:
             count = size_bytes = 0
             if not after:
-                units = max(_RULE_UNITS, self._cost) if self._has_rules else turn.units
-                count, size_bytes = turn.fitting(messages, at, len(self._subscribers), self._cost, units)
+                units = max(_RULE_UNITS, self._cost) if self._has_rules else budget.units
+                count, size_bytes = budget.fitting(messages, at, len(self._subscribers), self._cost, units)
             if count:
                 part, origins = messages[at : at + count], numbers[at : at + count]
                 views: list[MessageView] = []
                 for subscriber in self._subscribers.values():
                     self._feed(subscriber, part, origins, views, now_ms, hops)
-                turn.spend(count * self._cost, size_bytes)
+                budget.spend(count * self._cost, size_bytes)
                 at += count
                 continue
-            after = self._copy_divided(messages[at], numbers[at], now_ms, hops, after, turn)
+            after = self._copy_divided(messages[at], numbers[at], now_ms, hops, after, budget)
             if after:
                 break
             at += 1
         return at, after
 
-    def _copy_divided(self, parts: Parts, number: int, now_ms: int, hops: int, after: int, turn: Turn) -> int:
+    def _copy_divided(self, parts: Parts, number: int, now_ms: int, hops: int, after: int, budget: CopyBudget) -> int:
         """Stage one message's copies, subscription by subscription; returns the last one that got its copy, 0 if all did."""
         views: list[MessageView] = []
         in_order = sorted(self._subscribers.values(), key=lambda subscriber: subscriber.queue.number)
         for subscriber in in_order:
             if subscriber.queue.number <= after:
                 continue
-            if turn.is_over:
+            if budget.is_over:
                 return after
             self._feed(subscriber, [parts], [number], views, now_ms, hops)
-            turn.spend(subscriber.selection.cost, len(parts.rest))
+            budget.spend(subscriber.selection.cost, len(parts.rest))
             after = subscriber.queue.number
         return 0
 
@@ -265,12 +265,12 @@ class Topic(Intake):
         self.size_bytes += size
         self._enlist()
 
-    def go_on(self, pairs: Sequence[Pair], turn: Turn) -> None:
+    def go_on(self, pairs: Sequence[Pair], budget: CopyBudget) -> None:
         """Copy waiting messages, as far as the budget allows.
 
         Args:
             pairs: the result of `read_waiting`, not empty.
-            turn: the budget.
+            budget: the limit.
 
         Raises:
             StoreError: the store refused.
@@ -285,7 +285,7 @@ class Topic(Intake):
             # A default of more than 49 days is in no header, and so in no stored message.
             messages = self._examination.capped([stored.parts for stored in together])
             numbers = [stored.origin for stored in together]
-            count, self.mark = self._copy(messages, numbers, enqueued_ms, hops, self.mark, turn)
+            count, self.mark = self._copy(messages, numbers, enqueued_ms, hops, self.mark, budget)
             done += count
             if count < len(together):
                 break
@@ -312,15 +312,15 @@ class Topic(Intake):
         self._pass([(key, record)])
         self._staging.touch(self)
 
-    def read_waiting(self, turn: Turn) -> list[Pair]:
+    def read_waiting(self, budget: CopyBudget) -> list[Pair]:
         """The first waiting messages, as many as a slice may copy; only those whose acceptance is durable.
 
         Raises:
             StoreError: the first one cannot be read.
         """
         pairs: list[Pair] = []
-        limit = min(_READ_AT_ONCE, turn.units // max(1, self._cost) + 1)
-        size_bytes = turn.size_bytes // max(1, len(self._subscribers))
+        limit = min(_READ_AT_ONCE, budget.units // max(1, self._cost) + 1)
+        size_bytes = budget.size_bytes // max(1, len(self._subscribers))
         try:
             for pair in self._staging.journal.scan(*message_span(MESSAGE, self.number, self.head, self.committed)):
                 pairs.append(pair)
@@ -352,15 +352,15 @@ class Topic(Intake):
         super().publish(last)
         self._answers.copied(copied)
 
-    def _tell(self, last: int, tell: Callback) -> None:
+    def _call_when_copied(self, last: int, on_copied: Callback) -> None:
         """A sender's messages up to a number are durable: call back when their copies are, too (I3)."""
         if self.active_count:
-            self._answers.wait(last, tell)
+            self._answers.wait(last, on_copied)
         else:
-            tell()
+            on_copied()
 
-    def tell_senders(self) -> None:
-        self._answers.tell_all()
+    def notify_senders(self) -> None:
+        self._answers.call_all()
 
     # ---- the choice of copies
 
@@ -385,7 +385,7 @@ class Topic(Intake):
 
 
 def _readable(pairs: Sequence[Pair]) -> list[Stored]:
-    """The messages of rows, up to the first row that holds none."""
+    """The messages of rows, up to the first row that cannot be parsed."""
     found: list[Stored] = []
     for key, record in pairs:
         try:

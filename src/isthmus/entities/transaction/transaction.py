@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from isthmus.entities.catalog.catalog import parse_address
 from isthmus.entities.error import TransactionRolledBackError, TransactionTimeoutError
-from isthmus.entities.fragment.place import fragment_of
+from isthmus.entities.fragment.message_key import fragment_of
 from isthmus.entities.member.context import Context
 from isthmus.entities.port import Entity, MessageSource, MessageTarget
 from isthmus.entities.record.record import Parts
@@ -97,7 +97,7 @@ class Transaction:
         # Index of the fragment of a partitioned entity, whose store is then the transaction's.
         self._fragment: int | None = None
         self._count = 0
-        self._held_bytes = 0
+        self._message_bytes = 0
         self._tokens: set[bytes] = set()
         self._cancelled: set[int] = set()
         self._doom: Exception | None = None
@@ -125,7 +125,7 @@ class Transaction:
         messages = participant.examine(payloads)
         self._add(participant.path, len(payloads), _Send(participant, messages))
         self.add_condition(id(destination), destination.check_sendable)  # of the whole: its fragments outlast it
-        self._held_bytes += size_bytes
+        self._message_bytes += size_bytes
 
     def schedule(
         self,
@@ -158,7 +158,7 @@ class Transaction:
         operation = _Scheduling(participant, list(zip(numbers, examined, due, strict=True)))
         self._add(participant.path, len(examined), operation)
         self.add_condition(id(destination), destination.check_sendable)
-        self._held_bytes += size_bytes
+        self._message_bytes += size_bytes
         return numbers
 
     def cancel_scheduled(self, destination: Entity, sequences: Sequence[int]) -> None:
@@ -185,7 +185,7 @@ class Transaction:
         self._check(path, len(payloads))
         size_bytes = sum(map(len, payloads))
         limit = self._context.limits.max_transaction_bytes
-        if self._held_bytes and self._held_bytes + size_bytes > limit:
+        if self._message_bytes and self._message_bytes + size_bytes > limit:
             raise QuotaExceededError(f"The transaction's messages would be over {limit} bytes together.")
         return size_bytes
 
@@ -257,12 +257,12 @@ class Transaction:
         staging = self._context.staging
 
         def durable() -> None:
-            _tell(operations, Ending.COMMITTED)
+            _notify(operations, Ending.COMMITTED)
             if on_durable is not None:
                 on_durable()
 
         def failed(error: Exception) -> None:
-            _tell(operations, Ending.FAILED)
+            _notify(operations, Ending.FAILED)
             if on_failed is not None:
                 on_failed(error)
 
@@ -279,12 +279,12 @@ class Transaction:
                         one.settle(one.tokens)
                 staging.promise(durable, failed)
         except Exception:
-            _tell(operations, Ending.FAILED)
+            _notify(operations, Ending.FAILED)
             raise
 
     def rollback(self) -> None:
         """Discard all operations; no error if it has ended."""
-        _tell(self._end(), Ending.ROLLED_BACK)
+        _notify(self._end(), Ending.ROLLED_BACK)
 
     def _end(self) -> list[_Operation]:
         self._ended = True
@@ -356,7 +356,7 @@ def _uncancellable(one: _Cancellation) -> IsthmusError | None:
     return MessageNotFoundError(f"message {missing[0]} of '{one.destination.path}' is not scheduled any more")
 
 
-def _tell(operations: Sequence[_Operation], ending: Ending) -> None:
+def _notify(operations: Sequence[_Operation], ending: Ending) -> None:
     """Call back the receivers that settled in a transaction with its outcome, each whatever another one raises."""
     for one in operations:
         if isinstance(one, _Settlement):

@@ -119,13 +119,13 @@ class Transfer(Via[Intake, Target]):
         """Whether messages whose bodies are outside of the store can be kept."""
         return self._via.takes_bodies
 
-    def hold_room(self, size_bytes: int) -> None:
+    def reserve_room(self, size_bytes: int) -> None:
         """As of the entity between."""
-        self._via.hold_room(size_bytes)
+        self._via.reserve_room(size_bytes)
 
-    def give_back_room(self, size_bytes: int) -> None:
+    def release_room(self, size_bytes: int) -> None:
         """As of the entity between."""
-        self._via.give_back_room(size_bytes)
+        self._via.release_room(size_bytes)
 
     def examine(self, payloads: Sequence[Payload]) -> list[Parts]:
         """Check and parse messages; errors as `accept`."""

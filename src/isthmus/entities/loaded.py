@@ -21,13 +21,13 @@ from isthmus.entities.queue.queue import Queue
 from isthmus.entities.topic.selection import CompiledRules
 from isthmus.entities.topic.topic import Topic
 
-__all__ = ["HeldQueue", "HeldSubscription", "HeldTopic", "described", "rule_of"]
+__all__ = ["LoadedQueue", "LoadedSubscription", "LoadedTopic", "described", "rule_of"]
 
 _T = TypeVar("_T", QueueDescription, TopicDescription, SubscriptionDescription)
 
 
 @dataclass(slots=True)
-class HeldSubscription:
+class LoadedSubscription:
     """A subscription: its row, its messages, its rules by lower-case name, and the selection compiled from them."""
 
     entry: Entry
@@ -37,16 +37,16 @@ class HeldSubscription:
 
 
 @dataclass(slots=True)
-class HeldTopic:
+class LoadedTopic:
     """A topic: its row, its object, its subscriptions by lower-case name."""
 
     entry: Entry
     topic: Topic | PartitionedTopic
-    subscriptions: dict[str, HeldSubscription] = field(default_factory=dict)
+    subscriptions: dict[str, LoadedSubscription] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class HeldQueue:
+class LoadedQueue:
     """A queue: its row and its messages."""
 
     entry: Entry

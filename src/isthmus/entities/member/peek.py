@@ -13,15 +13,15 @@ from typing import Protocol
 from isthmus.entities.member.context import Context
 from isthmus.entities.storage.key import MESSAGE, message_span, unpack_message
 
-__all__ = ["LOOK_BYTES", "Seen", "first_seen", "look"]
+__all__ = ["PEEK_BYTES", "PeekedRecord", "first_records", "peek_records"]
 
 # Sequence number, record, and state as in the message's annotation.
-Seen = tuple[int, bytes, int]
+PeekedRecord = tuple[int, bytes, int]
 # Bytes of messages that one peek reads; a client that wants more repeats it from the next number.
-LOOK_BYTES = 16 << 20
+PEEK_BYTES = 16 << 20
 
 
-class Looked(Protocol):
+class PeekedEntity(Protocol):
     """The entity or session that is peeked.
 
     Attributes:
@@ -40,7 +40,9 @@ class Looked(Protocol):
         ...
 
 
-def look(entity: Looked, tables: Sequence[tuple[int, int]], from_sequence: int, count: int) -> list[Seen]:
+def peek_records(
+    entity: PeekedEntity, tables: Sequence[tuple[int, int]], from_sequence: int, count: int
+) -> list[PeekedRecord]:
     """The messages of an entity, in order, as the store has them.
 
     Args:
@@ -49,30 +51,30 @@ def look(entity: Looked, tables: Sequence[tuple[int, int]], from_sequence: int, 
         from_sequence: the first sequence number.
         count: how many, at most.
     """
-    found: list[Seen] = []
+    found: list[PeekedRecord] = []
     for table, state in tables:
         first = max(from_sequence, entity.head if table == MESSAGE else 0, 0)
         if first > entity.committed:
             continue
         span = message_span(table, entity.number, first, entity.committed)
         size = 0
-        for place, (key, record) in enumerate(entity.context.staging.journal.scan(*span)):
-            if place == count or size >= LOOK_BYTES:
+        for index, (key, record) in enumerate(entity.context.staging.journal.scan(*span)):
+            if index == count or size >= PEEK_BYTES:
                 break
             size += len(record)
             found.append((unpack_message(key), record, state))
-    return first_seen(found, count)
+    return first_records(found, count)
 
 
-def first_seen(seen: list[Seen], count: int) -> list[Seen]:
+def first_records(seen: list[PeekedRecord], count: int) -> list[PeekedRecord]:
     """The first of the messages read, sorted; as many as one peek returns, at least one.
 
     Reads that were cut off at the same size each contain everything before their end.
     """
     seen.sort(key=lambda entry: entry[0])
     size = 0
-    for place, (_, record, _) in enumerate(seen):
-        if place == count or size >= LOOK_BYTES:
-            return seen[:place]
+    for index, (_, record, _) in enumerate(seen):
+        if index == count or size >= PEEK_BYTES:
+            return seen[:index]
         size += len(record)
     return seen
