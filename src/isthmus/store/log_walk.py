@@ -83,21 +83,21 @@ def walk(data: bytes) -> LogWalk:
     following = end = 0
     last: tuple[Fragment, ...] = ()
     open_: list[Fragment] = []
-    place = searched = 0
+    fault_at = searched = 0
     reason = ""
     for fragment in _fragments(data):
         if fragment.kind > _LAST:  # describes the format of the log, and has no changes
             continue
         starts = fragment.kind in (_FULL, _FIRST)
         if starts == bool(open_):
-            place = searched = fragment.at
+            fault_at = searched = fragment.at
             open_.append(fragment)
             reason = "a record without its begin or its end"
             break
         open_.append(fragment)
         if fragment.kind in (_FIRST, _MIDDLE):
             continue
-        place = searched = open_[0].at
+        fault_at = searched = open_[0].at
         head = _head(data, open_)
         if len(head) < _BATCH.size:
             reason = "a record too short to be one"
@@ -111,15 +111,15 @@ def walk(data: bytes) -> LogWalk:
         following, last_sequence = sequence + count, sequence
         last, open_, end = tuple(open_), [], fragment.end
     else:
-        place, reason = (open_[0].at if open_ else end), "an unreadable place"
-        searched = place + 1
+        fault_at, reason = (open_[0].at if open_ else end), "an unreadable record"
+        searched = fault_at + 1
     walked = LogWalk(first, following, last_sequence, last, end, len(data), "")
     if end < len(data):
-        at = _record_from(data, place, searched)
+        at = _record_from(data, fault_at, searched)
         if at is None:
             at = missed_record(data, walked, open_)
         if at is not None:
-            return walked._replace(damage=f"{reason} at byte {place}, and a record at byte {at}")
+            return walked._replace(damage=f"{reason} at byte {fault_at}, and a record at byte {at}")
     # Fillers at the end of a block, and descriptions of the log, belong to no record.
     return walked._replace(end=len(data)) if not open_ and _is_filler(data, end) else walked
 

@@ -60,8 +60,8 @@ class _Table:
                     del keys[bisect_left(keys, key)]
             else:
                 low, high = bisect_left(keys, key), bisect_left(keys, value)
-                for gone in keys[low:high]:
-                    del values[gone]
+                for deleted in keys[low:high]:
+                    del values[deleted]
                 del keys[low:high]
 
 
@@ -103,7 +103,7 @@ class MemoryJournal:
     def write(self, batch: Batch) -> None:
         self._check()
         if not isinstance(batch, MemoryBatch):
-            raise TypeError("a batch goes to the journal that made it")
+            raise TypeError("a batch is written to the journal that made it")
         if self.fail_writes is not None:
             raise StoreError(f"the store refused a write: {self.fail_writes}")
         self._table.apply(batch)

@@ -67,7 +67,7 @@ def narrow_files(folder: Path) -> None:
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                with suppress(FileNotFoundError):  # RocksDB removes files as it goes
+                with suppress(FileNotFoundError):  # RocksDB removes files itself
                     if entry.is_file(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_mode & _OTHERS:
                         Path(entry.path).chmod(0o600)
     except FileNotFoundError:

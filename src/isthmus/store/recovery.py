@@ -102,7 +102,7 @@ def open_database(folder: Path, options: Any) -> Any:
             # A whole record with a wrong checksum: torn, if nothing intact is behind it.
             removed = _cut_last(newest, cut) if newest is not None and text.startswith("Corruption: ") else b""
             if not removed:
-                text += _give_back(newest, cut)
+                text += _restore_cut(newest, cut)
                 raise damaged(folder, text) if "Corruption" in text else _unusable(folder, text) from error
             cut = removed + cut
         else:
@@ -125,7 +125,7 @@ def _unusable(folder: Path, reason: str) -> StoreError:
 def _check_logs(folder: Path) -> Path | None:
     """Check that the logs follow each other, and cut a torn end off; returns the newest one that is not empty."""
     try:
-        _put_back(folder)
+        _restore_kept(folder)
         logs = sorted(log_files(folder), key=log_number)
         oldest = oldest_log(folder) if len(logs) > 1 else 0
         logs = [file for file in logs if log_number(file) >= oldest]
@@ -137,13 +137,13 @@ def _check_logs(folder: Path) -> Path | None:
         raise damaged(folder, f"log {missing} is missing, to which the last messages were written")
     while walks and walks[-1][1].first is None and not walks[-1][1].damage:
         _cut(walks.pop()[0], 0)  # it has only a torn first record
-    for place, (file, walked) in enumerate(walks):
-        is_newest = place == len(walks) - 1
+    for index, (file, walked) in enumerate(walks):
+        is_newest = index == len(walks) - 1
         reason = walked.damage
         if not reason and walked.is_torn and not is_newest:
             reason = f"it ends within a record at byte {walked.end}"
-        elif not reason and place and walked.first is not None and walked.first != walks[place - 1][1].next:
-            reason = f"it begins with sequence number {walked.first}, where {walks[place - 1][1].next} has to follow"
+        elif not reason and index and walked.first is not None and walked.first != walks[index - 1][1].next:
+            reason = f"it begins with sequence number {walked.first}, where {walks[index - 1][1].next} has to follow"
         if reason:
             raise damaged(folder, f"log {file.name}: {reason}")
     if not walks:
@@ -177,7 +177,7 @@ def _cut_last(file: Path, behind: bytes) -> bytes:
     return data[start:]
 
 
-def _give_back(file: Path | None, cut: bytes) -> str:
+def _restore_cut(file: Path | None, cut: bytes) -> str:
     """Undo `_cut_last`: the damage began before it. Returns an addition to the error where the disk refuses that; else empty."""
     if file is None or not cut:
         return ""
@@ -192,7 +192,7 @@ def _give_back(file: Path | None, cut: bytes) -> str:
     return ""
 
 
-def _put_back(folder: Path) -> None:
+def _restore_kept(folder: Path) -> None:
     """Undo `_cut_last` of a process that was killed then. If RocksDB has opened the store since, there is a newer log.
 
     Raises:

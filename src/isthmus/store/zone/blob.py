@@ -47,7 +47,7 @@ __all__ = ["ZonedBlobs"]
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 2.0
-_GONE = "its files are missing, or cannot be read"
+_MISSING = "its files are missing, or cannot be read"
 
 
 class ZonedBlobs:
@@ -55,7 +55,7 @@ class ZonedBlobs:
 
     Args:
         folders: three, created if absent.
-        folders: three, created if absent.
+        set_name: of the three copies of the namespace's store.
 
     Raises:
         StoreError: fewer than two folders can be used.
@@ -128,7 +128,7 @@ class ZonedBlobs:
             if is_divided and folder not in marks:
                 break  # it would be copied from one that lacks bodies
             if folder.reason and len(self._serving) < MAJORITY:
-                self._try_back(folder)
+                self._try_return(folder)
         if is_divided and len(self._serving) < MAJORITY:
             raise StoreError(
                 f"No copy of the bodies of large messages has all of them, and {MAJORITY} together do: "
@@ -220,21 +220,21 @@ class ZonedBlobs:
             self._woken.wait(_LOOK_SECONDS)
             self._woken.clear()
             try:
-                self._look()
+                self._check_all()
             except Exception:  # noqa: BLE001 - whatever it is, the next check follows
                 _log.exception("a fault in the check of bodies of large messages")
 
-    def _look(self) -> None:
+    def _check_all(self) -> None:
         for folder in self._folders:
             if not folder.reason and folder.read_mark() is None:
-                self._drop(folder, _GONE)
-                self._replace_gone(folder)
+                self._drop(folder, _MISSING)
+                self._replace_last(folder)
             if folder.reason and self._serving:
-                self._try_back(folder)
+                self._try_return(folder)
             elif not folder.reason and folder.lacks:
                 self._try_filling(folder)
 
-    def _replace_gone(self, last: BodyFolder) -> None:
+    def _replace_last(self, last: BodyFolder) -> None:
         """Serve from another folder if the files of the last one are missing (I11): no body was acknowledged since it is alone."""
         with self._lock:
             if self._serving != [last]:
@@ -249,11 +249,11 @@ class ZonedBlobs:
             if not whole or not newest.has_whole:
                 return
             _log.error("zone %d is read instead: the bodies of zone %d are missing", whole[0].index + 1, last.index + 1)
-            last.reason, whole[0].reason = _GONE, ""
+            last.reason, whole[0].reason = _MISSING, ""
             whole[0].lacks |= self._writing  # as for one that was out of service between two parts
             self._write_marks()
 
-    def _try_back(self, folder: BodyFolder) -> None:
+    def _try_return(self, folder: BodyFolder) -> None:
         try:
             folder.check_set()  # I8
             folder.identify()
@@ -261,9 +261,9 @@ class ZonedBlobs:
                 self._begun, self._removed = set(self._writing), set()
             self._fill(folder, set())
             with self._lock:
-                under_way = set(self._begun)
-                self._forget_former(folder, under_way)
-                folder.lacks = under_way
+                begun = set(self._begun)
+                self._forget_former(folder, begun)
+                folder.lacks = begun
                 self._know_lacks([*self._serving, folder])
                 if not self._write_marks(folder):
                     return
@@ -325,18 +325,18 @@ class ZonedBlobs:
                 continue
             self._copy(number, folder)
         if not only and self._may_remove:
-            gone = set(folder.bodies.numbers()) - wanted - self._writing - self._begun
-            gone -= {number for each in self._serving for number in each.lacks}
-            if gone:
+            surplus = set(folder.bodies.numbers()) - wanted - self._writing - self._begun
+            surplus -= {number for each in self._serving for number in each.lacks}
+            if surplus:
                 self._see_there(self._serving)
-            for number in gone:
+            for number in surplus:
                 folder.forget(number)
 
     def _see_there(self, folders: Sequence[BodyFolder]) -> None:
         """Check that folders contain the bodies that they list (I5, I11): a removed disk lists nothing."""
         for each in folders:
             if each.read_mark() is None:
-                self._drop(each, _GONE)
+                self._drop(each, _MISSING)
                 raise StoreError("another zone has failed meanwhile")
 
     @staticmethod

@@ -96,14 +96,14 @@ class BodyFolder:
     def read_mark(self) -> Mark | None:
         """The folder's mark; None if it cannot be read, is of another set, or of files that are missing (I2)."""
         try:
-            told = self._told()
-            if self._is_foreign(told) or self._read_identity() != told.get("identity", ""):
+            document = self._read_document()
+            if self._is_foreign(document) or self._read_identity() != document.get("identity", ""):
                 return None
-            stale = {int(each) for each in told["stale"]}
-            lacking = {int(each) for each in told.get("lacking", ())}
+            stale = {int(each) for each in document["stale"]}
+            lacking = {int(each) for each in document.get("lacking", ())}
             # A folder that lacks bodies counts as a stale one, as long as another has them.
             has_whole = len(stale | lacking) < COPIES
-            return Mark(int(told["version"]), sorted(stale | lacking if has_whole else stale), has_whole)
+            return Mark(int(document["version"]), sorted(stale | lacking if has_whole else stale), has_whole)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -114,17 +114,17 @@ class BodyFolder:
             StoreError: it is.
         """
         with suppress(OSError, ValueError, TypeError):
-            if self._is_foreign(self._told()):
+            if self._is_foreign(self._read_document()):
                 raise StoreError(
                     f"'{self.path}' contains bodies of large messages of another namespace; name another folder, or empty it"
                 )
 
-    def _told(self) -> dict[str, Any]:
-        told: dict[str, Any] = json.loads((self.path / _MARK).read_bytes())
-        return told
+    def _read_document(self) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads((self.path / _MARK).read_bytes())
+        return document
 
-    def _is_foreign(self, told: dict[str, Any]) -> bool:
-        return "set" in told and told["set"] != self.set_name
+    def _is_foreign(self, document: dict[str, Any]) -> bool:
+        return "set" in document and document["set"] != self.set_name
 
     def _read_identity(self) -> str:
         try:
@@ -147,7 +147,7 @@ class BodyFolder:
 
     def write_mark(self, version: int, stale: Sequence[int], lacking: Sequence[int] = ()) -> None:
         """Write which folders are stale, and which serve and lack bodies; raises OSError or StoreError where the disk refuses."""
-        told = {
+        document = {
             "set": self.set_name,
             "identity": self.identity,
             "version": version,
@@ -155,7 +155,7 @@ class BodyFolder:
             "lacking": list(lacking),
         }
         make_private(self.path)
-        write_file(self.path / _MARK, json.dumps(told).encode())
+        write_file(self.path / _MARK, json.dumps(document).encode())
 
     def sums(self, number: int) -> Sums | None:
         """The checksums of a body; None if there are none, or they cannot be read."""
@@ -165,7 +165,7 @@ class BodyFolder:
             return None
 
     def sums_path(self, number: int) -> Path:
-        """Where they lie."""
+        """The path of a body's checksums."""
         return self.path / f"{number:016x}.sums"
 
     def has(self, number: int) -> bool:

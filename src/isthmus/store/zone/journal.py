@@ -196,7 +196,7 @@ class ZonedJournal:
                     self._put_in_service(member)
         for each in rest:
             if self.serving_count < MAJORITY:
-                self._repair.try_back(self.members[each.copy])
+                self._repair.try_return(self.members[each.copy])
         if self.serving_count < MAJORITY:
             leader.state = ZoneState.DOWN
             raise StoreError(self._too_few(candidates))
@@ -225,13 +225,13 @@ class ZonedJournal:
         self._row_bytes = sum(size for _, size in self._rows)
 
     def _too_few(self, candidates: Sequence[Candidate]) -> str:
-        told = "; ".join(
+        reasons = "; ".join(
             f"'{member.folder}': {member.reason or ('it is behind' if candidate.vote else 'there is no copy')}"
             for member, candidate in zip(self.members, candidates, strict=True)
         )
         return (
             f"Of the {COPIES} copies of the store {MAJORITY} are needed, so that nothing that was acknowledged is missing. "
-            f"{told}. Bring another copy back, or replace an unreadable folder by a copy of a readable one."
+            f"{reasons}. Bring another copy back, or replace an unreadable folder by a copy of a readable one."
         )
 
     # ---- reads
@@ -297,7 +297,7 @@ class ZonedJournal:
 
     def write(self, batch: Batch) -> None:
         if not isinstance(batch, ZoneBatch):
-            raise TypeError("a batch goes to the journal that made it")
+            raise TypeError("a batch is written to the journal that made it")
         with self.changed:
             self._read_member()
             if self._failed:
@@ -458,7 +458,7 @@ class ZonedJournal:
             if self._leader is not None and self._leader.state is not ZoneState.SERVING:
                 self._promote([member])
 
-    def look_at_lag(self, now: float) -> None:
+    def drop_lagging(self, now: float) -> None:
         """Take copies out of service whose disks do not respond, as long as two others are left."""
         with self.changed:
             for member in self.members:

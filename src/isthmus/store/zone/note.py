@@ -58,10 +58,10 @@ def read_note(folder: Path) -> Note | None:
         body, _, check = content.rpartition(b"\n")
         if int(check, 16) != zlib.crc32(body):
             raise ValueError
-        told = json.loads(body)
-        repair = Position(*map(int, told["repair"])) if told["repair"] else None
-        began = told.get("began", repair.epoch if repair is not None else 0)
-        return Note(str(told["set"]), int(told["promise"]), repair, int(began))
+        document = json.loads(body)
+        repair = Position(*map(int, document["repair"])) if document["repair"] else None
+        began = document.get("began", repair.epoch if repair is not None else 0)
+        return Note(str(document["set"]), int(document["promise"]), repair, int(began))
     except (ValueError, KeyError, TypeError):
         raise NoteError(f"'{folder / _NAME}' is damaged") from None
 
@@ -72,6 +72,6 @@ def write_note(folder: Path, note: Note) -> None:
     Raises:
         OSError: the disk refuses.
     """
-    told = {"set": note.set_name, "promise": note.promise, "repair": note.repair, "began": note.began}
-    body = json.dumps(told).encode()
+    document = {"set": note.set_name, "promise": note.promise, "repair": note.repair, "began": note.began}
+    body = json.dumps(document).encode()
     write_file(folder / _NAME, body + b"\n%08x" % zlib.crc32(body))

@@ -104,27 +104,27 @@ class Repair:
             if self._stopping.is_set():
                 return
             try:
-                self._look()
+                self._check_all()
             except _StoppedError:
                 return
             except Exception:  # noqa: BLE001 - after any error, the next check follows
                 _log.exception("a fault in the check of the zones")
                 time.sleep(_LOOK_SECONDS)
 
-    def _look(self) -> None:
+    def _check_all(self) -> None:
         journal = self._journal
-        journal.look_at_lag(time.monotonic())
+        journal.drop_lagging(time.monotonic())
         for member in journal.members:
             if member.state is ZoneState.SERVING:
-                self._look_at(member)
+                self._check_member(member)
         for member in journal.members:
             now = time.monotonic()
             if member.state is ZoneState.DOWN and journal.serving_count and now >= member.retry_at:
-                self.try_back(member)
+                self.try_return(member)
 
     # ---- copies in service
 
-    def _look_at(self, member: Member) -> None:
+    def _check_member(self, member: Member) -> None:
         opened = member.journal
         if opened is None:
             return
@@ -134,7 +134,9 @@ class Repair:
         reason = ""
         is_damaged = True
         try:
-            reason = watch.look(opened.tables) or ("" if read_note(member.folder) is not None else "its note has gone")
+            reason = watch.check(opened.tables) or (
+                "" if read_note(member.folder) is not None else "its note is missing"
+            )
             if not reason:
                 self._verify(member)
         except (StoreError, NoteError) as error:
@@ -168,7 +170,7 @@ class Repair:
 
     # ---- copies out of service
 
-    def try_back(self, member: Member) -> None:
+    def try_return(self, member: Member) -> None:
         """Bring a copy up to date and into service; if that fails, its reason says why."""
         journal = self._journal
         if member.busy_since is not None:
@@ -210,14 +212,14 @@ class Repair:
     def _failed(self, member: Member, epoch: int, reason: str) -> None:
         journal = self._journal
         with journal.changed:
-            began_anew = journal.epoch != epoch
+            is_new_epoch = journal.epoch != epoch
             member.state = ZoneState.DOWN
             member.forget_pending()
             member.reason = reason
-            member.must_copy = member.must_copy or began_anew  # I5
+            member.must_copy = member.must_copy or is_new_epoch  # I5
             member.put_off(time.monotonic())
         base = self._bases.get(member)
-        note = member.read_note() if began_anew and base is not None else None
+        note = member.read_note() if is_new_epoch and base is not None else None
         if note is not None and note.repair is None:
             # It was reported whole for a moment.
             with suppress(StoreError):

@@ -40,7 +40,7 @@ class FileWatch:
         self._tables: dict[str, _Seen] = {}
         self._logs: dict[str, _Seen] = {}
 
-    def look(self, tables: Callable[[], Sequence[str]]) -> str:
+    def check(self, tables: Callable[[], Sequence[str]]) -> str:
         """The fault of the files; empty where there is none.
 
         Args:
@@ -53,13 +53,13 @@ class FileWatch:
             current = (self._folder / "CURRENT").read_text(encoding="ascii").strip()
             if not (self._folder / current).is_file():
                 return f"CURRENT names '{current[:40]}', which does not exist"
-            return self._look_at_tables(tables) or self._look_at_logs()
+            return self._check_tables(tables) or self._check_logs()
         except UnicodeDecodeError:
             return "CURRENT is damaged"
         except FileNotFoundError as error:
             return f"'{Path(str(error.filename)).name}' is missing"
 
-    def _look_at_tables(self, tables: Callable[[], Sequence[str]]) -> str:
+    def _check_tables(self, tables: Callable[[], Sequence[str]]) -> str:
         before, self._tables = self._tables, {}
         for name in tables():
             try:
@@ -73,7 +73,7 @@ class FileWatch:
             self._tables[name] = seen
         return ""
 
-    def _look_at_logs(self) -> str:
+    def _check_logs(self) -> str:
         before, self._logs = self._logs, {}
         for name in os.listdir(self._folder):
             if not (name.endswith(".log") or name.startswith("MANIFEST-")):
