@@ -116,8 +116,8 @@ def _end(error: IsthmusError, words: Sequence[str]) -> NoReturn:
     notes = getattr(error, "__notes__", ())  # the position, e.g. the message of a file
     print("; ".join([f"isthmus: {error}", *notes]), file=sys.stderr)
     if "--json" in words:
-        told = error.to_dict()
-        print(json.dumps({"error": {**told, "message": "; ".join([told["message"], *notes])}}))
+        answer = error.to_dict()
+        print(json.dumps({"error": {**answer, "message": "; ".join([answer["message"], *notes])}}))
     sys.exit(exit_code(error))
 
 

@@ -58,7 +58,7 @@ def namespace(messages: Messages = 200_000, data: Data = None, as_json: Json = F
 
     with _folder(data) as folder:
         result = _result("namespace", folder, measure_namespace(folder / "namespace", messages))
-    _tell(result, as_json)
+    _print_result(result, as_json)
 
 
 def bridge(
@@ -74,7 +74,7 @@ def bridge(
     chosen = _peers(peers)
     with _folder(data) as folder:
         result = _result("bridge", folder, _bridge(folder, messages, chosen, spike, option or []))
-    _tell(result, as_json)
+    _print_result(result, as_json)
 
 
 def table(messages: Messages = 400_000, option: Options = None, data: Data = None, as_json: Json = False) -> None:
@@ -83,7 +83,7 @@ def table(messages: Messages = 400_000, option: Options = None, data: Data = Non
 
     with _folder(data) as folder:
         result = _result("table", folder, measure_table(folder, messages, option or []))
-    _tell(result, as_json)
+    _print_result(result, as_json)
 
 
 def start(
@@ -97,7 +97,7 @@ def start(
 
     with _folder(data) as folder:
         result = _result("start", folder, measure_start(folder / "start", members))
-    _tell(result, as_json)
+    _print_result(result, as_json)
 
 
 def latency(
@@ -116,7 +116,7 @@ def latency(
         result = _result(
             "latency", folder, measure_latency(folder / "latency", rate, seconds, routes=routes, options=option or [])
         )
-    _tell(result, as_json)
+    _print_result(result, as_json)
 
 
 def rtt(
@@ -146,7 +146,7 @@ def rtt(
             folder / "rtt", messages, trips, credit=credit, alone=alone, rate=rate, seconds=seconds
         )
         result = _result("rtt", folder, measured)
-    _tell(result, as_json)
+    _print_result(result, as_json)
 
 
 def large(
@@ -165,7 +165,7 @@ def large(
     with _folder(data) as folder:
         measured = measure_large(folder / "large", rate, seconds, rounds=rounds, size_bytes=size_bytes)
         result = _result("large", folder, measured)
-    _tell(result, as_json)
+    _print_result(result, as_json)
 
 
 def everything(
@@ -197,7 +197,7 @@ def everything(
         _progress("latency", result["latency"])
     if results is not None:
         print(f"written: {write_report(results, result)}")
-    _tell(result, as_json)
+    _print_result(result, as_json)
 
 
 def _bridge(folder: Path, messages: int, peers: list[str], spike: Path | None, options: list[str]) -> dict[str, Any]:
@@ -261,25 +261,25 @@ def _round_trips(text: str) -> list[float]:
 @contextmanager
 def _folder(data: Path | None) -> Iterator[Path]:
     """A fresh folder for the data of one run, removed afterwards."""
-    place = data or Path("/var/tmp")  # noqa: S108 - a disk, unlike /tmp on many systems; a fresh folder with mode 0700
-    folder = _usable(place)
+    parent = data or Path("/var/tmp")  # noqa: S108 - a disk, unlike /tmp on many systems; a fresh folder with mode 0700
+    folder = _usable(parent)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _usable(place: Path) -> Path:
-    """A fresh folder in `place`, which is created if it is missing.
+def _usable(parent: Path) -> Path:
+    """A fresh folder in `parent`, which is created if it is missing.
 
     Raises:
         InvalidArgumentError: the folder is not writable.
     """
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        return Path(tempfile.mkdtemp(prefix="isthmus-bench-", dir=place))
+        parent.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix="isthmus-bench-", dir=parent))
     except OSError as error:
-        raise InvalidArgumentError(f"nothing can be written in {place}: {error.strerror or error}") from None
+        raise InvalidArgumentError(f"nothing can be written in {parent}: {error.strerror or error}") from None
 
 
 def _result(name: str, folder: Path, values: dict[str, Any]) -> dict[str, Any]:
@@ -296,7 +296,7 @@ def _progress(name: str, values: dict[str, Any]) -> None:
     typer.echo(f"{name}: " + ", ".join(f"{key} {value}" for key, value in shown.items()), err=True)
 
 
-def _tell(result: dict[str, Any], as_json: bool) -> None:
+def _print_result(result: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(result))
         return

@@ -26,22 +26,22 @@ class HangUp:
         # Under `nohup` the command is to continue.
         self._is_heard = signal.signal(signal.SIGHUP, signal.SIG_IGN) is not signal.SIG_IGN
 
-    def hear(self) -> None:
+    def listen(self) -> None:
         """A hang-up ends the command from now on, and so does an earlier one."""
         if not self._is_heard:
             return
         signal.signal(signal.SIGHUP, lambda *_: self._hang_up())
-        if self._gone():
+        if self._closed_terminals():
             self._hang_up()
 
     def _hang_up(self) -> None:
         # Writing to a closed terminal fails; the output of a clean end must not become a failure.
-        if gone := self._gone():
+        if closed := self._closed_terminals():
             nowhere = os.open(os.devnull, os.O_WRONLY)
-            for descriptor in gone:
+            for descriptor in closed:
                 os.dup2(nowhere, descriptor)
             os.close(nowhere)
         self._end()
 
-    def _gone(self) -> list[int]:
+    def _closed_terminals(self) -> list[int]:
         return [descriptor for descriptor in self._terminals if not os.isatty(descriptor)]

@@ -20,12 +20,12 @@ __all__ = ["LEAVES_QUEUE", "REMOVES", "SENDS", "interruption", "terminable"]
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 LEAVES_QUEUE = (
-    "interrupted: what was sent is taken out of its queue, which may take a moment; Ctrl-C again ends at once"
+    "interrupted: sent messages are removed from their queue, which may take a moment; Ctrl-C again ends immediately"
 )
 """Text of verbs that send messages of a queue elsewhere."""
-SENDS = "interrupted: answers to what was sent are waited for; Ctrl-C again ends at once"
+SENDS = "interrupted: waiting for the answers to sent messages; Ctrl-C again ends immediately"
 """Text of verbs that send messages of a file or table."""
-REMOVES = "interrupted: answers to what was removed are waited for; Ctrl-C again ends at once"
+REMOVES = "interrupted: waiting for the answers to removals; Ctrl-C again ends immediately"
 """Text of verbs that remove messages."""
 
 
@@ -52,13 +52,13 @@ def interruption(text: str) -> Iterator[Callable[[], bool]]:
     """
     is_interrupted = False
     before = {number: signal.getsignal(number) for number in _SIGNALS}
-    heard = {number: handler for number, handler in before.items() if handler not in (signal.SIG_IGN, None)}
-    if threading.current_thread() is not threading.main_thread() or not heard:
+    handled = {number: handler for number, handler in before.items() if handler not in (signal.SIG_IGN, None)}
+    if threading.current_thread() is not threading.main_thread() or not handled:
         yield lambda: False
         return
 
     def restore() -> None:
-        for number, handler in heard.items():
+        for number, handler in handled.items():
             signal.signal(number, handler)
 
     def note(number: int, frame: object) -> None:
@@ -68,7 +68,7 @@ def interruption(text: str) -> Iterator[Callable[[], bool]]:
         with suppress(OSError):  # Ctrl-C has also ended `tee`, or another reader
             print(text, file=sys.stderr, flush=True)
 
-    for number in heard:
+    for number in handled:
         signal.signal(number, note)
     try:
         yield lambda: is_interrupted

@@ -66,8 +66,8 @@ def _peek(
         print(json.dumps({"messages": rows}, ensure_ascii=False))
         return
     for row in rows:
-        told = f"  {row['reason']}" if "reason" in row else f"  since {row['written_at']}"
-        print(f"{row['message_id']}  {row['bytes']} bytes{told}")
+        answer = f"  {row['reason']}" if "reason" in row else f"  since {row['written_at']}"
+        print(f"{row['message_id']}  {row['bytes']} bytes{answer}")
 
 
 def _drain(
@@ -95,16 +95,16 @@ def _drain(
             time.sleep(0.2)
         state = sender.statistics().drain
     damaged = found.damaged - before.damaged
-    told = {"waited": before.messages, "left": found.messages, "delivered": state.delivered, "refused": state.refused}
-    told |= {"damaged": damaged}
+    answer = {"waited": before.messages, "left": found.messages, "delivered": state.delivered, "refused": state.refused}
+    answer |= {"damaged": damaged}
     print(
-        json.dumps(told)
+        json.dumps(answer)
         if as_json
-        else f"{told['delivered']} messages delivered, {told['refused']} refused, {told['left']} left"
+        else f"{answer['delivered']} messages delivered, {answer['refused']} refused, {answer['left']} left"
     )
     refused = max(state.refused, found.refused - before.refused)  # also by another process that delivers
     if refused:
-        print(f"{refused} messages were refused; isthmus outbox peek {path} --refused tells why", file=sys.stderr)
+        print(f"{refused} messages were refused; isthmus outbox peek {path} --refused shows why", file=sys.stderr)
     if damaged:
         print(
             f"the messages in {damaged} damaged pieces are not sent; they are in {path / 'quarantine'}", file=sys.stderr
@@ -134,8 +134,8 @@ def _export(
             writer.write(payload, _ACTIVE)
         writer.finish()
         count = writer.count
-    told = {"messages": count, "damaged": len(damaged), "file": str(file)}
-    print(json.dumps(told) if as_json else f"{count} messages written to {file}")
+    answer = {"messages": count, "damaged": len(damaged), "file": str(file)}
+    print(json.dumps(answer) if as_json else f"{count} messages written to {file}")
     if damaged:
         print(f"{len(damaged)} pieces of {path} are damaged, and the messages in them are not written", file=sys.stderr)
         raise typer.Exit(1)
@@ -172,14 +172,14 @@ def _rows(path: Path, wants_refused: bool) -> Any:
             for _, record, index in waiting(folder)
             for payload in record.payloads[index:]
         )
-    for told, payload in found:
+    for answer, payload in found:
         properties: dict[str, Any] = {}
         with suppress(CodecError):  # a body of the SDK that cannot be read
             properties = section.decode_properties(payload, section.locate(payload).properties)
         shown = {
             name: str(properties[name]) for name in ("subject", "group_id", "correlation_id") if name in properties
         }
-        yield {"message_id": str(properties.get("message_id", "")), "bytes": len(payload), **shown, **told}
+        yield {"message_id": str(properties.get("message_id", "")), "bytes": len(payload), **shown, **answer}
 
 
 def _payloads(path: Path, wants_refused: bool, on_damage: Callable[[], None]) -> Any:

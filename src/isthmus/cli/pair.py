@@ -29,7 +29,7 @@ _FILE = typer.Argument(help="The federation file.")
 _STATE = typer.Option(help="Folder of the pair's state; by default .isthmus/NAME beside the file.")
 _JSON = typer.Option("--json", help="Print one JSON object.")
 _DRY = typer.Option("--dry-run", help="Show what would change, and change nothing.")
-_CARRIED_ON = "interrupted: the present step is finished; Ctrl-C again ends at once"
+_CARRIED_ON = "interrupted: the present step is finished; Ctrl-C again ends immediately"
 
 _Name = Annotated[str, _NAME]
 _File = Annotated[str, _FILE]
@@ -121,7 +121,7 @@ def _sync_once(session: PairSession, consent: Any = None, *, as_json: bool) -> N
         consent, (lambda step: None) if as_json else lambda step: view.print_lines([str(step)], console)
     )
     if as_json:
-        print(json.dumps({**view.told(state), **found.to_dict()}))
+        print(json.dumps({**view.plain_state(state), **found.to_dict()}))
     else:
         view.print_lines([f"! {step}: {error}" for step, error in found.failed], console)
         view.print_lines(map(str, found.drift.conflicts), console)
@@ -139,9 +139,9 @@ def _show_plan(session: PairSession, consent: Any = None, *, as_json: bool) -> N
     drift = compared.drift
     standby = state.standby if state is not None else session.pair.secondary
     if as_json:
-        told = {"pair": session.pair.name, "dry_run": True, "changes": [str(step) for step in drift.steps]}
-        told["conflicts"] = [str(each) for each in drift.conflicts]
-        print(json.dumps({**told, "only_at_standby": [each.path for each in drift.foreign]}))
+        answer = {"pair": session.pair.name, "dry_run": True, "changes": [str(step) for step in drift.steps]}
+        answer["conflicts"] = [str(each) for each in drift.conflicts]
+        print(json.dumps({**answer, "only_at_standby": [each.path for each in drift.foreign]}))
         return
     console = view.console()
     view.print_lines(map(str, drift.steps), console)
@@ -177,9 +177,15 @@ def _status(name: _Name, file: _File = DEFAULT_FILE, state: _State = None, as_js
         not problem and not lines and found.phase is Phase.STEADY and found.fence_of(found.standby) is not Fence.PENDING
     )
     if as_json:
-        told = {**view.told(found), "ok": is_well, "drift": lines, "only_at_standby": foreign, "problem": problem}
+        answer = {
+            **view.plain_state(found),
+            "ok": is_well,
+            "drift": lines,
+            "only_at_standby": foreign,
+            "problem": problem,
+        }
         seen, seen_at = found.seen_at_member(found.active)
-        print(json.dumps({**told, "messages_seen": seen, "seen_at": seen_at, "left_behind": left}))
+        print(json.dumps({**answer, "messages_seen": seen, "seen_at": seen_at, "left_behind": left}))
     else:
         console = view.console()
         led = found.leads_to or "no member: connections wait"
@@ -242,7 +248,8 @@ def _failover(
     file: _File = DEFAULT_FILE,
     state: _State = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Switch at once, without the active member; messages may stay behind there.")
+        bool,
+        typer.Option("--force", help="Switch immediately, without the active member; messages may stay behind there."),
     ] = False,
     to: Annotated[
         str,
@@ -302,10 +309,10 @@ def _failover(
     with _session(name, file, state) as session:
         if abort:
             found = session.abort(note)
-            told: dict[str, Any] = {"aborted": True}
+            answer: dict[str, Any] = {"aborted": True}
             text = f"{found.active} is active again."
             with contextlib.suppress(IsthmusError):  # it is given up, whatever the other member answers
-                told["waiting_at_standby"] = waiting = session.waiting_at(found.standby)
+                answer["waiting_at_standby"] = waiting = session.waiting_at(found.standby)
                 if waiting:
                     text += f" Messages that wait at {found.standby}, where they may have been moved, are delivered once that is active: {waiting}."
         else:
@@ -320,7 +327,7 @@ def _failover(
                 if error.endpoint == session.members[active].endpoint:
                     error.add_note(f"if {active} is lost, --force makes the other one active without it")
                 raise
-            told = {
+            answer = {
                 "moved": work.moved,
                 "left": work.left,
                 "moved_dead_letters": work.moved_dead,
@@ -329,9 +336,9 @@ def _failover(
                 "refused": work.refused,
             }
             text = view.failed_over(found, work)
-    told["seconds"] = round(time.monotonic() - began, 3)
+    answer["seconds"] = round(time.monotonic() - began, 3)
     if as_json:
-        print(json.dumps({**view.told(found), **told}))
+        print(json.dumps({**view.plain_state(found), **answer}))
     else:
         view.print_text(text, console)
 
@@ -374,12 +381,12 @@ def _force(name: str, file: str, folder: Path, began: float, to: str, *, as_json
             pending = str(error)
             found = session.state()  # some of the remaining work was done
     if as_json:
-        seen, seen_at = found.seen_at_member(found.active if found.is_under_way else found.standby)
-        told = {"seconds": round(switched, 3), "pending": pending, "may_be_lost": seen, "seen_at": seen_at}
-        print(json.dumps({**view.told(found), **told}))
+        seen, seen_at = found.seen_at_member(found.active if found.is_in_progress else found.standby)
+        answer = {"seconds": round(switched, 3), "pending": pending, "may_be_lost": seen, "seen_at": seen_at}
+        print(json.dumps({**view.plain_state(found), **answer}))
     else:
         view.show_forced(found, pending)
-    if found.is_under_way:
+    if found.is_in_progress:
         raise typer.Exit(1)
 
 
@@ -397,8 +404,8 @@ def _break(
     with _session(name, file, state) as session:
         found, left = session.break_up(is_forced=force)
     if as_json:
-        told = {"pair": name, "broken": True, "was_active": found.active}
-        print(json.dumps({**told, "left_as_is": left} if left else told))
+        answer = {"pair": name, "broken": True, "was_active": found.active}
+        print(json.dumps({**answer, "left_as_is": left} if left else answer))
     elif left:
         reasons = "; ".join(f"{alias} is left unchanged: {reason}" for alias, reason in left.items())
         print(f"pair {name} is broken; {found.active} was active. {reasons}")

@@ -21,13 +21,13 @@ __all__ = [
     "FENCES",
     "console",
     "failed_over",
+    "plain_state",
     "print_foreign",
     "print_left",
     "print_lines",
     "print_seen",
     "print_text",
     "show_forced",
-    "told",
 ]
 
 _SIGNS = {"+": "green", "~": "yellow", "-": "red", "!": "red"}
@@ -51,7 +51,7 @@ def print_text(text: str, on: Console, style: str = "") -> None:
 def show_forced(found: PairState, pending: str) -> None:
     """Print the result of a forced fail-over; `pending` is the reason of unfinished work."""
     on = console()
-    if found.is_under_way:
+    if found.is_in_progress:
         text = f"{found.standby} is not open yet: {pending}. The alias forwards to no member; isthmus pair run opens it as soon as it answers."
         print_text(text, on, "red")
         return
@@ -72,7 +72,7 @@ def failed_over(found: PairState, work: Failover) -> str:
     return text
 
 
-def told(state: PairState) -> dict[str, Any]:
+def plain_state(state: PairState) -> dict[str, Any]:
     """A state as plain values."""
     return {
         "pair": state.pair,

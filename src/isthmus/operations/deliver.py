@@ -50,7 +50,7 @@ def deliver(
 
     def unconfirmed(text: str) -> UnconfirmedError:
         error = UnconfirmedError(f"'{sender.path}': {text}")
-        error.results = [error if place in unknown else result for place, result in enumerate(results)]
+        error.results = [error if index in unknown else result for index, result in enumerate(results)]
         return error
 
     done = known = 0

@@ -78,7 +78,7 @@ class Seen(NamedTuple):
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; values without a JSON type become text."""
         enqueued = datetime.fromtimestamp(self.enqueued_ms / 1000, UTC).isoformat(timespec="milliseconds")
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "sequence_number": self.sequence,
             "state": self.state,
             "enqueued_at": enqueued,
@@ -92,7 +92,7 @@ class Seen(NamedTuple):
             "application_properties": {name: _plain(value) for name, value in self.properties.items()},
             "body": self.body,
         }
-        return told | ({"unreadable": list(self.unreadable)} if self.unreadable else {})
+        return fields | ({"unreadable": list(self.unreadable)} if self.unreadable else {})
 
 
 def sequence_of(payload: bytes) -> int:
@@ -130,9 +130,9 @@ def read(payload: bytes) -> Seen:
     sections = section.locate(payload)
     unreadable: list[str] = []
 
-    def part(name: str, place: tuple[int, int], decode: Callable[[bytes, tuple[int, int]], _T], otherwise: _T) -> _T:
+    def part(name: str, bounds: tuple[int, int], decode: Callable[[bytes, tuple[int, int]], _T], otherwise: _T) -> _T:
         try:
-            return decode(payload, place)
+            return decode(payload, bounds)
         except codec.CodecError:
             unreadable.append(name)
             return otherwise
@@ -246,21 +246,21 @@ def _annotation(payload: bytes, name: str) -> Any:
     return section.map_value(payload, section.locate(payload).message_annotations, name)
 
 
-def _body_values(payload: bytes, place: tuple[int, int]) -> list[Any]:
+def _body_values(payload: bytes, bounds: tuple[int, int]) -> list[Any]:
     """The values of all body sections, which follow each other."""
     values: list[Any] = []
-    at = place[0]
-    while at < place[1]:
+    at = bounds[0]
+    while at < bounds[1]:
         value, at = codec.decode(payload, at + 3)
         values.append(value)
     return values
 
 
-def _body_text(payload: bytes, place: tuple[int, int], limit: int | None) -> str:
+def _body_text(payload: bytes, bounds: tuple[int, int], limit: int | None) -> str:
     try:
-        values = _body_values(payload, place)
+        values = _body_values(payload, bounds)
     except codec.CodecError:
-        return payload[place[0] : place[1]][:limit].hex(" ")
+        return payload[bounds[0] : bounds[1]][:limit].hex(" ")
     if not all(isinstance(value, bytes) for value in values):
         return "\n".join(str(value) for value in values)[:limit]
     whole = b"".join(values)

@@ -99,11 +99,11 @@ def receive(
             client.wait(0.1 if is_ending else min(0.5, wait_seconds))
     for run in receiver.take():
         hands.hand_on(run)
-    held = receiver.session_id
+    session = receiver.session_id
     receiver.close()
     if hands.failure is not None:
         raise hands.failure
-    return Received(hands.completed, hands.taken - hands.completed, held)
+    return Received(hands.completed, hands.taken - hands.completed, session)
 
 
 class _Hands:
@@ -158,7 +158,7 @@ def _settle(client: Client, receiver: Receiver, first: int, count: int, state: R
         )
         if receiver.error is not None and not receiver.outcomes:
             raise receiver.error
-        low, high, state_told = receiver.outcomes.popleft()
+        low, high, outcome = receiver.outcomes.popleft()
         answered += high - low + 1
-        accepted += high - low + 1 if isinstance(state_told, Accepted) else 0
+        accepted += high - low + 1 if isinstance(outcome, Accepted) else 0
     return accepted

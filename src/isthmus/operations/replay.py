@@ -32,8 +32,8 @@ from isthmus.entities.record.parse import HeadCache, split
 from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.message.name import OWN_PROPERTIES, RULE_NAME
 from isthmus.operations.deliver import UnconfirmedError, deliver
-from isthmus.operations.look import Progress
 from isthmus.operations.message import make_choice, sent_again
+from isthmus.operations.peek import Progress
 from isthmus.replication.archive.folder import ArchiveFolder
 from isthmus.replication.archive.peek import rows_of
 from isthmus.replication.archive.query import archive_columns
@@ -194,14 +194,14 @@ def replay(
 
 def replayed_message(row: dict[str, Any], message: bytes, wanted: Replay) -> bytes:
     """The message as it is sent: without the additions of its broker and routes, and marked."""
-    place = f"{row['source']}/{row['sequence_number']}"
+    position = f"{row['source']}/{row['sequence_number']}"
     if row["body_type"] == UNREADABLE_BODY:
         return message
     parts = split(message, HeadCache(0))
-    marked = with_properties(parts.rest, {MARK: f"{wanted.name} {place}"}, (*OWN_PROPERTIES, RULE_NAME))
+    marked = with_properties(parts.rest, {MARK: f"{wanted.name} {position}"}, (*OWN_PROPERTIES, RULE_NAME))
     parts = parts._replace(rest=marked)
     if not wanted.keeps_ids:
-        own = f"{wanted.name}\n{row['source_namespace']}\n{place}\n{row['sequence_epoch']}\n{row['spool']}\n{row['spool_number']}"
+        own = f"{wanted.name}\n{row['source_namespace']}\n{position}\n{row['sequence_epoch']}\n{row['spool']}\n{row['spool_number']}"
         parts = with_message_id(parts, str(uuid.uuid5(_SPACE, own)))
     return sent_again(parts)
 

@@ -27,8 +27,8 @@ from isthmus.entities.record.record import Parts
 from isthmus.errors import IsthmusError
 from isthmus.message.name import ORIGIN, RESENT
 from isthmus.operations.deliver import UnconfirmedError, deliver
-from isthmus.operations.look import Progress
 from isthmus.operations.message import entered_as, sent_again
+from isthmus.operations.peek import Progress
 from isthmus.operations.removal.sweep import Taken, sweep
 from isthmus.rules import FilterError
 from isthmus.topology.redrive import DEAD_LETTER_SUFFIX
@@ -112,7 +112,7 @@ def resubmit(
                     refusals.append(f"the action failed: {error}")
                     continue
                 except CodecError as error:
-                    refusals.append(f"the action uses an unreadable part of the message: {error}")
+                    refusals.append(f"the action uses a part of the message that cannot be read: {error}")
                     continue
                 if is_replicated and not _is_copy(parts.rest):
                     before = {RESENT: str(entered_as(each.payload))}

@@ -17,15 +17,15 @@ class _Member(Protocol):
     def read_marker(self, pair: str) -> Mapping[str, Any]: ...
 
 
-def is_broken(members: Mapping[str, _Member], pair: str, but: str = "") -> bool:
+def is_broken(members: Mapping[str, _Member], pair: str, exempt: str = "") -> bool:
     """Whether the markers of both members do not name a pair that they named before; a member that does not answer may name it.
 
     Args:
         members: by alias.
         pair: its name.
-        but: alias of a member whose marker is known not to name it.
+        exempt: alias of a member whose marker is known not to name it.
     """
-    for alias in members.keys() - {but}:
+    for alias in members.keys() - {exempt}:
         try:
             if members[alias].read_marker(pair):
                 return False

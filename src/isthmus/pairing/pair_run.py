@@ -4,7 +4,7 @@ What it is: two loops: that of the alias, which only reads the state file, and t
 What it is not: a fail-over by itself: an operator, or a script, decides that; but an interrupted one is continued.
 
 Invariants:
-    I1. The alias switches within `alias.proxy.LOOK_SECONDS` of a saved state, whatever the other loop waits for.
+    I1. The alias switches within `alias.proxy.POLL_SECONDS` of a saved state, whatever the other loop waits for.
     I2. A round queries the active member without a lock, so that a member that hangs does not delay a fail-over.
     I3. A fault is reported once, not in each round, and reported again when it has changed.
     I4. Once the alias forwards to no member, the next round begins immediately: its connections are open, and those of the verb that forced
@@ -67,7 +67,7 @@ class PairRun:
         self._leads = True
         self._are_distinct = False
         self._counted_at = 0.0
-        self._told = ""
+        self._reported = ""
 
     async def run(self) -> None:
         """Run until SIGTERM or SIGINT.
@@ -82,7 +82,7 @@ class PairRun:
         proxy: AliasProxy | None = None
         listen = self._session.pair.listen
         if listen:
-            proxy = AliasProxy(self._waking(self._session.look(self._session.addresses())))
+            proxy = AliasProxy(self._waking(self._session.lead_reader(self._session.addresses())))
             await proxy.start(*address_of(listen))
         self._ready(proxy.port if proxy is not None else 0)
         keeping = asyncio.create_task(asyncio.to_thread(self._keep))
@@ -97,11 +97,11 @@ class PairRun:
                 async with asyncio.timeout(10.0):
                     await asyncio.shield(keeping)
 
-    def _waking(self, look: Callable[[], Lead]) -> Callable[[], Lead]:
+    def _waking(self, read_lead: Callable[[], Lead]) -> Callable[[], Lead]:
         """The same function, which also wakes the other loop when the alias forwards to no member any more."""
 
         def lead() -> Lead:
-            found = look()
+            found = read_lead()
             if self._leads and not found.alias:
                 self._wake.set()
             self._leads = bool(found.alias)
@@ -115,12 +115,12 @@ class PairRun:
             began, is_told = time.monotonic(), False
             try:
                 self._round()
-                self._tell("")
+                self._report("")
                 is_told = all(member.tells_changes for member in self._session.members.values())
             except PairInUseError:
                 pass  # an operator's verb has the lock
             except IsthmusError as error:
-                self._tell(str(error))
+                self._report(str(error))
             except Exception:  # noqa: BLE001 - the alias must survive any fault of the other loop
                 _log.exception("pair %s: the round failed", self._session.pair.name)
             self._wake.wait(pause_seconds(interval, time.monotonic() - began, is_told=is_told))
@@ -142,7 +142,7 @@ class PairRun:
             session.keeper.check_distinct(state.pair)
             self._are_distinct = True
         compared = session.keeper.observe(state)
-        with session.file.held(0.0):
+        with session.file.locked(0.0):
             current = session.state()
             if (current.epoch, current.phase) != (state.epoch, state.phase):
                 return
@@ -151,9 +151,9 @@ class PairRun:
         try:
             session.keeper.settle(current)
         except PairBrokenError:
-            self._see_unbroken(current)  # by a process with this state folder, it raises
+            self._check_unbroken(current)  # by a process with this state folder, it raises
             raise
-        self._see_unbroken(current)
+        self._check_unbroken(current)
         for step in found.done:
             _log.info("pair %s: %s: %s", state.pair, state.standby, step)
         faults = [f"{step}: {error}" for step, error in found.failed] + [str(each) for each in found.drift.conflicts]
@@ -171,7 +171,7 @@ class PairRun:
                 )
             )
 
-    def _see_unbroken(self, state: PairState) -> None:
+    def _check_unbroken(self, state: PairState) -> None:
         """Remove markers that were written after another process had broken the pair; a later pairing would read them.
 
         Raises:
@@ -185,14 +185,14 @@ class PairRun:
                     member.delete_marker(state.pair)
             raise
 
-    def _tell(self, fault: str) -> None:
-        if fault == self._told:
+    def _report(self, fault: str) -> None:
+        if fault == self._reported:
             return
         if fault:
             _log.warning("pair %s: not in step: %s", self._session.pair.name, fault)
         else:
             _log.info("pair %s: in step again", self._session.pair.name)
-        self._told = fault
+        self._reported = fault
 
 
 class _ApartError(IsthmusError):

@@ -118,7 +118,7 @@ class PairSession:
             AdministrationError: a member does not answer.
         """
         self.keeper.check_distinct(self.pair.name)
-        with self.file.held(_WAIT_SECONDS):
+        with self.file.locked(_WAIT_SECONDS):
             try:
                 return self.state()
             except NotPairedError:
@@ -182,10 +182,10 @@ class PairSession:
             IsthmusError: a member does not answer, or the state cannot be saved.
         """
         self.keeper.check_distinct(self.pair.name)
-        with self.file.held(_WAIT_SECONDS):
+        with self.file.locked(_WAIT_SECONDS):
             state = self.keeper.follow(self.state())
             if state.phase is not Phase.STEADY:
-                raise _under_way(state)
+                raise _in_progress(state)
             state = self.keeper.settle(state)
             return self.keeper.make(state, self.keeper.observe(state, consent), consent, on_step)
 
@@ -202,22 +202,22 @@ class PairSession:
             InvalidArgumentError: a fail-over is in progress.
             IsthmusError: a member does not answer; the pair is as before, and the verb can be repeated.
         """
-        from isthmus.pairing.keeper.stopped import give_back
+        from isthmus.pairing.keeper.stopped import restore
 
         left = dict[str, str]()
-        with self.file.held(_WAIT_SECONDS):
+        with self.file.locked(_WAIT_SECONDS):
             state = self.state()
             with contextlib.suppress(PairBrokenError):  # by an interrupted attempt, or another machine
                 state = self.keeper.follow(state)
             if state.phase is not Phase.STEADY:
-                raise _under_way(state)
+                raise _in_progress(state)
             fenced = state
             for alias in (state.standby, state.active):
                 try:
                     if state.fence_of(alias) is not Fence.OPEN and alias == state.standby:
                         self._failover().open(state, alias)
                         state = state.with_fence(alias, Fence.OPEN)
-                    state = give_back(self.members[alias], state)
+                    state = restore(self.members[alias], state)
                     self.members[alias].delete_marker(state.pair)
                 except IsthmusError as error:
                     if not is_forced:
@@ -273,7 +273,7 @@ class PairSession:
             NotEmptyError: messages would stay behind; the old member is active again.
             IsthmusError: a member is unreachable or refuses; the same call continues there.
         """
-        with self.file.held(_WAIT_SECONDS):
+        with self.file.locked(_WAIT_SECONDS):
             state = self.keeper.follow(self.state())
             work = self._failover(note)
             if state.phase is Phase.REOPENING:  # of one that went back: the caller requests another one
@@ -295,7 +295,7 @@ class PairSession:
                 state = replace(state, leaves=True)
                 self.file.keep(state)
             state = work.run(state)
-            self._tell(state)
+            self._write_markers(state)
             return state, work
 
     def abort(self, note: Callable[[str], None] = lambda text: None) -> PairState:
@@ -306,10 +306,10 @@ class PairSession:
             SupersededError: another machine has made the one that was forced here.
             IsthmusError: the member does not answer.
         """
-        with self.file.held(_WAIT_SECONDS):
+        with self.file.locked(_WAIT_SECONDS):
             self.keeper.check_not_made(self.state())
             state = self.file.change(lambda state: state.aborting(time.time()))
-            if state.is_under_way:
+            if state.is_in_progress:
                 return self._failover(note).run(state)
             with contextlib.suppress(IsthmusError):  # its new member: most likely the reason of the abort
                 return self.keeper.settle(state)
@@ -333,12 +333,12 @@ class PairSession:
         Raises:
             IsthmusError: a member does not answer; `isthmus pair run` retries.
         """
-        with self.file.held(wait_seconds):
+        with self.file.locked(wait_seconds):
             state = self.keeper.follow(self.state())
             state = self._failover(note).run(state)
-            return self.keeper.settle(self.keeper.give_back(state))
+            return self.keeper.settle(self.keeper.restore(state))
 
-    def _tell(self, state: PairState) -> None:
+    def _write_markers(self, state: PairState) -> None:
         """Write the markers; a member that does not answer gets its marker in the next round, and one whose marker is of a later fail-over
         keeps that, for others to see. A pair that was broken meanwhile gets no marker.
         """
@@ -394,7 +394,7 @@ class PairSession:
         """Host and port of each member, for the alias; errors as `addresses_of`."""
         return addresses_of(self._federation, self.pair)
 
-    def look(self, addresses: Mapping[str, tuple[str, int]]) -> Callable[[], Lead]:
+    def lead_reader(self, addresses: Mapping[str, tuple[str, int]]) -> Callable[[], Lead]:
         """A function that returns the lead of the alias, by the state file; it reads the file only when it has changed."""
         from isthmus.pairing.alias.proxy import Lead
 
@@ -413,7 +413,7 @@ class PairSession:
         return lead
 
 
-def _under_way(state: PairState) -> InvalidArgumentError:
+def _in_progress(state: PairState) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"pair '{state.pair}': a fail-over is in progress ({state.phase}); end it first: isthmus pair failover {state.pair}"
     )

@@ -118,7 +118,9 @@ class Condition:
         if self._phase is not Phase.DRAINING:
             self._phase, self._detail = self._judge(now)
 
-    def stands(self, now: float, waiting: int, oldest_age_seconds: float | None, *, are_ready: bool = True) -> None:
+    def backlog_seen(
+        self, now: float, waiting: int, oldest_age_seconds: float | None, *, are_ready: bool = True
+    ) -> None:
         """The backlog of the route's source, whether the route runs or not.
 
         Args:
@@ -133,7 +135,7 @@ class Condition:
             self._waiting_since = now  # else since they were first seen
         self._waiting, self._oldest_age_seconds = waiting, oldest_age_seconds
 
-    def unseen(self) -> None:
+    def backlog_unknown(self) -> None:
         """The backlog of the route's source is unknown, or not known any more."""
         self._waiting = self._oldest_age_seconds = None
 

@@ -64,22 +64,22 @@ def route_table(routes: Sequence[dict[str, Any]], title: str = "") -> FittingTab
 
 def _notes(route: dict[str, Any]) -> tuple[Text, ...]:
     """The note of its source, and the latest failure while it is recent."""
-    told = (Text(route["note"], style="dim"),) if route.get("note") else ()
+    notes = (Text(route["note"], style="dim"),) if route.get("note") else ()
     if not route["last_error"]:
-        return told
+        return notes
     if route["phase"] in {"failed", "starting", "pending"}:
-        return (*told, Text(route["last_error"], style="dim"))
+        return (*notes, Text(route["last_error"], style="dim"))
     if (route["last_error_seconds_ago"] or 0) <= RECENT_SECONDS and route["phase"] not in {"stopped", "paused"}:
-        return (*told, Text(f"failed {_age(route['last_error_seconds_ago'])} ago: {route['last_error']}", style="dim"))
-    return told
+        return (*notes, Text(f"failed {_age(route['last_error_seconds_ago'])} ago: {route['last_error']}", style="dim"))
+    return notes
 
 
 def _spool(spool: dict[str, Any] | None) -> str:
     """The contents of a route's spools: messages, megabytes, and how many were set aside there."""
     if not spool:
         return ""
-    told = f"{spool['waiting']:,}, {spool['bytes'] / 1048576:,.0f} MiB"
-    return told + (f", {spool['refused']:,} refused" if spool["refused"] else "")
+    shown = f"{spool['waiting']:,}, {spool['bytes'] / 1048576:,.0f} MiB"
+    return shown + (f", {spool['refused']:,} refused" if spool["refused"] else "")
 
 
 def _canary(route: dict[str, Any]) -> str:

@@ -41,7 +41,7 @@ from isthmus.replication.spark.launch import LOG_FILE
 from isthmus.replication.spark_session import create_spark_session
 from isthmus.replication.step.chain.chain import check as check_steps
 from isthmus.supervisor.claim.claim import ClaimKeeper, TaskClaimedError
-from isthmus.supervisor.claim.folder_lock import held_folder, usable_folder
+from isthmus.supervisor.claim.folder_lock import locked_folder, usable_folder
 from isthmus.supervisor.condition import Condition
 from isthmus.supervisor.examination.preflight import preflight
 from isthmus.supervisor.left import warn_of_left
@@ -167,7 +167,7 @@ def run_federation(
     try:
         _check(federation, chosen, options.folder)
         _decide(claims, stop)
-        holds.enter_context(held_folder(options.folder))
+        holds.enter_context(locked_folder(options.folder))
         starting.enter_context(run.starting(chosen, paused.last_known()))
         note_places(places_of(chosen, options.folder, federation.namespaces), options.folder)
         note_topics(chosen, federation.namespaces, options.folder)
@@ -222,16 +222,16 @@ def run_federation(
                     backlog=watch.backlog,
                     # A route that joins a running query costs little.
                     paused=paused.last_known,
-                    canary=canaries.told,
+                    canary=canaries.figures,
                     settings=replace(options.settings, starts_at_once=max(1, len(chosen))),
                 )
                 starting.close()
                 ended_well = supervisor.run(
-                    stop, lambda: run.tell(supervisor, "draining" if stop.is_set() else "running")
+                    stop, lambda: run.write_status(supervisor, "draining" if stop.is_set() else "running")
                 )
             finally:
                 carried.close()
-            run.tell(supervisor, "ended", at_once=True)
+            run.write_status(supervisor, "ended", at_once=True)
             return ended_well
         finally:
             with suppress(SparkGoneError), calling_spark():
@@ -296,7 +296,7 @@ class _Run:
         self._warned: set[tuple[str, str]] = set()
         self._on_status = on_status
         self._footprint = Footprint()
-        self._told_at = float("-inf")
+        self._written_at = float("-inf")
 
     def starting(self, chosen: Sequence[Route], paused: Mapping[str, str]) -> AbstractContextManager[None]:
         """Within, the status says that the run is about to start its routes."""
@@ -311,12 +311,12 @@ class _Run:
             described.append(describe(route, condition, now) | {"dropped": self._drops.dropped(route.name)})
         return self._file.repeated("starting", described)
 
-    def tell(self, supervisor: Supervisor, state: str, *, at_once: bool = False) -> None:
+    def write_status(self, supervisor: Supervisor, state: str, *, at_once: bool = False) -> None:
         """Write the status, unless it was written moments ago."""
         now = time.monotonic()
-        if now - self._told_at < STATUS_SECONDS and not at_once:
+        if now - self._written_at < STATUS_SECONDS and not at_once:
             return
-        self._told_at = now
+        self._written_at = now
         self._footprint.measure()
         described = [
             describe(route, condition, now, self._footprint) | {"dropped": self._drops.dropped(route.name)}
@@ -377,7 +377,7 @@ def _decide(claims: ClaimKeeper, stop: threading.Event) -> None:
     lapse_limit = time.monotonic() + CLAIM_LOCK_MS / 1000 + DECIDE_SECONDS
     waited_for = ""
     while not stop.is_set():
-        held = claims.elsewhere()
+        held = claims.held_by_others()
         living = {key: holder for key, holder in held.items() if holder is not None and not holder.has_ended()}
         if living or (held and time.monotonic() > lapse_limit):
             (task, alias), holder = next(iter((living or held).items()))

@@ -116,8 +116,8 @@ class Supervisor:
         for slot in self._slots:
             if slot.given_up or slot.condition.phase is Phase.DONE:
                 continue
-            self._look(slot)
-            if self._rests(slot, paused.get(slot.route.task, "")):
+            self._update_backlog(slot)
+            if self._is_paused(slot, paused.get(slot.route.task, "")):
                 continue
             if self._claimed(slot):
                 if slot.running is None:
@@ -125,7 +125,7 @@ class Supervisor:
                 else:
                     self._watch(slot, slot.running)
 
-    def _rests(self, slot: Slot, since: str) -> bool:
+    def _is_paused(self, slot: Slot, since: str) -> bool:
         """Whether a route is paused, or being paused; one that is resumed meanwhile first finishes, and then starts again."""
         running = slot.running
         if since and running is not None and not slot.is_leaving:
@@ -134,7 +134,7 @@ class Supervisor:
             slot.condition.draining()
             _quietly(running.drain, slot)
         if slot.is_leaving and running is not None:
-            if running.is_active() and not running.drained() and self._leaves(slot, running):
+            if running.is_active() and not running.drained() and self._is_finishing(slot, running):
                 return True
             self._stop(slot, running)
         slot.is_leaving = False
@@ -147,7 +147,7 @@ class Supervisor:
             slot.backoff.reset()
         return bool(since)
 
-    def _leaves(self, slot: Slot, running: RunningRoute) -> bool:
+    def _is_finishing(self, slot: Slot, running: RunningRoute) -> bool:
         """Whether messages in flight are still being finished, as far as is known."""
         now, before = self.clock.monotonic(), slot.condition.counts.settled
         slot.condition.seen(now, running.sighting())
@@ -161,15 +161,15 @@ class Supervisor:
         )
         return False
 
-    def _look(self, slot: Slot) -> None:
+    def _update_backlog(self, slot: Slot) -> None:
         slot.condition.canary = self._canary(slot.route, self.clock.monotonic())
         found = self._backlog(slot.route)
         if found is None and slot.is_seen:
-            slot.condition.unseen()
+            slot.condition.backlog_unknown()
         slot.is_seen = found is not None
         if found is not None:
             age_seconds = found.age_seconds(self.clock.wall_ms())
-            slot.condition.stands(self.clock.monotonic(), found.waiting, age_seconds, are_ready=found.are_ready)
+            slot.condition.backlog_seen(self.clock.monotonic(), found.waiting, age_seconds, are_ready=found.are_ready)
 
     def _claimed(self, slot: Slot) -> bool:
         if not slot.route.is_claimed:
@@ -238,7 +238,7 @@ class Supervisor:
             about, held = _about(slot.route, sighting.held)
             sighting = replace(sighting, held=held)
         slot.condition.seen(self.clock.monotonic(), sighting)
-        self._tell_note(slot, sighting.note)
+        self._log_note(slot, sighting.note)
         if sighting.held:
             slot.condition.away = (about, scrub(sighting.held))
         if active and self._retries(slot, sighting):
@@ -262,7 +262,7 @@ class Supervisor:
         else:
             self._fail(slot, "the query ended without being asked to")
 
-    def _tell_note(self, slot: Slot, note: str) -> None:
+    def _log_note(self, slot: Slot, note: str) -> None:
         """Logs a note, once until there is none any more; the status has the latest."""
         if note and not slot.is_noted:
             log.warning("route %s: %s", slot.route.name, scrub(note))

@@ -112,7 +112,7 @@ def test_a_drain_whose_messages_were_refused_fails(
     code, out = ran(capsys, "drain", box)
     assert code == 1
     assert "3 messages delivered, 2 refused, 0 left" in out
-    assert f"2 messages were refused; isthmus outbox peek {box} --refused tells why" in out
+    assert f"2 messages were refused; isthmus outbox peek {box} --refused shows why" in out
 
 
 def test_messages_in_damaged_bytes_are_no_success(

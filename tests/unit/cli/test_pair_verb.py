@@ -1,4 +1,4 @@
-"""`isthmus pair` and `isthmus run` where the file declares something else than they need, and what a forced fail-over tells."""
+"""`isthmus pair` and `isthmus run` with files that lack the declarations they need, and the output of a forced fail-over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which namespace a command line means; no connection is made."""
+"""The namespace that a command line names; no connection is made."""
 
 from __future__ import annotations
 

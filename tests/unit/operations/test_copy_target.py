@@ -1,4 +1,4 @@
-"""What a tool is told of the copies that it sends to a route's target."""
+"""The verdicts of copies that a tool sends to a route's target."""
 
 from __future__ import annotations
 

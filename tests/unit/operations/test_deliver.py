@@ -1,4 +1,4 @@
-"""What is told of messages where not all answers come."""
+"""The results of messages when answers are missing."""
 
 from __future__ import annotations
 

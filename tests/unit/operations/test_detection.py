@@ -1,4 +1,4 @@
-"""Which entities on a message's way detect duplicates, by the answers of an administration."""
+"""The entities on a message's route that detect duplicates, by the answers of an administration."""
 
 from __future__ import annotations
 

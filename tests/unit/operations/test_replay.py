@@ -1,4 +1,4 @@
-"""Which messages of an archive a replay sends, and as what."""
+"""The messages of an archive that a replay sends, and their form."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def run(
     ended: Applied | None = None
     console = Console(soft_wrap=True)
 
-    def say(change: Change) -> None:
+    def print_change(change: Change) -> None:
         if not as_json:
             console.print(Text(f"{change.alias}: {change.action} {change.kind} {change.path}"))
 
@@ -76,35 +76,37 @@ def run(
                 raise typer.Exit(2)
             if prune:
                 administrations.inventory()  # a refusal is reported before anything is changed
-            applied = administrations.apply(made, say)
+            applied = administrations.apply(made, print_change)
             if prune and applied.failed is None:
-                held = administrations.inventory()
-                stray = strays(federation, held.values())
+                existing = administrations.inventory()
+                stray = strays(federation, existing.values())
                 if not as_json:
                     _print_strays(stray, console, consent=yes)
                 if yes:
-                    ended = administrations.make(stray, say)
-                orphans, others = of_tasks(federation, find_orphans(federation, held.values()))
+                    ended = administrations.make(stray, print_change)
+                orphans, others = of_tasks(federation, find_orphans(federation, existing.values()))
                 shown = None if as_json else console
                 claims = claims_of(federation)
                 if ended is None or ended.failed is None:
-                    pruned = remove_orphans(administrations, held, orphans, consent=yes, console=shown, claims=claims)
+                    pruned = remove_orphans(
+                        administrations, existing, orphans, consent=yes, console=shown, claims=claims
+                    )
     except ConfigError as error:
         raise refuse(error, file, as_json=as_json, applied=applied) from None
     if as_json:
         notes = list(made.notes)
         ok = applied.failed is None and not pruned.failed and (ended is None or ended.failed is None)
-        told = {**applied.to_dict(), "notes": notes, "faults": []}
+        answer = {**applied.to_dict(), "notes": notes, "faults": []}
         if prune:
             unknown = sorted({each.task for each in others})
-            told |= {
+            answer |= {
                 **pruned.to_dict(),
                 "unknown_tasks": unknown,
                 "forwarding": [each.to_dict() for each in stray],
                 "ended": ended.to_dict() if ended else None,
                 "spools": spools,
             }
-        print(json.dumps({"file": file, "ok": ok, **told}))
+        print(json.dumps({"file": file, "ok": ok, **answer}))
     else:
         _print_outcome(applied, made.notes, console)
         if pruned.rows and not yes:
@@ -126,8 +128,8 @@ def _print_strays(stray: tuple[Change, ...], console: Console, *, consent: bool)
         for field, what in (("forward_to", "messages"), ("forward_dead_letters_to", "dead-lettered messages")):
             if getattr(each.after, field) is not None:
                 target = getattr(each.before, field)
-                told = f"{each.kind} {each.path} at {each.alias} forwards its {what} to {target}, and its task no longer names it"
-                console.print(Text(f"{told}: they go where those of the new one go" if not consent else told))
+                answer = f"{each.kind} {each.path} at {each.alias} forwards its {what} to {target}, and its task no longer names it"
+                console.print(Text(f"{answer}: they go where those of the new one go" if not consent else answer))
 
 
 def _print_outcome(applied: Applied, notes: tuple[str, ...], console: Console) -> None:

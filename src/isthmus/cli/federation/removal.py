@@ -57,8 +57,8 @@ class Removal:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values for `--json`."""
-        told = {"orphans": self.rows, "removed": self.applied.to_dict() if self.applied else None}
-        return told | ({"error": self.error.to_dict()} if self.error is not None else {})
+        answer = {"orphans": self.rows, "removed": self.applied.to_dict() if self.applied else None}
+        return answer | ({"error": self.error.to_dict()} if self.error is not None else {})
 
     @property
     def failed(self) -> bool:
@@ -68,7 +68,7 @@ class Removal:
 
 def remove_orphans(
     administrations: Administrations,
-    held: Mapping[str, NamespaceState],
+    existing: Mapping[str, NamespaceState],
     orphans: Sequence[Orphan],
     *,
     consent: bool,
@@ -79,7 +79,7 @@ def remove_orphans(
 
     Args:
         administrations: of the namespaces.
-        held: their entities.
+        existing: their entities.
         orphans: to delete.
         consent: whether to delete.
         console: for text; None for `--json`.
@@ -91,22 +91,22 @@ def remove_orphans(
     if not consent or not orphans:
         return found
 
-    def say(change: Change) -> None:
+    def print_change(change: Change) -> None:
         if console:
             console.print(Text(f"{change.alias}: {change.action} {change.kind} {change.path}"))
 
-    claimed = claims_at(held, {each.task for each in orphans})
+    claimed = claims_at(existing, {each.task for each in orphans})
     try:
         with claims(claimed) if claimed else nullcontext():
-            changes = removal(held, orphans)
+            changes = removal(existing, orphans)
             # First the changes that end forwarding: only then are the messages in its target known.
             ended = tuple(each for each in changes if each.action == "update")
             deletions = tuple(each for each in changes if each.action != "update")
-            first = administrations.make(ended, say)
+            first = administrations.make(ended, print_change)
             found.applied = replace(first, pending=first.pending + deletions)
             if first.failed is None:
                 _recount(administrations, ended, orphans, found.rows)
-                made = _delete(administrations, deletions, say)
+                made = _delete(administrations, deletions, print_change)
                 found.applied = replace(made, done=first.done + made.done)
     except IsthmusError as error:
         found.error = error
@@ -115,22 +115,22 @@ def remove_orphans(
         return found
     failed = found.applied.failed
     if console and failed is not None:
-        told = (
+        answer = (
             f"{failed.alias}: {failed.action} {failed.kind} {failed.path} failed: {found.applied.error}; run it again"
         )
-        console.print(Text(told, style="red"))
+        console.print(Text(answer, style="red"))
     return found
 
 
 def claims_of(federation: Federation) -> Claims:
     """Holds claims at a federation's namespaces."""
 
-    def hold(wanted: Sequence[tuple[str, str]]) -> AbstractContextManager[None]:
+    def take_claims(wanted: Sequence[tuple[str, str]]) -> AbstractContextManager[None]:
         from isthmus.supervisor.claim.removal import held_claims
 
         return held_claims(federation, wanted)
 
-    return hold
+    return take_claims
 
 
 def print_others(others: Iterable[Orphan], file: str, console: Console) -> None:
@@ -171,15 +171,17 @@ def print_spools(spools: Iterable[Mapping[str, Any]], console: Console) -> None:
         )
 
 
-def _delete(administrations: Administrations, deletions: Sequence[Change], say: Callable[[Change], None]) -> Applied:
+def _delete(
+    administrations: Administrations, deletions: Sequence[Change], print_change: Callable[[Change], None]
+) -> Applied:
     """Delete; the topics of claims last, and only if no other operator has made a claim there meanwhile."""
     topics = tuple(each for each in deletions if each.kind == "topic" and each.topic.lower() == CLAIM_TOPIC)
-    made = administrations.make([each for each in deletions if each not in topics], say)
+    made = administrations.make([each for each in deletions if each not in topics], print_change)
     if made.failed is not None:
         return replace(made, pending=made.pending + topics)
     for index, topic in enumerate(topics):
         try:
-            last = Applied() if administrations.subscriptions(topic) else administrations.make([topic], say)
+            last = Applied() if administrations.subscriptions(topic) else administrations.make([topic], print_change)
         except IsthmusError as error:
             last = Applied(failed=topic, error=error)
         made = replace(last, done=made.done + last.done)

@@ -43,11 +43,11 @@ def run(
         federation = load(file)
         spools = spools_left(federation, state_folder(file))
         with Administrations(federation) as administrations:
-            held = administrations.inventory()
-            orphans = named(federation, find_orphans(federation, held.values()), name)
+            existing = administrations.inventory()
+            orphans = named(federation, find_orphans(federation, existing.values()), name)
             found = remove_orphans(
                 administrations,
-                held,
+                existing,
                 orphans,
                 consent=yes,
                 console=None if as_json else console,

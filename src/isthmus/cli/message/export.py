@@ -82,7 +82,7 @@ def run(
         rest = (
             "left: interrupted; they are in the file too"
             if is_interrupted
-            else "are locked or removed: they are in the file, and may be in the entity too"
+            else "are locked, or were removed by others: they are in the file, and may be in the entity too"
         )
         more += f", {left} {rest}" if left else ""
         print(f"{path}: wrote {count} messages to {file}{more}")

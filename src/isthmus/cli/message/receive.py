@@ -26,7 +26,7 @@ from isthmus.errors import InvalidArgumentError, IsthmusError
 
 __all__ = ["register"]
 
-_INTERRUPTED = "interrupted: printed messages are removed, and locked ones are released; Ctrl-C again ends at once"
+_INTERRUPTED = "interrupted: printed messages are removed, and locked ones are released; Ctrl-C again ends immediately"
 
 
 def register(app: typer.Typer) -> None:

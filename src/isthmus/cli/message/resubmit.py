@@ -60,8 +60,8 @@ def run(
     were refused or locked.
     """
     from isthmus.operations.detection import check_detection
-    from isthmus.operations.look import take_census
     from isthmus.operations.message import make_change, make_choice
+    from isthmus.operations.peek import take_census
     from isthmus.operations.resubmit import DEAD_LETTER_SUFFIX, Resubmission, origin_of, resubmit
 
     chosen, change = make_choice(condition), make_change(action)
@@ -71,7 +71,7 @@ def run(
     done, is_interrupted = Resubmission(0, 0, 0, ""), False
     with target.open(path) as client:
         client.authorize(destination)
-        with progress("looking", quiet=as_json) as note:
+        with progress("counting", quiet=as_json) as note:
             found = take_census(client, path, chosen, limit=limit, progress=note)
         meant, deferred = found.active, found.deferred.count()
         count = meant.count()
@@ -89,10 +89,10 @@ def run(
                 )
                 is_interrupted = is_stopped()
     if as_json:
-        told = {"from": path, "to": destination, "dry_run": not yes, "meant": count, "deferred": deferred}
-        print(json.dumps({**told, **done._asdict()}))
+        answer = {"from": path, "to": destination, "dry_run": not yes, "meant": count, "deferred": deferred}
+        print(json.dumps({**answer, **done._asdict()}))
     elif yes:
-        rest = "left: interrupted" if is_interrupted else "locked or gone"
+        rest = "left: interrupted" if is_interrupted else "locked, or removed by others"
         print(f"{path}: sent {done.moved} messages to {destination}, {done.refused} refused, {done.left} {rest}")
         if done.first_refusal:
             print(f"first refusal: {done.first_refusal}", file=sys.stderr)
@@ -100,7 +100,7 @@ def run(
         print(f"{path}: {count} messages would be sent to {destination}; --yes sends them")
     if deferred and not as_json:
         print(
-            f"{deferred} deferred ones stay: whoever deferred them receives them by their sequence numbers",
+            f"{deferred} deferred ones stay: their receiver gets them by their sequence numbers",
             file=sys.stderr,
         )
     raise typer.Exit(130 if is_interrupted else 1 if done.refused or done.left else 0)

@@ -142,7 +142,7 @@ def _create(
     chosen = parse_settings(kind, settings or ()) if settings else {}
     with _open(connection, alias, federation, data, ca_file) as namespace:
         namespace.create(wanted, kind, chosen, condition=condition, action=action)
-    _tell(as_json, "created", kind, wanted)
+    _print_result(as_json, "created", kind, wanted)
 
 
 def _update(
@@ -175,7 +175,7 @@ def _update(
         kind = namespace.kind(wanted)
         chosen = parse_settings(kind, settings or ()) if settings else {}
         namespace.update(wanted, chosen, condition=condition, action=action)
-    _tell(as_json, "updated", kind, wanted)
+    _print_result(as_json, "updated", kind, wanted)
 
 
 def _delete(
@@ -197,8 +197,8 @@ def _delete(
         if yes:
             namespace.delete(wanted)
     if as_json:
-        told = {"path": str(wanted), "kind": kind, "messages": messages, "dry_run": not yes}
-        print(json.dumps(told))
+        answer = {"path": str(wanted), "kind": kind, "messages": messages, "dry_run": not yes}
+        print(json.dumps(answer))
     elif yes:
         print(f"{kind} {wanted}: deleted" + (f", with {messages:,} messages" if messages else ""))
     else:
@@ -234,5 +234,5 @@ def _print_rule(rule: dict[str, Any], indent: str) -> None:
         print(f"{indent}action: {rule['action']}")
 
 
-def _tell(as_json: bool, what: str, kind: str, path: Any) -> None:
+def _print_result(as_json: bool, what: str, kind: str, path: Any) -> None:
     print(json.dumps({"path": str(path), "kind": kind, "done": what}) if as_json else f"{kind} {path}: {what}")

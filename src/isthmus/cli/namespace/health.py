@@ -32,11 +32,11 @@ def _health(
 
     found = wait_ready(data, wait)
     if json_output:
-        told = found._asdict()
+        answer = found._asdict()
         for name in ("partition_stores_down", "zones_down", "without_listener"):
-            if not told[name]:
-                del told[name]
-        print(json.dumps(told))
+            if not answer[name]:
+                del answer[name]
+        print(json.dumps(answer))
     else:
         print(found.status + (f": {found.reason}" if found.reason else ""))
         if found.partition_stores_down:

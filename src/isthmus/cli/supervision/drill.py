@@ -80,7 +80,7 @@ def _alone(settings: DrillPlan) -> DrillReport:
     require("demo", "isthmus drill")
     folder = Path(tempfile.mkdtemp(prefix="isthmus-drill-"))
     try:
-        return rehearse(settings, folder, _say)
+        return rehearse(settings, folder, _print_change)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -106,7 +106,7 @@ def _with_operator(settings: DrillPlan, file: str, name: str, subscription: str)
     if document is None or not document["alive"]:
         raise InvalidArgumentError(f"no run of {file} is alive; start it: isthmus run {file}")
     plan = replace(settings, members=found.members, topic=getattr(found, "entity"), subscription=subscription)  # noqa: B009
-    return Drill(federation, plan, _Operator(), _say).play()
+    return Drill(federation, plan, _Operator(), _print_change).play()
 
 
 class _Operator:
@@ -125,7 +125,7 @@ class _Operator:
             raise InvalidArgumentError("standard input has ended without Enter; run the drill at a terminal")
 
 
-def _say(text: str) -> None:
+def _print_change(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 

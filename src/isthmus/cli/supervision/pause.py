@@ -44,7 +44,7 @@ def run(
             "task stops an entity"
         )
     is_new = PauseFile(folder).pause(task)
-    _say(folder, task, f"task {task} is paused" if is_new else f"task {task} is paused already")
+    _print_change(folder, task, f"task {task} is paused" if is_new else f"task {task} is paused already")
 
 
 def state_of(file: str, task: str, state: Path | None, *, may_be_gone: bool = False) -> Path:
@@ -77,7 +77,7 @@ def run_of(folder: Path, task: str) -> tuple[int, bool]:
     return int(document["process"]), any(route.get("task") == task for route in document["routes"])
 
 
-def _say(folder: Path, task: str, what: str) -> None:
+def _print_change(folder: Path, task: str, what: str) -> None:
     process, moves = run_of(folder, task)
     if moves:
         print(f"{what}; the run by process {process} follows within a second")

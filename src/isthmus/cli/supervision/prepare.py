@@ -40,8 +40,8 @@ def run(
         write_archive(archive)
     java, size = archive.java, archive.file.stat().st_size
     if as_json:
-        told = {"archive": str(archive.file), "bytes": size, "java": str(java.executable), "version": java.version}
-        print(json.dumps({**told, "written": is_written}))
+        answer = {"archive": str(archive.file), "bytes": size, "java": str(java.executable), "version": java.version}
+        print(json.dumps({**answer, "written": is_written}))
         return
     took = f"written in {time.monotonic() - began:.0f} s" if is_written else "there already, and fits"
     print(f"{archive.file}: {size >> 20} MiB, {took}; Spark uses it with Java {java.version} ({java.executable})")

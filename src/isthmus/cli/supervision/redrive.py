@@ -123,7 +123,7 @@ def _queue(
     from isthmus.cli.progress import progress
     from isthmus.errors import ConfigError, EntityNotFoundError, IsthmusError
     from isthmus.operations.redrive.redrive import Redriven, redrive
-    from isthmus.operations.redrive.set_aside import SetAside, look
+    from isthmus.operations.redrive.set_aside import SetAside, count_queue
     from isthmus.replication.reach import name_places
 
     found, done, error, chosen = None, Redriven(), "", 0
@@ -134,7 +134,7 @@ def _queue(
             client = reach.open(each.source)
             try:
                 with progress(f"counting {each.source}", quiet=quiet) as note:
-                    found = look(client, each, choice, progress=note)
+                    found = count_queue(client, each, choice, progress=note)
             finally:
                 client.close(1.0)
             chosen = found.chosen.count()
@@ -235,7 +235,7 @@ def _show(rows: list[dict[str, Any]], *, yes: bool) -> None:
     deferred, scheduled = (sum(row[name] for row in rows) for name in ("deferred", "scheduled"))
     if deferred:
         console.print(
-            f"{deferred:,} messages are not chosen because they are deferred: whoever deferred them receives them by their sequence numbers"
+            f"{deferred:,} messages are not chosen because they are deferred: their receiver gets them by their sequence numbers"
         )
     if scheduled:
         console.print(

@@ -100,10 +100,16 @@ def run(
         done = Replayed()
         for _ in chosen(table, wanted, done):
             pass
-    told = {"chosen": done.chosen, "sent": done.sent, "damaged": done.damaged, "name": wanted.name, "dry_run": not yes}
-    told |= {"outside": waiting}
+    answer = {
+        "chosen": done.chosen,
+        "sent": done.sent,
+        "damaged": done.damaged,
+        "name": wanted.name,
+        "dry_run": not yes,
+    }
+    answer |= {"outside": waiting}
     if as_json:
-        print(json.dumps({"file": file, "task": task, "to": to, **told, "first_damage": done.first_damage}))
+        print(json.dumps({"file": file, "task": task, "to": to, **answer, "first_damage": done.first_damage}))
     elif yes:
         more = f"; interrupted: --name {wanted.name} gives them the same ids again" if is_interrupted else ""
         print(f"{done.sent:,} messages were sent to {to}; name of the replay: {wanted.name}{more}")

@@ -88,7 +88,7 @@ def run(
 
         def started() -> None:
             _handle_signals(stop)
-            hang_up.hear()
+            hang_up.listen()
 
         show = _Lines(as_json=as_json) if as_json or not sys.stdout.isatty() else _Screen()
         with show:
@@ -164,7 +164,7 @@ class _Lines:
         for route in document["routes"]:
             if self._phases.get(route["name"]) != route["phase"]:
                 self._phases[route["name"]] = route["phase"]
-                self._say(route)
+                self._print_change(route)
         if document["state"] == "ended":
             counts = {name: sum(route.get(name, 0) for route in document["routes"]) for name in _COUNTS}
             if self._as_json:
@@ -172,7 +172,7 @@ class _Lines:
             else:
                 self._print(f"ended: {_counted(counts)}")
 
-    def _say(self, route: dict[str, Any]) -> None:
+    def _print_change(self, route: dict[str, Any]) -> None:
         if self._as_json:
             shown = {name: route[name] for name in ("name", "phase", "state", *_COUNTS, "last_error") if name in route}
             self._print(json.dumps({"route": shown}))

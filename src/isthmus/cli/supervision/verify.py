@@ -99,29 +99,29 @@ def run(
     verdict = max((result.verdict for result in results), default=Verdict.CLEAN)
     if unread:
         verdict = max(verdict, Verdict.UNCLEAR)
-    told = [result.to_dict() for result in results]
+    rows = [result.to_dict() for result in results]
     if as_json:
-        answer = {"file": file, "clean": verdict is Verdict.CLEAN, "verdict": verdict.name.lower(), "tasks": told}
+        answer = {"file": file, "clean": verdict is Verdict.CLEAN, "verdict": verdict.name.lower(), "tasks": rows}
         errors = {name: error.to_dict() for name, error in unread.items()}
         print(json.dumps(answer | ({"error": next(iter(errors.values())), "unread": errors} if errors else {})))
     else:
-        _show(told, verdict, [_told(name, error, subscription) for name, error in unread.items()])
+        _show(rows, verdict, [_doubt_of(name, error, subscription) for name, error in unread.items()])
     if verdict.exit_code:
         raise typer.Exit(verdict.exit_code)
 
 
-def _told(task: str, error: IsthmusError, subscription: str) -> str:
+def _doubt_of(task: str, error: IsthmusError, subscription: str) -> str:
     hint = ""
     if isinstance(error, EntityNotFoundError):
         hint = " With --subscription every member has to have it" if subscription else " Make it by: isthmus apply"
     return (f"task {task}: " if task else "") + f"{error}{hint}"
 
 
-def _show(told: list[dict[str, Any]], verdict: Any, unread: list[str]) -> None:
+def _show(results: list[dict[str, Any]], verdict: Any, unread: list[str]) -> None:
     from isthmus.replication.verification.reconciliation.count import COUNTS, Verdict
 
     console = Console(soft_wrap=True)
-    for result in told:
+    for result in results:
         console.print(_table(result))
         for table in _hour_tables(result):
             console.print(table)
@@ -133,13 +133,13 @@ def _show(told: list[dict[str, Any]], verdict: Any, unread: list[str]) -> None:
             if count.verdict is Verdict.UNCLEAR and result[count.name]:
                 text = f"cannot tell: {result[count.name]:,} {count.name}: {count.meaning}"
                 console.print(text, style="yellow", highlight=False)
-    if any(reading["shared"] and reading["doubt"] for result in told for reading in result["read"]):
+    if any(reading["shared"] and reading["doubt"] for result in results for reading in result["read"]):
         console.print(
             "write audit: 1d in the task and apply it: verify then reads what no application consumes", style="dim"
         )
     for each in unread:
         console.print(Text(f"cannot tell: {each}", style="yellow"))
-    disordered = any(result["out_of_order"] for result in told)
+    disordered = any(result["out_of_order"] for result in results)
     well = "nothing lost or doubled" if disordered else "nothing lost, doubled or out of order"
     words = {
         Verdict.CLEAN: (well, "green"),

@@ -27,8 +27,8 @@ from isthmus.errors import IsthmusError
 from isthmus.operations.deliver import UnconfirmedError, deliver
 from isthmus.operations.file.message_file import DamagedFileError, MessageReader, MessageWriter
 from isthmus.operations.file.progress_note import ProgressNote
-from isthmus.operations.look import Census, Progress, messages
 from isthmus.operations.message import STATES, sent_again, sequence_of, state_of
+from isthmus.operations.peek import Census, Progress, messages
 from isthmus.operations.removal.purge import Removal, remove
 from isthmus.transport import Client, Sender
 
@@ -152,28 +152,28 @@ def import_file(
                 results: Sequence[IsthmusError | None] = deliver(client, sender, [payload for _, _, payload in group])
             except UnconfirmedError as lost:
                 results = lost.results  # accepted messages are recorded, and not sent again
-            taken = [(place, state) for (place, state, _), error in zip(group, results, strict=True) if error is None]
+            taken = [(index, state) for (index, state, _), error in zip(group, results, strict=True) if error is None]
             accepted += len(taken)
             deferred += sum(state == _DEFERRED for _, state in taken)
-            note.add([place for place, _ in taken], before=group[-1][0] + 1)
+            note.add([index for index, _ in taken], before=group[-1][0] + 1)
             progress(len(taken))
-            for (place, _, _), error in zip(group, results, strict=True):
+            for (index, _, _), error in zip(group, results, strict=True):
                 if error is not None:
-                    error.add_note(f"message {place + 1} of '{file}'")
+                    error.add_note(f"message {index + 1} of '{file}'")
                     raise error
             group.clear()
             size = 0
 
         try:
-            for place, (state, payload) in enumerate(reader):
+            for index, (state, payload) in enumerate(reader):
                 if is_stopped():
                     return Imported(accepted, passed_over, deferred)
-                if place in note:
+                if index in note:
                     continue
                 parts = split(payload, HeadCache(0))
                 if new_message_ids:
-                    parts = with_message_id(parts, note.message_id(place))
-                group.append((place, state, sent_again(parts)))
+                    parts = with_message_id(parts, note.message_id(index))
+                group.append((index, state, sent_again(parts)))
                 size += len(payload)
                 if len(group) == _GROUP or size > _GROUP_BYTES:
                     send()

@@ -53,7 +53,9 @@ class ProgressNote:
         self._others: list[dict[str, Any]] = []
         found = self._read()
         for each in (found, *found.pop("others", ())):
-            is_other_entity = any(told and each.get(name) and told != each[name] for name, told in self._of.items())
+            is_other_entity = any(
+                recorded and each.get(name) and recorded != each[name] for name, recorded in self._of.items()
+            )
             if each.get("export_id") != export_id:
                 continue
             if each.get("target") != target:
@@ -78,7 +80,7 @@ class ProgressNote:
     def _take(self, found: dict[str, Any]) -> None:
         try:
             self._done = int(found["done"])
-            self._missing = {int(place) for place in found.get("refused", ())}
+            self._missing = {int(index) for index in found.get("refused", ())}
             self._seed = uuid.UUID(found["seed"]) if "seed" in found else self._seed
         except (KeyError, TypeError, ValueError, AttributeError):
             raise self._unusable("a value in it is invalid") from None
@@ -94,21 +96,21 @@ class ProgressNote:
         """How many messages are acknowledged."""
         return self._done - len(self._missing)
 
-    def __contains__(self, place: int) -> bool:
-        return place < self._done and place not in self._missing
+    def __contains__(self, index: int) -> bool:
+        return index < self._done and index not in self._missing
 
-    def message_id(self, place: int) -> str:
+    def message_id(self, index: int) -> str:
         """The MessageId given to the message at an index: the same whenever this import continues."""
-        return uuid.uuid5(self._seed, str(place)).hex
+        return uuid.uuid5(self._seed, str(index)).hex
 
-    def add(self, places: Sequence[int], *, before: int) -> None:
+    def add(self, indices: Sequence[int], *, before: int) -> None:
         """Messages at these indices were acknowledged, all others since the last call and before `before` refused.
 
         Raises:
             FileNotWrittenError: the note cannot be written.
         """
         self._missing.update(range(self._done, before))
-        self._missing.difference_update(places)
+        self._missing.difference_update(indices)
         self._done = max(self._done, before)
         self.write()
 

@@ -25,12 +25,12 @@ from isthmus.message.lifetime import TTL_LIMIT_MS, milliseconds
 from isthmus.message.provenance import Hop, encoded
 from isthmus.operations.message import sent_again
 
-__all__ = ["Place", "place_of", "restored"]
+__all__ = ["Diversion", "diversion_of", "restored"]
 
 _WHY = (names.WHY_REASON, names.WHY_DESCRIPTION, names.WHY_SOURCE, names.WHY_ROUTE)
 
 
-class Place(NamedTuple):
+class Diversion(NamedTuple):
     """The origin of a diverted message.
 
     Attributes:
@@ -42,7 +42,7 @@ class Place(NamedTuple):
     hop: Hop
 
 
-def place_of(payload: bytes) -> Place | None:
+def diversion_of(payload: bytes) -> Diversion | None:
     """The origin of a message; None if no step has diverted it, or its provenance is missing.
 
     Its provenance counts though the digest may not match: an operator who repairs a message changes its body.
@@ -55,11 +55,11 @@ def place_of(payload: bytes) -> Place | None:
     route = found.get(names.WHY_ROUTE)
     if provenance is None or not isinstance(route, str):
         return None
-    return Place(route, provenance.hops[-1])
+    return Diversion(route, provenance.hops[-1])
 
 
 def restored(payload: bytes) -> bytes:
-    """The message as its route received it; call it for one that has a `Place`.
+    """The message as its route received it; call it for one that has a `Diversion`.
 
     Args:
         payload: as delivered from the queue to which it was diverted.
@@ -93,16 +93,16 @@ def restored(payload: bytes) -> bytes:
 
 def _sent_id(payload: bytes, where: section.Sections, found: Mapping[str, Any], *, is_first: bool) -> dict[str, Any]:
     """The MessageId that the sender gave the message, if it has another one now; empty if it has its own."""
-    told = found.get(names.MESSAGE_ID)
+    recorded = found.get(names.MESSAGE_ID)
     now = section.message_id_text(payload, section.message_id_at(payload, where.properties)) or b""
     first = b"".join(encoded(name) + encoded(str(found[name]).partition(";")[0]) for name in names.HOP_PROPERTIES)
     key = first + encoded(names.DIGEST) + encoded("")
     made = made_message_id(duplicate_key(key, 0, len(key)))
     # An operator who repaired a message may have recorded the made one as the sender's.
-    is_made = told == made or (told is None and now == made.encode())
+    is_made = recorded == made or (recorded is None and now == made.encode())
     if is_made and is_first:
         return {"message_id": None}
-    return {} if told is None else {"message_id": told}
+    return {} if recorded is None else {"message_id": recorded}
 
 
 def _id_text(rest: bytes) -> bytes:

@@ -26,8 +26,8 @@ from isthmus.entities.record.parse import HeadCache, split
 from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.message import name as names
 from isthmus.operations.copy_target import Kept, Sent, TargetGoneError, Verdict
-from isthmus.operations.look import Progress
 from isthmus.operations.message import entered_as
+from isthmus.operations.peek import Progress
 from isthmus.operations.redrive.diverted import restored
 from isthmus.operations.redrive.leg import Leg, Legs
 from isthmus.operations.redrive.set_aside import Choice, SetAside, whose
@@ -86,7 +86,7 @@ def redrive(
         reach: opens connections.
         federation: with absolute paths.
         each: the queue.
-        found: by `look`; its chosen messages are used up.
+        found: by `count_queue`; its chosen messages are used up.
         choice: by which they were chosen.
         progress: called with the number of messages processed since the last call.
         is_stopped: called repeatedly; once it returns true nothing more is sent, and sent messages leave the queue.
@@ -163,8 +163,8 @@ class _Pass:
             )
         except IsthmusError as error:
             completed = int(error.attributes.get("completed", 0))
-            told = f"; the target had acknowledged {self._acknowledged:,} copies by then" if self._acknowledged else ""
-            done.gone = f"{error}{told}"
+            note = f"; the target had acknowledged {self._acknowledged:,} copies by then" if self._acknowledged else ""
+            done.gone = f"{error}{note}"
         # Messages that were acknowledged after their lock was lost are still in the queue; sent again, they have the same duplicate key.
         done.dropped = min(done.dropped, completed)
         done.sent = completed - done.dropped
@@ -188,40 +188,40 @@ class _Pass:
         """Those of these messages that need no further sending to any target."""
         parties: dict[tuple[str | None, str], list[tuple[int, bytes]]] = {}
         refused: dict[int, str] = {}
-        for place, each in enumerate(part):
+        for index, each in enumerate(part):
             try:
                 cleaned = self._clean(each.payload)
             except (IsthmusError, ValueError) as error:
-                refused[place] = f"the message cannot be read: {error}"
+                refused[index] = f"the message cannot be read: {error}"
                 continue
             if cleaned.origin is not None and cleaned.origin not in self._legs:
-                refused[place] = "its provenance has changed since it was peeked"
+                refused[index] = "its provenance has changed since it was peeked"
                 continue
-            parties.setdefault((cleaned.origin, cleaned.route), []).append((place, cleaned.payload))
+            parties.setdefault((cleaned.origin, cleaned.route), []).append((index, cleaned.payload))
         unsent: set[int] = set()
         sent: set[int] = set()
         there: dict[int, str] = {}
         for (origin, route), party in parties.items():
             legs = [] if self._gone else self._opened(origin, renew)
             if not legs:
-                unsent.update(place for place, _ in party)
+                unsent.update(index for index, _ in party)
             for leg in legs:
                 if route not in ("", leg.route):
                     continue
-                for place, outcome in self._through(leg, party, renew):
+                for index, outcome in self._through(leg, party, renew):
                     if isinstance(outcome, Sent):
-                        sent.add(place)
+                        sent.add(index)
                     elif outcome is not None and leg.target.gone:
-                        unsent.add(place)
+                        unsent.add(index)
                     elif outcome is not None:
-                        (there if outcome.is_there else refused).setdefault(place, outcome.text)
+                        (there if outcome.is_there else refused).setdefault(index, outcome.text)
         # It has reached one target and is removed: no caller waits for it any more.
-        refused |= {place: text for place, text in there.items() if place not in sent}
+        refused |= {index: text for index, text in there.items() if index not in sent}
         for text in refused.values():
             self._refuse(text)
-        finished = [place for party in parties.values() for place, _ in party if place not in refused.keys() | unsent]
-        self._done.dropped += sum(place not in sent for place in finished)
-        return [part[place] for place in sorted(finished)]
+        finished = [index for party in parties.values() for index, _ in party if index not in refused.keys() | unsent]
+        self._done.dropped += sum(index not in sent for index in finished)
+        return [part[index] for index in sorted(finished)]
 
     def _opened(self, origin: str | None, renew: Callable[[], None]) -> list[Leg]:
         """The targets of messages of a namespace; empty if one is lost."""
@@ -238,13 +238,13 @@ class _Pass:
         found: list[tuple[int, Verdict | None]] = []
         ready: list[int] = []
         copies: list[bytes] = []
-        for place, payload in party:
+        for index, payload in party:
             made = _prepared(leg.steps, payload)
             if isinstance(made, bytes):
-                ready.append(place)
+                ready.append(index)
                 copies.append(made)
             else:
-                found.append((place, made))
+                found.append((index, made))
         verdicts = leg.target.send(copies, renew)
         self._gone = self._gone or leg.target.gone
         self._acknowledged += sum(isinstance(each, Sent) for each in verdicts)

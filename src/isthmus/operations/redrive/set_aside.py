@@ -23,13 +23,13 @@ from isthmus.amqp.codec import CodecError
 from isthmus.entities.queue.run import RunSet
 from isthmus.errors import EntityNotFoundError
 from isthmus.message import name as names
-from isthmus.operations.look import Progress, messages
 from isthmus.operations.message import STATES, sequence_of, state_of
-from isthmus.operations.redrive.diverted import place_of
+from isthmus.operations.peek import Progress, messages
+from isthmus.operations.redrive.diverted import diversion_of
 from isthmus.topology.redrive import DEAD_LETTER_SUFFIX, Redrive
 from isthmus.transport import Client
 
-__all__ = ["Choice", "SetAside", "Whose", "is_retried", "look", "whose"]
+__all__ = ["Choice", "SetAside", "Whose", "count_queue", "is_retried", "whose"]
 
 _NO_TTL = 0xFFFFFFFF
 _EXPIRED = "TTLExpiredException"
@@ -99,7 +99,7 @@ class SetAside:
     origins: set[str] = field(default_factory=set)
 
 
-def look(client: Client, each: Redrive, choice: Choice, *, progress: Progress = lambda _: None) -> SetAside:
+def count_queue(client: Client, each: Redrive, choice: Choice, *, progress: Progress = lambda _: None) -> SetAside:
     """Count what is in a queue, by peeking.
 
     Args:
@@ -160,16 +160,16 @@ class Whose(NamedTuple):
 def whose(payload: bytes, each: Redrive) -> Whose:
     """The route and the origin of a message in a queue of diverted messages."""
     try:
-        place = place_of(payload)
+        diversion = diversion_of(payload)
     except CodecError:
-        place = None
-    if place is None or place.route not in each.known:
+        diversion = None
+    if diversion is None or diversion.route not in each.known:
         return Whose(is_known=False, is_own=False)
     entered = each.route.source.alias, each.route.entered.lower()
-    is_own = place.route in {route.name for route in each.routes}
+    is_own = diversion.route in {route.name for route in each.routes}
     # A route of this name read another entity once: no present route makes the copy of such a message.
-    fits = (place.hop.alias, place.hop.entity.lower()) == entered
-    return Whose(fits or not is_own, is_own and fits, place.route, place.hop.namespace)
+    fits = (diversion.hop.alias, diversion.hop.entity.lower()) == entered
+    return Whose(fits or not is_own, is_own and fits, diversion.route, diversion.hop.namespace)
 
 
 def _reason_of(payload: bytes, name: str) -> str:

@@ -25,7 +25,7 @@ from isthmus.errors import (
     MessageNotFoundError,
     MessageTooLargeError,
 )
-from isthmus.operations.look import Census, Progress
+from isthmus.operations.peek import Census, Progress
 from isthmus.operations.removal.session_sweep import by_session, requires_sessions
 from isthmus.operations.removal.sweep import RENEWAL_SECONDS, sweep
 from isthmus.transport import Client, Management, Receiver

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 
 from isthmus.entities.queue.run import RunSet
 from isthmus.errors import IsthmusError, LockLostError, NotAllowedError
-from isthmus.operations.look import Census, messages
 from isthmus.operations.message import sequence_of, session_of, state_of
+from isthmus.operations.peek import Census, messages
 from isthmus.operations.removal.sweep import Take, Taken, sweep
 from isthmus.transport import Client, Receiver
 

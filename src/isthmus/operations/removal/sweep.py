@@ -2,7 +2,7 @@
 
 What it is: one pass over an entity under peek-lock: the selected messages are passed on, all others are kept locked, so that they
 are not delivered again, and are released at the end. In an entity with sessions it is a pass over one session, which is locked
-meanwhile. What it is not: the selection (`look`).
+meanwhile. What it is not: the selection (`peek`).
 
 Invariants:
     I1. Only messages named by sequence number are passed on, each once; later messages are left alone.
@@ -130,7 +130,7 @@ def _carry(
                 if sequence in wanted:
                     wanted.discard(sequence, sequence)
                     chosen.append(taken)
-                pass_.hold(taken)
+                pass_.keep(taken)
             pass_.learn(run.payloads)
             if chosen:
                 pass_.settle([each.delivery_id for each in take(chosen, pass_.renew)])
@@ -148,7 +148,7 @@ class _Pass:
         self._receiver = receiver
         self._management = Management(client, path)
         # Lock tokens by delivery, and the partition of each.
-        self._held: dict[int, tuple[bytes, int]] = {}
+        self._locked: dict[int, tuple[bytes, int]] = {}
         # Settled, and not answered yet.
         self._asked: set[int] = set()
         self._completed = 0
@@ -157,9 +157,9 @@ class _Pass:
         # Duration of the last renewal: some seconds for 100,000 locks.
         self._renewal_seconds = 0.0
 
-    def hold(self, taken: Taken) -> None:
+    def keep(self, taken: Taken) -> None:
         """Keep a message's lock."""
-        self._held[taken.delivery_id] = taken.tag, sequence_of(taken.payload) >> _PARTITION_BITS
+        self._locked[taken.delivery_id] = taken.tag, sequence_of(taken.payload) >> _PARTITION_BITS
 
     def learn(self, payloads: Sequence[bytes]) -> None:
         """Measure how long locks last, and how many messages fit into memory."""
@@ -172,16 +172,16 @@ class _Pass:
 
     def completed(self) -> int:
         """How many messages the namespace has confirmed as completed."""
-        self._hear()
+        self._record_answers()
         return self._completed
 
     def settle(self, ids: Sequence[int], state: Any = None) -> None:
         """Complete deliveries, or give them another outcome."""
         self._asked.update(ids)
         _dispose(self._receiver, ids, state)
-        self._hear()
+        self._record_answers()
 
-    def _hear(self) -> None:
+    def _record_answers(self) -> None:
         """Record the namespace's answers; a refused settlement had lost its lock."""
         outcomes = self._receiver.outcomes
         while outcomes:
@@ -190,7 +190,7 @@ class _Pass:
                 each = (first + number) & 0xFFFFFFFF
                 if each in self._asked:
                     self._asked.discard(each)
-                    self._held.pop(each, None)
+                    self._locked.pop(each, None)
                     self._completed += isinstance(state, Accepted)
 
     def _await(self) -> None:
@@ -202,7 +202,7 @@ class _Pass:
         """
 
         def is_answered() -> bool:
-            self._hear()
+            self._record_answers()
             return not self._asked or self._receiver.error is not None
 
         deadline = time.monotonic() + _ANSWER_SECONDS
@@ -229,7 +229,7 @@ class _Pass:
 
     def _renew_messages(self) -> None:
         by_partition: dict[int, list[bytes]] = {}
-        for each, (tag, partition) in self._held.items():
+        for each, (tag, partition) in self._locked.items():
             if each not in self._asked:
                 by_partition.setdefault(partition, []).append(tag)
         groups = [
@@ -239,7 +239,7 @@ class _Pass:
         ]
         lost = set(self._management.renew_groups(groups))
         if lost:  # they are delivered again, and are locked again
-            self._held = {each: held for each, held in self._held.items() if held[0] not in lost}
+            self._locked = {each: held for each, held in self._locked.items() if held[0] not in lost}
 
     def finish(self) -> int:
         """Release everything that is locked or still in flight; returns how many messages were completed.
@@ -254,8 +254,8 @@ class _Pass:
         self._client.wait_until(lambda: receiver.drained or receiver.error is not None, 30.0, "drain")
         for run in receiver.take():
             for number, tag in enumerate(run.tags):
-                self._held[(run.first_id + number) & 0xFFFFFFFF] = bytes(tag), 0
-        self.settle(sorted(self._held), Released())
+                self._locked[(run.first_id + number) & 0xFFFFFFFF] = bytes(tag), 0
+        self.settle(sorted(self._locked), Released())
         self._await()
         self._management.close()
         receiver.close()

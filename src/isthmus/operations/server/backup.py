@@ -26,12 +26,12 @@ from isthmus.errors import InvalidArgumentError, IsthmusError, StoreError
 from isthmus.operations.server.target import Target
 from isthmus.transport import Endpoint, SharedKeyCredential
 
-__all__ = ["back_up_anyhow"]
+__all__ = ["make_backup"]
 
 _TIMEOUT_SECONDS = 600.0
 
 
-def back_up_anyhow(data: Path, folder: Path) -> bool:
+def make_backup(data: Path, folder: Path) -> bool:
     """Make a back-up; returns whether a running process made it.
 
     Raises:

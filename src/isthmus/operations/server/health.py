@@ -39,11 +39,11 @@ def ask_health(data: Path, timeout_seconds: float = 4.0) -> Health:
         connection = http.client.HTTPSConnection(host, port, timeout=timeout_seconds, context=context)
     try:
         connection.request("GET", "/health")
-        told = json.loads(connection.getresponse().read(65536))
-        down = tuple(int(number) for number in told.get("partition_stores_down", ()))
-        zones_down = tuple(int(number) for number in told.get("zones_down", ()))
-        without_listener = int(told.get("hybrid_connections_without_listener", 0))
-        return Health(str(told["status"]), str(told.get("reason", "")), down, zones_down, without_listener)
+        answer = json.loads(connection.getresponse().read(65536))
+        down = tuple(int(number) for number in answer.get("partition_stores_down", ()))
+        zones_down = tuple(int(number) for number in answer.get("zones_down", ()))
+        without_listener = int(answer.get("hybrid_connections_without_listener", 0))
+        return Health(str(answer["status"]), str(answer.get("reason", "")), down, zones_down, without_listener)
     except (OSError, http.client.HTTPException) as error:
         return Health("absent", f"{host}:{port} does not answer: {error}")
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -28,7 +28,7 @@ __all__ = ["AliasProxy", "Lead"]
 
 _log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 HOLD_SECONDS = 30.0
 _CONNECT_SECONDS = 5.0
 _FLUSH_SECONDS = 10.0
@@ -54,26 +54,26 @@ class AliasProxy:
     """Listens at the alias.
 
     Args:
-        look: returns the present lead; called often.
+        read_lead: returns the present lead; called often.
 
     Attributes:
         port: of the listening socket, once started.
         connections: that are forwarded now.
     """
 
-    def __init__(self, look: Callable[[], Lead]) -> None:
-        self._look = look
+    def __init__(self, read_lead: Callable[[], Lead]) -> None:
+        self._read_lead = read_lead
         self._lead = Lead(0, "", "", 0)
         self._changed = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._ways: set[_Way] = set()
+        self._clients: set[_ClientSide] = set()
         self.port = 0
 
     @property
     def connections(self) -> int:
         """How many connections are forwarded."""
-        return len(self._ways)
+        return len(self._clients)
 
     async def start(self, host: str, port: int) -> None:
         """Listen.
@@ -82,9 +82,9 @@ class AliasProxy:
             OSError: the address cannot be bound.
             IsthmusError: the lead cannot be read.
         """
-        self._lead = self._look()
+        self._lead = self._read_lead()
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: _Way(self), host, port, backlog=512, reuse_address=True
+            lambda: _ClientSide(self), host, port, backlog=512, reuse_address=True
         )
         self.port = self._server.sockets[0].getsockname()[1]
         self._task = asyncio.create_task(self._watch())
@@ -96,8 +96,8 @@ class AliasProxy:
             await self._task
         if self._server is not None:
             self._server.close()
-        for way in list(self._ways):
-            way.cut()
+        for client in list(self._clients):
+            client.cut()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -105,76 +105,76 @@ class AliasProxy:
         await asyncio.sleep(0)  # the sockets of cut connections close in the loop's next iteration
 
     async def _watch(self) -> None:
-        told = ""
+        reported = ""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             try:
-                lead = self._look()
-                told = ""
+                lead = self._read_lead()
+                reported = ""
             except IsthmusError as error:
-                if str(error) != told:
-                    told = str(error)
+                if str(error) != reported:
+                    reported = str(error)
                     _log.error("the alias is unchanged: %s", error)
                 continue
             except Exception as error:  # noqa: BLE001 - an alias without this loop would never switch
-                if str(error) != told:
-                    told = str(error)
+                if str(error) != reported:
+                    reported = str(error)
                     _log.exception("the alias is unchanged")
                 continue
             if lead.address != self._lead.address:
-                self._turn(lead)
+                self._switch(lead)
 
-    def _turn(self, lead: Lead) -> None:
+    def _switch(self, lead: Lead) -> None:
         self._lead = lead
-        for way in list(self._ways):
-            if way.lead.address != lead.address:
-                way.cut()
+        for client in list(self._clients):
+            if client.lead.address != lead.address:
+                client.cut()
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
         _log.info("the alias forwards to %s (epoch %d)", lead.alias or "no member: connections wait", lead.epoch)
 
     # ---- one connection
 
-    def accept(self, way: _Way) -> None:
+    def accept(self, client: _ClientSide) -> None:
         """Forward a new connection."""
-        if len(self._ways) + len(self._tasks) >= _CONNECTIONS:
-            way.cut()
+        if len(self._clients) + len(self._tasks) >= _CONNECTIONS:
+            client.cut()
             return
-        task = asyncio.create_task(self._connect(way))
+        task = asyncio.create_task(self._connect(client))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def forget(self, way: _Way) -> None:
+    def discard(self, client: _ClientSide) -> None:
         """A connection has ended."""
-        self._ways.discard(way)
+        self._clients.discard(client)
 
-    async def _connect(self, way: _Way) -> None:
+    async def _connect(self, client: _ClientSide) -> None:
         try:
-            await self._lead_on(way)
+            await self._forward(client)
         finally:
-            if way not in self._ways:
-                way.cut()
+            if client not in self._clients:
+                client.cut()
 
-    async def _lead_on(self, way: _Way) -> None:
+    async def _forward(self, client: _ClientSide) -> None:
         """Connect to the active member, once there is one; the connection is among the forwarded ones then."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + HOLD_SECONDS
-        while not way.is_closed:
+        while not client.is_closed:
             lead, changed = self._lead, self._changed
             if lead.host:
-                way.lead = lead
+                client.lead = lead
                 try:
                     async with asyncio.timeout(_CONNECT_SECONDS):
-                        await loop.create_connection(lambda: _Far(way), lead.host, lead.port)
+                        await loop.create_connection(lambda: _MemberSide(client), lead.host, lead.port)
                 except (OSError, UnicodeError) as error:  # the latter for an impossible host name
                     _log.debug("%s cannot be reached: %s", lead.alias, error)
                     if lead.address == self._lead.address:
                         break  # the client retries itself
                     continue
-                if lead.address != self._lead.address or way.is_closed:
+                if lead.address != self._lead.address or client.is_closed:
                     break  # I1: it switched while the connection was opened
-                self._ways.add(way)
-                way.open()
+                self._clients.add(client)
+                client.open()
                 return
             try:
                 async with asyncio.timeout_at(deadline):
@@ -183,7 +183,7 @@ class AliasProxy:
                 break
 
 
-class _Way(asyncio.Protocol):
+class _ClientSide(asyncio.Protocol):
     """The client's side of a forwarded connection."""
 
     def __init__(self, proxy: AliasProxy) -> None:
@@ -223,7 +223,7 @@ class _Way(asyncio.Protocol):
     def end(self) -> None:
         """One side has ended: its data is still sent, then the other ends, too."""
         self.is_closed = True
-        self._proxy.forget(self)
+        self._proxy.discard(self)
         for transport in (self.near, self.far):
             if transport is not None and not transport.is_closing():
                 transport.close()
@@ -233,39 +233,39 @@ class _Way(asyncio.Protocol):
     def cut(self) -> None:
         """End both sides immediately; nothing more is sent."""
         self.is_closed = True
-        self._proxy.forget(self)
+        self._proxy.discard(self)
         for transport in (self.near, self.far):
             if transport is not None:
                 transport.abort()
 
 
-class _Far(asyncio.Protocol):
+class _MemberSide(asyncio.Protocol):
     """The member's side."""
 
-    def __init__(self, way: _Way) -> None:
-        self._way = way
+    def __init__(self, client: _ClientSide) -> None:
+        self._client = client
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         _prepare(transport)
-        self._way.far = transport
-        if self._way.is_closed:
+        self._client.far = transport
+        if self._client.is_closed:
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        if self._way.near is not None:
-            self._way.near.write(data)
+        if self._client.near is not None:
+            self._client.near.write(data)
 
     def pause_writing(self) -> None:
-        if self._way.near is not None:
-            self._way.near.pause_reading()
+        if self._client.near is not None:
+            self._client.near.pause_reading()
 
     def resume_writing(self) -> None:
-        if self._way.near is not None:
-            self._way.near.resume_reading()
+        if self._client.near is not None:
+            self._client.near.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._way.end()
+        self._client.end()
 
 
 def _prepare(transport: asyncio.Transport) -> None:

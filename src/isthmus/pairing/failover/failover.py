@@ -190,7 +190,7 @@ class Failover:
         if time.monotonic() - self._looked_at >= _MARKER_SECONDS and self._taken_over(state) is not state:
             raise _OvertakenError
 
-    def _say(self, state: PairState, alias: str) -> None:
+    def _write_marker(self, state: PairState, alias: str) -> None:
         """Write a state's marker at a member, unless its marker is of a later fail-over (I8).
 
         Raises:
@@ -226,11 +226,11 @@ class Failover:
                 return state.advanced(now)
             case Phase.OPENING:
                 # Before a status is changed, as in `_stop`: another process would close the new member again.
-                self._say(state, state.standby)
+                self._write_marker(state, state.standby)
                 self.open(state, state.standby)
                 switched = state.switched(time.time())
                 # Before the alias forwards to it: a process elsewhere must see the new epoch at the new member.
-                self._say(switched, switched.active)
+                self._write_marker(switched, switched.active)
                 self.open(state, state.standby)  # again: a process may have changed it before it saw the marker
                 return replace(switched, is_told=True, spared=self.exclude)
             case Phase.REOPENING:
@@ -238,13 +238,13 @@ class Failover:
                 reopened = state.reopened(now)
                 # Other processes may learn of the epoch only from it; if the other member is unreachable, the next round writes its marker.
                 try:
-                    self._say(reopened, state.active)
+                    self._write_marker(reopened, state.active)
                 except PairBrokenError:
                     return reopened  # the next round reports it, and changes neither member
                 with contextlib.suppress(IsthmusError):
                     if state.fence_of(state.standby) is Fence.CLOSED:  # moved messages found it open in part
                         self.fence(state, state.standby)
-                    self._say(reopened, state.standby)
+                    self._write_marker(reopened, state.standby)
                 return reopened
             case _:
                 return state
@@ -257,23 +257,23 @@ class Failover:
         Raises:
             AdministrationError: no answer, or a refusal.
         """
-        return statuses_of(self._held(alias).values())
+        return statuses_of(self._existing(alias).values())
 
-    def _held(self, alias: str) -> dict[Key, Description]:
+    def _existing(self, alias: str) -> dict[Key, Description]:
         return kept(self.members[alias].descriptions(), self.exclude)
 
     def _stop(self, state: PairState) -> None:
         """Stop senders of the old member, outermost entities first, each layer once the one before has forwarded its messages."""
         # Before any status is changed: a process elsewhere would copy this change to the other member.
         for alias in self.members:
-            self._say(state, alias)
-        member, held = self.members[state.active], self._held(state.active)
-        for layer in stop_layers(held):
+            self._write_marker(state, alias)
+        member, existing = self.members[state.active], self._existing(state.active)
+        for layer in stop_layers(existing):
             member.map(lambda wanted: member.set_status(*wanted), to_stop(layer))
-            self._await_forwarded(state, [each for each in held.values() if feeds(each, layer)])
+            self._await_forwarded(state, [each for each in existing.values() if feeds(each, layer)])
         # Again: a process elsewhere may have read the former marker, and replaced it since.
         for alias in self.members:
-            self._say(state, alias)
+            self._write_marker(state, alias)
 
     def _await_forwarded(self, state: PairState, feeders: list[Description]) -> None:
         """Wait until no message waits in entities that forward, except those scheduled for later, which are moved.
@@ -298,25 +298,25 @@ class Failover:
     def _consume(self, state: PairState) -> None:
         """Wait until receivers have emptied what they can: not messages scheduled for later, or in entities that an operator has suspended."""
         deadline = time.monotonic() + state.consume_ms / 1000
-        given = [each for each in self._held(state.active).values() if each.status not in GIVES_NONE]
+        given = [each for each in self._existing(state.active).values() if each.status not in GIVES_NONE]
         member = self.members[state.active]
         while any(map(deliverable, member.counts(given).values())) and time.monotonic() < deadline:
             self._check(state)
             time.sleep(_LOOK_SECONDS)
 
-    def _waiting(self, state: PairState, held: Mapping[Key, Description]) -> dict[str, Counts]:
-        counts = self.members[state.active].counts(held.values())
+    def _waiting(self, state: PairState, existing: Mapping[Key, Description]) -> dict[str, Counts]:
+        counts = self.members[state.active].counts(existing.values())
         return {path: each for path, each in counts.items() if each.waiting}
 
     def _move(self, state: PairState) -> None:
         """Move the remaining messages of queues; messages that cannot be moved end the fail-over, or are left behind."""
-        held = self._held(state.active)
-        by_path = {each.path: each for each in held.values()}
-        waiting = self._waiting(state, held)
+        existing = self._existing(state.active)
+        by_path = {each.path: each for each in existing.values()}
+        waiting = self._waiting(state, existing)
         longest_ms = max((int(by_path[path].settings.get("lock_duration") or 0) for path in waiting), default=0)
         deadline = time.monotonic() + longest_ms / 1000 + _DUE_SECONDS
-        why = next((f"{path}: {_DROPS}" for path in waiting if detects(by_path[path], held)), "")
-        movable = {path for path in waiting if is_movable(by_path[path], held)}
+        why = next((f"{path}: {_DROPS}" for path in waiting if detects(by_path[path], existing)), "")
+        movable = {path for path in waiting if is_movable(by_path[path], existing)}
         if movable and (state.leaves or movable == set(waiting)):
             self._make_movable(state, movable)
             is_refused = False
@@ -331,8 +331,8 @@ class Failover:
                     # A pass may take longer than the locks; messages due soon after it are moved by another one.
                     deadline = max(deadline, time.monotonic() + _DUE_SECONDS)
                 # Messages that a receiver had when it was cut off are available again when their locks have expired.
-                waiting = self._waiting(state, held)
-                movable = {path for path in waiting if is_movable(by_path[path], held)}
+                waiting = self._waiting(state, existing)
+                movable = {path for path in waiting if is_movable(by_path[path], existing)}
                 if time.monotonic() >= deadline:
                     break
                 if movable:
@@ -340,7 +340,7 @@ class Failover:
         self.left = {path: counts.waiting for path, counts in waiting.items()}
         if self.left and not state.leaves:
             raise NotEmptyError(state.pair, state.active, self.left, why, self.moved, state.standby)
-        self._move_dead(state, held)
+        self._move_dead(state, existing)
 
     def _moved(self, state: PairState, entity: Description, *, are_dead: bool = False) -> Moved:
         """One pass of the mover over an entity, counted (I7); a permanent error is a refusal."""
@@ -359,26 +359,26 @@ class Failover:
             raise error
         return done
 
-    def _move_dead(self, state: PairState, held: Mapping[Key, Description]) -> None:
+    def _move_dead(self, state: PairState, existing: Mapping[Key, Description]) -> None:
         """Move dead letters (I6); count those that stay."""
         old = self.members[state.active]
-        by_path = {each.path: each for each in held.values()}
-        paths = [path for path, counts in old.counts(held.values()).items() if counts.dead]
+        by_path = {each.path: each for each in existing.values()}
+        paths = [path for path, counts in old.counts(existing.values()).items() if counts.dead]
         if queues := [path for path in paths if by_path[path].kind == "queue"]:
             self._make_movable(state, queues)
         for path in paths:
             done = self._moved(state, by_path[path], are_dead=True)
             if done.first_refusal:
                 _log.warning("pair %s: dead letters of %s stay: %s", state.pair, path, done.first_refusal)
-        counts = old.counts(held.values())
+        counts = old.counts(existing.values())
         self.left_dead = {path: each.dead for path, each in counts.items() if each.dead}
         self.left_deferred = {path: each.other for path, each in counts.items() if each.other}
 
     def _make_movable(self, state: PairState, paths: Collection[str]) -> None:
         """Let the old member's entities give messages and the new one's take them, where an operator or a fence has closed them."""
         old, new = self.members[state.active], self.members[state.standby]
-        old.map(lambda wanted: old.set_status(*wanted), to_give(self._held(state.active), paths))
-        new.map(lambda wanted: new.set_status(*wanted), to_take(self._held(state.standby), paths))
+        old.map(lambda wanted: old.set_status(*wanted), to_give(self._existing(state.active), paths))
+        new.map(lambda wanted: new.set_status(*wanted), to_take(self._existing(state.standby), paths))
 
     def fence(self, state: PairState, alias: str) -> None:
         """Close every entity of a member to applications.
@@ -386,7 +386,7 @@ class Failover:
         Raises:
             IsthmusError: the member is unreachable or refuses.
         """
-        self._set(alias, to_close(self._held(alias)))
+        self._set(alias, to_close(self._existing(alias)))
 
     def open(self, state: PairState, alias: str) -> None:
         """Give the entities of a member the status that they had for applications."""

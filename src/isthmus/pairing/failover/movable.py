@@ -13,12 +13,12 @@ from isthmus.topology.pair.description import Description, Key
 __all__ = ["detects", "is_movable"]
 
 
-def is_movable(entity: Description, held: Mapping[Key, Description]) -> bool:
+def is_movable(entity: Description, existing: Mapping[Key, Description]) -> bool:
     """Whether a copy of one of its messages, sent to the entity of the same name, arrives in the same entity."""
-    return entity.kind in {"queue", "topic"} and not detects(entity, held)
+    return entity.kind in {"queue", "topic"} and not detects(entity, existing)
 
 
-def detects(entity: Description, held: Mapping[Key, Description]) -> bool:
+def detects(entity: Description, existing: Mapping[Key, Description]) -> bool:
     """Whether a queue or topic, or an entity that it forwards to, detects duplicates.
 
     It would accept a message whose MessageId it has seen within its window and drop it: one that was there before an earlier
@@ -30,7 +30,7 @@ def detects(entity: Description, held: Mapping[Key, Description]) -> bool:
         if key in seen:
             continue
         seen.add(key)
-        for each in held.values():
+        for each in existing.values():
             if each.key[:1] != key or each.kind == "rule":
                 continue
             if each.settings.get("requires_duplicate_detection"):

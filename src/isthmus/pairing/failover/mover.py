@@ -30,8 +30,8 @@ from isthmus.message import DUPLICATE_KEYS
 from isthmus.message import name as names
 from isthmus.message.duplicate_key import moved_from
 from isthmus.operations.deliver import deliver
-from isthmus.operations.look import Census, messages
 from isthmus.operations.message import sent_again, sequence_of, session_of, state_of
+from isthmus.operations.peek import Census, messages
 from isthmus.operations.removal.purge import remove
 from isthmus.operations.removal.sweep import Taken, sweep
 from isthmus.pairing.failover.moved import Moved
@@ -169,12 +169,12 @@ class _Pass:
             part = [each for each in ordered[start : start + _SCHEDULED_AT_ONCE] if _due_ms(each) >= now_ms + soon_ms]
             if not part:
                 continue
-            gone = RunSet()
+            moved = RunSet()
             for payload, is_accepted in zip(part, self._send(part), strict=True):
                 if is_accepted:
-                    gone.add(sequence_of(payload), sequence_of(payload))
+                    moved.add(sequence_of(payload), sequence_of(payload))
             try:
-                self.count += remove(self._source, self._path, Census(RunSet(), RunSet(), gone)).removed
+                self.count += remove(self._source, self._path, Census(RunSet(), RunSet(), moved)).removed
             except IsthmusError as error:
                 self.count += int(error.attributes.get("completed", 0))
                 raise
@@ -231,5 +231,5 @@ def _due_ms(payload: bytes) -> int:
 
 def _time_ms(payload: bytes, name: str) -> int:
     """The time of an annotation, 0 if there is none; others may be unreadable."""
-    told = section.map_value(payload, section.locate(payload).message_annotations, name)
-    return told if isinstance(told, int) else 0
+    value = section.map_value(payload, section.locate(payload).message_annotations, name)
+    return value if isinstance(value, int) else 0

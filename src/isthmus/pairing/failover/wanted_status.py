@@ -26,28 +26,30 @@ def to_stop(layer: Iterable[Description]) -> list[tuple[Description, str]]:
     return [(each, _STOPPED.get(each.status, "Disabled")) for each in layer if each.status not in TAKES_NONE]
 
 
-def to_give(held: Mapping[Key, Description], paths: Collection[str]) -> list[tuple[Description, str]]:
+def to_give(existing: Mapping[Key, Description], paths: Collection[str]) -> list[tuple[Description, str]]:
     """Statuses with which the messages at these paths of the old member can be moved. A forwarding entity gives none, and would forward again."""
     return [
         (each, "SendDisabled")
-        for each in held.values()
+        for each in existing.values()
         if each.path in paths and each.status in GIVES_NONE and not each.settings.get("forward_to")
     ]
 
 
-def to_take(held: Mapping[Key, Description], paths: Collection[str]) -> list[tuple[Description, str]]:
+def to_take(existing: Mapping[Key, Description], paths: Collection[str]) -> list[tuple[Description, str]]:
     """Statuses with which messages moved to these paths of the new member are accepted; its receivers get none yet."""
     folded = {path.lower() for path in paths}
     return [
         (each, "ReceiveDisabled" if each.kind == "queue" else "Active")
-        for each in held.values()
+        for each in existing.values()
         if each.path.lower() in folded and each.status in TAKES_NONE
     ]
 
 
-def to_close(held: Mapping[Key, Description]) -> list[tuple[Description, str]]:
+def to_close(existing: Mapping[Key, Description]) -> list[tuple[Description, str]]:
     """Statuses with which every entity is closed to applications."""
-    return [(each, CLOSED[each.kind]) for each in held.values() if each.status != CLOSED.get(each.kind, each.status)]
+    return [
+        (each, CLOSED[each.kind]) for each in existing.values() if each.status != CLOSED.get(each.kind, each.status)
+    ]
 
 
 def to_open(

@@ -30,7 +30,7 @@ from isthmus.errors import IsthmusError
 from isthmus.pairing.broken import is_broken
 from isthmus.pairing.failover.fence import close
 from isthmus.pairing.keeper.round import Comparison, Consent, Round
-from isthmus.pairing.keeper.stopped import give_back, to_be_stopped, with_former_status
+from isthmus.pairing.keeper.stopped import restore, to_be_stopped, with_former_status
 from isthmus.pairing.pair_error import PairBrokenError, SameNamespaceError, StillHeldError
 from isthmus.pairing.state.marker import follow, insist, is_behind, is_overtaken
 from isthmus.pairing.state.state import Fence, PairState, key_of
@@ -81,16 +81,18 @@ class Keeper:
         """
         if state.is_insisting:
             state = self._insist(state)
-        if state.is_insisting or state.is_under_way:
+        if state.is_insisting or state.is_in_progress:
             return state
-        told = dict[str, Mapping[str, Any]]()
+        by_alias = dict[str, Mapping[str, Any]]()
         for alias, member in self._members.items():
             with contextlib.suppress(IsthmusError):
-                told[alias] = member.read_marker(state.pair)
-        markers = list(told.values())
+                by_alias[alias] = member.read_marker(state.pair)
+        markers = list(by_alias.values())
         if state.is_told and len(markers) == len(self._members) and not any(markers):
             raise PairBrokenError(state.pair)
-        followed = self._of_another(state) if told.get(state.standby) == {} and told.get(state.active) else state
+        followed = (
+            self._of_another(state) if by_alias.get(state.standby) == {} and by_alias.get(state.active) else state
+        )
         for marker in markers:
             if not marker.get("under_way"):
                 followed = follow(followed, marker, time.time())
@@ -119,7 +121,7 @@ class Keeper:
         for member in self._members.values():
             with contextlib.suppress(IsthmusError):
                 markers.append(member.read_marker(state.pair))
-        if state.is_under_way or state.is_insisting:
+        if state.is_in_progress or state.is_insisting:
             return ""
         if state.is_told and len(markers) == len(self._members) and not any(markers):
             return str(PairBrokenError(state.pair))
@@ -149,7 +151,7 @@ class Keeper:
         Raises:
             SupersededError: one has; the former active member is fenced.
         """
-        for member in self._members.values() if state.is_insisting and state.is_under_way else ():
+        for member in self._members.values() if state.is_insisting and state.is_in_progress else ():
             marker: Mapping[str, Any] = {}
             with contextlib.suppress(IsthmusError):
                 marker = member.read_marker(state.pair)
@@ -166,7 +168,7 @@ class Keeper:
         """
         unanswered: IsthmusError | None = None
         try:
-            self._tell(state, state.active)  # before the other one is queried, which may be lost: others have to follow
+            self._write_marker(state, state.active)  # first: a lost member must not delay it
         except IsthmusError as error:
             # A member with a marker may be unreachable for a time: the other one, which applications may reach, is fenced all the same.
             if isinstance(error, SupersededError | PairBrokenError) or not state.is_told:
@@ -189,10 +191,10 @@ class Keeper:
             self._save(state)
         if unanswered is not None:
             raise unanswered
-        self._tell(state, state.standby)
+        self._write_marker(state, state.standby)
         return state
 
-    def _tell(self, state: PairState, alias: str) -> None:
+    def _write_marker(self, state: PairState, alias: str) -> None:
         later: list[IsthmusError] = []
 
         def is_later(marker: Mapping[str, Any]) -> bool:
@@ -273,7 +275,7 @@ class Keeper:
             self._save(state)
         member = self._members[state.standby]
         stopped = to_be_stopped(state, drift)
-        state = self.give_back(state, stopped)
+        state = self.restore(state, stopped)
         stopped = {**state.stopped_at(state.standby), **stopped}  # with the statuses that could not be restored
         if stopped != state.stopped_at(state.standby):
             state = state.with_stopped(state.standby, stopped)
@@ -291,9 +293,9 @@ class Keeper:
                     for step in group
                     if not any(step.entity.key[: len(key)] == key for key in stays)
                 )
-                goes = [each for each in possible if each.action == "delete" and each.entity.key not in replaced]
-                held = self._still_held(state, goes, found)
-                possible = tuple(each for each in possible if each.entity.key not in held)
+                deletions = [each for each in possible if each.action == "delete" and each.entity.key not in replaced]
+                kept = self._still_existing(state, deletions, found)
+                possible = tuple(each for each in possible if each.entity.key not in kept)
                 self._make(member, possible, found, on_step, with_messages=consent is not None and consent.messages)
             if found.done and state.is_told and is_broken(self._members, state.pair):
                 raise PairBrokenError(state.pair)
@@ -302,10 +304,10 @@ class Keeper:
             raise
         created = {step.entity.path for step in found.done if step.action == "create"}
         # Of the entities that an earlier process intended, the existing ones were made by it.
-        stands = {path for path in (*state.intended, *state.made_here) if key_of(path) in compared.standing}
-        gone = {step.entity.path for step in found.done if step.action == "delete"}
-        settled = gone | {step.entity.path for step, error in found.failed if isinstance(error, HoldsMessagesError)}
-        after = state.having_made((stands - gone) | created)
+        present = {path for path in (*state.intended, *state.made_here) if key_of(path) in compared.existing}
+        deleted = {step.entity.path for step in found.done if step.action == "delete"}
+        settled = deleted | {step.entity.path for step, error in found.failed if isinstance(error, HoldsMessagesError)}
+        after = state.having_made((present - deleted) | created)
         after = after.with_stopped(
             state.standby, {path: status for path, status in stopped.items() if path not in settled}
         )
@@ -327,27 +329,27 @@ class Keeper:
         wanted = [(entity, statuses.get(entity.path.lower(), "Active")) for entity in closed_now]
         set_statuses(self._members[state.standby], wanted)
 
-    def _still_held(self, state: PairState, deletions: Sequence[Step], found: Round) -> set[Key]:
+    def _still_existing(self, state: PairState, deletions: Sequence[Step], found: Round) -> set[Key]:
         """Keys of entities that the active member has after all (I5); their deletions have failed."""
         active = self._members[state.active]
-        held = active.map(lambda step: active.holds(step.entity), deletions)
-        kept_back = [step for step, is_held in zip(deletions, held, strict=True) if is_held]
+        existing = active.map(lambda step: active.holds(step.entity), deletions)
+        kept_back = [step for step, exists in zip(deletions, existing, strict=True) if exists]
         found.failed += [(step, StillHeldError(f"{active.alias}/{step.entity.path}")) for step in kept_back]
         return {step.entity.key for step in kept_back}
 
-    def give_back(self, state: PairState, but: Collection[str] = ()) -> PairState:
-        """Restore the former status of entities that earlier rounds stopped to delete, and that are not deleted any more (`stopped.give_back`).
+    def restore(self, state: PairState, exempt: Collection[str] = ()) -> PairState:
+        """Restore the former status of entities that earlier rounds stopped to delete, and that are not deleted any more (`stopped.restore`).
 
         Args:
             state: that of the pair.
-            but: paths at the standby member that are deleted now.
+            exempt: paths at the standby member that are deleted now.
 
         Raises:
             AdministrationError: a member does not answer.
             StateFileError: the disk refuses.
         """
         for alias in tuple(state.stopped):
-            after = give_back(self._members[alias], state, but if alias == state.standby else ())
+            after = restore(self._members[alias], state, exempt if alias == state.standby else ())
             if after != state:
                 state = after
                 self._save(state)

@@ -65,9 +65,9 @@ class Comparison(NamedTuple):
     Attributes:
         drift: between the members.
         statuses: of the active member's entities that are not Active.
-        standing: keys of the standby member's entities.
+        existing: keys of the standby member's entities.
     """
 
     drift: Drift
     statuses: Mapping[str, str]
-    standing: frozenset[Key]
+    existing: frozenset[Key]

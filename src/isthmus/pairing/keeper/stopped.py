@@ -20,7 +20,7 @@ from isthmus.pairing.status import set_statuses
 from isthmus.topology.pair.description import TAKES_NONE, Description
 from isthmus.topology.pair.difference import Drift, Step
 
-__all__ = ["give_back", "to_be_stopped", "with_former_status"]
+__all__ = ["restore", "to_be_stopped", "with_former_status"]
 
 _STOPPED = "SendDisabled"
 
@@ -56,22 +56,22 @@ def with_former_status(step: Step, stopped: Mapping[str, str]) -> Step:
     return replace(step, before=step.before.with_settings(status=stopped[step.before.path]))
 
 
-def give_back(member: _Member, state: PairState, but: Collection[str] = ()) -> PairState:
+def restore(member: _Member, state: PairState, exempt: Collection[str] = ()) -> PairState:
     """Restore the former status of a member's stopped entities; returns the state then, which its caller saves.
 
     Args:
         member: the member.
         state: that of the pair.
-        but: paths of those that stay stopped.
+        exempt: paths of those that stay stopped.
 
     Raises:
         AdministrationError: it does not answer.
     """
     earlier = state.stopped_at(member.alias)
-    left = {path: status for path, status in earlier.items() if path not in but}
+    left = {path: status for path, status in earlier.items() if path not in exempt}
     if not left or state.fence_of(member.alias) is not Fence.OPEN:
         return state
     still = [each for each in member.descriptions() if each.path in left and each.status == _STOPPED]
     refused = set_statuses(member, [(each, left[each.path]) for each in still])  # the next round retries it
-    stay = {path: status for path, status in earlier.items() if path in but or path in refused}
+    stay = {path: status for path, status in earlier.items() if path in exempt or path in refused}
     return state.with_stopped(member.alias, stay)

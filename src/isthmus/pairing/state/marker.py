@@ -53,7 +53,7 @@ def take_over(state: PairState, marker: Mapping[str, Any], now: float) -> PairSt
     It continues to that one's active member: the other member is opened, or this one again. If one of the same epoch has changed
     nothing, this one becomes a later one.
     """
-    if not state.is_under_way or marker.get("under_way"):
+    if not state.is_in_progress or marker.get("under_way"):
         return state
     if _epoch_of(state, marker) == state.epoch and marker["active"] == state.active and state.is_before_opening:
         # Another one of this epoch has ended at the member where this one begins.

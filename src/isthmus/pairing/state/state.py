@@ -141,7 +141,7 @@ class PairState:
         return (self.seen, self.seen_at) if self.seen_of == alias else ({}, 0.0)
 
     @property
-    def is_under_way(self) -> bool:
+    def is_in_progress(self) -> bool:
         """Whether a fail-over is in progress."""
         return self.phase is not Phase.STEADY
 
@@ -207,13 +207,13 @@ class PairState:
         Raises:
             InvalidArgumentError: a fail-over from that member is in progress.
         """
-        if to and to == self.target and (self.is_forced or not self.is_under_way):
+        if to and to == self.target and (self.is_forced or not self.is_in_progress):
             return self
         begun = replace(
             self,
             epoch=self.epoch + 1,
             is_forced=True,
-            is_beside=self.is_under_way and (self.is_beside or not self.is_forced),
+            is_beside=self.is_in_progress and (self.is_beside or not self.is_forced),
             is_told=False,
             phase=Phase.OPENING,
             changed_at=now,
@@ -294,16 +294,16 @@ class PairState:
     @property
     def marker(self) -> dict[str, Any]:
         """The marker for the namespaces."""
-        told: dict[str, Any] = {
+        markers: dict[str, Any] = {
             "pair": self.pair,
             "epoch": self.epoch,
             "active": self.active,
             "standby": self.standby,
             "fenced": self.fence_of(self.standby) is not Fence.OPEN,
         }
-        if self.is_under_way:
-            told |= {"under_way": True, "forced": True} if self.is_forced else {"under_way": True}
-        return told
+        if self.is_in_progress:
+            markers |= {"under_way": True, "forced": True} if self.is_forced else {"under_way": True}
+        return markers
 
     # ---- entities that pairing made
 

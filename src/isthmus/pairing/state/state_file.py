@@ -208,7 +208,7 @@ class StateFile:
             return Stamp(0, 0, 0)
         return Stamp(found.st_ino, found.st_mtime_ns, found.st_size)
 
-    def held(self, wait_seconds: float = 0.0) -> contextlib.AbstractContextManager[None]:
+    def locked(self, wait_seconds: float = 0.0) -> contextlib.AbstractContextManager[None]:
         """Within, no other process works at the members. A killed process releases the lock.
 
         Raises:

@@ -243,14 +243,14 @@ class Claim:
         receiver = Receiver(client, self._path).wait_attached(10.0)
         receiver.grant(_CREDIT)
         taken = self._receive(client, receiver, lambda: receiver.received > 0)
-        standing = [(identify(message).sequence, message) for message in management.peek(0, _PEEK_COUNT)]
-        lowest = min((sequence for sequence, _ in standing), default=-1)
+        found = [(identify(message).sequence, message) for message in management.peek(0, _PEEK_COUNT)]
+        lowest = min((sequence for sequence, _ in found), default=-1)
         claim = next((each for each in taken if each[2] == lowest), None)
         for each in taken:
             if each is not claim:
                 receiver.dispose(each[0], each[0], Accepted() if claim else Released())
         if claim is None:
-            self._refused(standing)
+            self._refused(found)
             self._give_back(client, receiver)
             receiver.close()
         else:
@@ -274,8 +274,8 @@ class Claim:
         for run in receiver.take():
             receiver.dispose(run.first_id, run.first_id + len(run.tags) - 1, Released())
 
-    def _refused(self, standing: Sequence[tuple[int, bytes]]) -> None:
-        named = [holder for _, message in standing if (holder := Holder.parse(_body(message)))]
+    def _refused(self, found: Sequence[tuple[int, bytes]]) -> None:
+        named = [holder for _, message in found if (holder := Holder.parse(_body(message)))]
         self.holder = named[-1] if named else None
         self._view = ClaimView(ClaimState.ELSEWHERE, str(self.holder) if self.holder else "another run")
 
@@ -347,7 +347,7 @@ class ClaimKeeper:
         """Whether every claim is known to be held, held by another run, or unreachable."""
         return all(claim.view().state is not ClaimState.PENDING for claim in self._claims.values())
 
-    def elsewhere(self) -> dict[tuple[str, str], Holder | None]:
+    def held_by_others(self) -> dict[tuple[str, str], Holder | None]:
         """The claims that other runs hold, by (task, alias), with the holder where it is known."""
         return {key: claim.holder for key, claim in self._claims.items() if claim.view().state is ClaimState.ELSEWHERE}
 

@@ -19,7 +19,7 @@ from typing import TextIO
 from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.topology.file.name import state_folder
 
-__all__ = ["FolderInUseError", "former_folders", "held_folder", "usable_folder"]
+__all__ = ["FolderInUseError", "former_folders", "locked_folder", "usable_folder"]
 
 FILE = "run.lock"
 # The files of a state folder that matter to the next run.
@@ -66,12 +66,12 @@ def former_folders(folder: Path, file: str) -> list[Path]:
     if folder.absolute() != own:
         return []
     stems = {each.stem for each in own.parent.parent.iterdir() if each.is_file()}
-    held = (each.parent for each in own.parent.glob(f"*/{FILE}") if each.parent.name not in stems)
-    return sorted(each for each in held if any((each / name).exists() for name in _KEPT))
+    others = (each.parent for each in own.parent.glob(f"*/{FILE}") if each.parent.name not in stems)
+    return sorted(each for each in others if any((each / name).exists() for name in _KEPT))
 
 
 @contextlib.contextmanager
-def held_folder(folder: Path) -> Iterator[None]:
+def locked_folder(folder: Path) -> Iterator[None]:
     """Locks the folder against other runs.
 
     Args:

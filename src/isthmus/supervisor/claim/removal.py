@@ -68,7 +68,7 @@ def held_claims(
             if not _expires(keeper) and (keeper.decided() or waited >= DECIDE_SECONDS):
                 break
             time.sleep(_PAUSE_SECONDS)
-        for (task, alias), holder in keeper.elsewhere().items():
+        for (task, alias), holder in keeper.held_by_others().items():
             raise TaskClaimedError(task, alias, str(holder or ""))
         for task, alias in wanted:
             view = keeper.view(task, alias)
@@ -81,5 +81,5 @@ def held_claims(
 
 def _expires(keeper: ClaimKeeper) -> bool:
     """Whether another run holds claims, and every such run may have ended."""
-    holders = keeper.elsewhere().values()
+    holders = keeper.held_by_others().values()
     return bool(holders) and all(holder is None or holder.has_ended() for holder in holders)

@@ -148,8 +148,8 @@ class _Examination:
         with suppress(OSError, ValueError):  # the connection over TLS has been tested already
             plain = socket.create_connection((endpoint.host, endpoint.port), _CONNECT_SECONDS)
             with plain, context.wrap_socket(plain, server_hostname=endpoint.host) as wrapped:
-                told = wrapped.getpeercert() or {}
-            expires = datetime.fromtimestamp(ssl.cert_time_to_seconds(str(told["notAfter"])), UTC)
+                certificate = wrapped.getpeercert() or {}
+            expires = datetime.fromtimestamp(ssl.cert_time_to_seconds(str(certificate["notAfter"])), UTC)
             yield certificate_finding(self._alias, expires)
 
     def _clock(self, endpoint: Endpoint) -> Iterator[Finding]:
@@ -157,8 +157,8 @@ class _Examination:
         try:
             with closing(_http(endpoint)) as asked:
                 asked.request("GET", "/$namespaceinfo?api-version=2021-05")
-                told = asked.getresponse().getheader("Date", "")
-            there = parsedate_to_datetime(told)
+                date = asked.getresponse().getheader("Date", "")
+            there = parsedate_to_datetime(date)
         except (OSError, ValueError, http.client.HTTPException) as error:
             text = f"not compared: {scrub(str(error)) or type(error).__name__}"
             yield Finding(alias=self._alias, subject="clock", verdict=Verdict.UNKNOWN, text=text)
@@ -195,7 +195,7 @@ class _Examination:
                 alias=self._alias, subject=subject, verdict=Verdict.WARNING, text="is not there", hint=_ABSENT
             )
         except UnauthorizedError as error:
-            hint = f"granted by {self._needed.granted_by.get(right, 'whoever runs the namespace')}"
+            hint = f"granted by {self._needed.granted_by.get(right, 'the operator of the namespace')}"
             return Finding(alias=self._alias, subject=subject, verdict=Verdict.FAULT, text=scrub(str(error)), hint=hint)
         except (IsthmusError, OSError) as error:
             return self._failed(subject, error)

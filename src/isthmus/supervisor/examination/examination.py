@@ -92,7 +92,7 @@ def certificate_finding(alias: str, expires: datetime, now: datetime | None = No
         subject="certificate",
         verdict=Verdict.WARNING,
         text=f"expires in {days} days, on {expires:%Y-%m-%d}",
-        hint="whoever runs the namespace renews it",
+        hint="the operator of the namespace renews it",
     )
 
 

@@ -42,8 +42,8 @@ _UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
 class Preflight:
     """The results.
 
-    faults: those that only the operator can fix.
-        faults: what only the operator can fix.
+    Attributes:
+        faults: those that only the operator can fix.
         away: by alias, why a namespace cannot be used now.
     """
 

@@ -32,7 +32,7 @@ class Canary:
     def __init__(self, interval_seconds: float) -> None:
         self._interval_seconds = interval_seconds
         self._number = 0
-        self._under_way: dict[int, float] = {}  # sent after the newest that has arrived: number and time
+        self._in_flight: dict[int, float] = {}  # sent after the newest that has arrived: number and time
         self._newest_sent_at = -math.inf
         self._last_sent_at = -math.inf
         self.latency_seconds: float | None = None
@@ -40,28 +40,28 @@ class Canary:
     def due_at(self) -> float:
         """When to send the next one."""
         wait = self._interval_seconds
-        if self._under_way:
+        if self._in_flight:
             wait = max(wait, min(GIVEN_UP * wait, LIFE_SECONDS))
         return self._last_sent_at + wait
 
     def send(self, now: float) -> int:
         """One is sent; returns its number."""
         self._number += 1
-        self._under_way[self._number] = self._last_sent_at = now
+        self._in_flight[self._number] = self._last_sent_at = now
         return self._number
 
     def arrived(self, number: int, now: float) -> None:
         """One has arrived at the target; those before it no longer count."""
-        sent_at = self._under_way.get(number)
+        sent_at = self._in_flight.get(number)
         if sent_at is None:
             return
-        self._under_way = {each: at for each, at in self._under_way.items() if each > number}
+        self._in_flight = {each: at for each, at in self._in_flight.items() if each > number}
         self._newest_sent_at = sent_at
         self.latency_seconds = now - sent_at
 
     def failed(self, number: int) -> None:
         """One could not be sent."""
-        self._under_way.pop(number, None)
+        self._in_flight.pop(number, None)
 
     def age_seconds(self, now: float) -> float | None:
         """Seconds since the newest arrived canary was sent; None before the first."""
@@ -69,7 +69,7 @@ class Canary:
 
     def late_seconds(self, now: float) -> float:
         """How long ago the oldest overdue canary was sent; 0 if none is late."""
-        if not self._under_way:
+        if not self._in_flight:
             return 0.0
-        waited = now - min(self._under_way.values())
+        waited = now - min(self._in_flight.values())
         return waited if waited > max(LATE_SECONDS, LATE_INTERVALS * self._interval_seconds) else 0.0

@@ -88,7 +88,7 @@ class CanaryWatch:
             if thread.is_alive():
                 thread.join(15.0)
 
-    def told(self, route: Route, now: float) -> tuple[float | None, float | None, float]:
+    def figures(self, route: Route, now: float) -> tuple[float | None, float | None, float]:
         """Age, latency and lateness of a route's canaries, in seconds; see `Canary`. (None, None, 0) if it has none."""
         canary = self._canaries.get(route.name)
         if canary is None:
@@ -97,15 +97,15 @@ class CanaryWatch:
             return canary.age_seconds(now), canary.latency_seconds, canary.late_seconds(now)
 
     def _watch(self, alias: str) -> None:
-        told = ""
+        reported = ""
         while not self._stop.is_set():
             try:
                 with self._reach() as reach:
                     self._carry(alias, reach)
             except Exception as error:  # noqa: BLE001 - any error: without the thread no canary would be sent, or missed
-                if str(error) != told:
-                    told = str(error)
-                    log.warning("canaries at %s: %s; retried every %g s", alias, told, AGAIN_SECONDS)
+                if str(error) != reported:
+                    reported = str(error)
+                    log.warning("canaries at %s: %s; retried every %g s", alias, reported, AGAIN_SECONDS)
             self._stop.wait(AGAIN_SECONDS)
 
     def _carry(self, alias: str, reach: Reach) -> None:
@@ -140,12 +140,12 @@ class CanaryWatch:
             raise receiver.error
         for run in receiver.take():
             for payload in run.payloads:
-                told: dict[Any, Any] = {}
+                properties: dict[Any, Any] = {}
                 with contextlib.suppress(CodecError):  # any other message is completed, too
-                    told = section.decode_map(payload, section.locate(payload).application_properties)
-                canary = self._canaries.get(str(told.get(CANARY)))
-                number = told.get(_NUMBER)
-                if canary is not None and told.get(_RUN) == self._run and isinstance(number, int):
+                    properties = section.decode_map(payload, section.locate(payload).application_properties)
+                canary = self._canaries.get(str(properties.get(CANARY)))
+                number = properties.get(_NUMBER)
+                if canary is not None and properties.get(_RUN) == self._run and isinstance(number, int):
                     with self._lock:
                         canary.arrived(number, self._clock())
             receiver.dispose(run.first_id, (run.first_id + len(run.tags) - 1) & 0xFFFFFFFF)

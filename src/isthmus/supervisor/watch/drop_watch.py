@@ -71,7 +71,7 @@ class DropWatch:
         self._thread = threading.Thread(target=self._watch, name="drop", daemon=True) if self._routes else None
 
     def start(self) -> DropWatch:
-        """Begins to look."""
+        """Starts the thread."""
         if self._thread is not None:
             self._thread.start()
         return self
@@ -89,9 +89,9 @@ class DropWatch:
     def _watch(self) -> None:
         while not self._stop.wait(_INTERVAL_SECONDS):
             for route in self._routes:
-                self._look(route)
+                self._drop_if_needed(route)
 
-    def _look(self, route: Route) -> None:
+    def _drop_if_needed(self, route: Route) -> None:
         fill = self._fill(route)
         if fill is None or fill.used_bytes == self._acted_on.get(route.name) or not excess_bytes(fill):
             return
@@ -99,8 +99,8 @@ class DropWatch:
             self._acted_on[route.name] = fill.used_bytes
 
     def _fill(self, route: Route) -> Fill | None:
-        place = route.source.alias, route.source.entity
-        return next((each for each in self._fills() if (each.namespace, each.topic) == place), None)
+        key = route.source.alias, route.source.entity
+        return next((each for each in self._fills() if (each.namespace, each.topic) == key), None)
 
     def _drop(self, route: Route, fill: Fill) -> int:
         """How many messages were deleted, or may have been."""

@@ -160,7 +160,7 @@ class FillWatch:
         ]
 
     def start(self) -> FillWatch:
-        """Begins to look."""
+        """Starts the threads."""
         for thread in self._threads:
             thread.start()
         return self
@@ -177,9 +177,9 @@ class FillWatch:
     def _watch(self, namespace: NamespaceRef, topics: Sequence[str]) -> None:
         trends = {topic: FillTrend() for topic in topics}
         before: dict[str, EntitySize] = {}
-        with _Look(namespace, self._opener) as look:
+        with _SizeQuery(namespace, self._opener) as query:
             while not self._stop.is_set():
-                sizes = look.sizes(topics)
+                sizes = query.sizes(topics)
                 for topic, (used, limit, kind) in sizes.items():
                     now = self._clock()
                     trends[topic].add(now, used)
@@ -207,9 +207,9 @@ def fill_now(
     if not topics:
         return []
     with ThreadPoolExecutor(len(topics), thread_name_prefix="fill") as pool:
-        looks = pool.map(lambda alias: _once(federation.namespaces[alias], topics[alias], opener), topics)
+        samples = pool.map(lambda alias: _once(federation.namespaces[alias], topics[alias], opener), topics)
     found = []
-    for alias, sizes in zip(topics, looks, strict=True):
+    for alias, sizes in zip(topics, samples, strict=True):
         for topic, (used, limit, kind) in sizes.items():
             trend = FillTrend()
             if (alias, topic) in before:
@@ -220,18 +220,18 @@ def fill_now(
 
 
 def _once(namespace: NamespaceRef, topics: Sequence[str], opener: Opener) -> dict[str, EntitySize]:
-    with _Look(namespace, opener) as look:
-        return look.sizes(topics)
+    with _SizeQuery(namespace, opener) as query:
+        return query.sizes(topics)
 
 
-class _Look:
+class _SizeQuery:
     """Queries one namespace for sizes, repeatedly over one connection; a new one after a failure."""
 
     def __init__(self, namespace: NamespaceRef, opener: Opener) -> None:
         self._namespace = namespace
         self._opener = opener
         self._administration: Administration | None = None
-        self._has_told = False
+        self._has_warned = False
 
     def sizes(self, topics: Sequence[str]) -> dict[str, EntitySize]:
         """The size of the topics and queues, as far as the namespace reports them for this key."""
@@ -240,8 +240,8 @@ class _Look:
                 self._administration = self._opener(self._namespace)
             found = {topic: self._administration.size(topic) for topic in topics}
         except Exception as error:  # noqa: BLE001 - I2: a thread that ends would leave its last values as valid
-            if not isinstance(error, IsthmusError | OSError) and not self._has_told:
-                self._has_told = True
+            if not isinstance(error, IsthmusError | OSError) and not self._has_warned:
+                self._has_warned = True
                 alias, kind = self._namespace.alias, type(error).__name__
                 log.warning("namespace %s: the sizes of its topics are unknown: %s: %s", alias, kind, error)
             self._close()

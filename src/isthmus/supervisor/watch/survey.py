@@ -17,7 +17,7 @@ from isthmus.supervisor.condition import Condition
 from isthmus.supervisor.pause import PauseFile
 from isthmus.supervisor.status import describe, ends_of, read_status
 from isthmus.supervisor.watch.fill import fill_now
-from isthmus.supervisor.watch.watch import BacklogLook
+from isthmus.supervisor.watch.watch import BacklogMeter
 from isthmus.topology.model import Federation
 from isthmus.topology.route import routes
 
@@ -49,9 +49,9 @@ def survey(federation: Federation, folder: Path) -> dict[str, Any]:
             if route.task in paused:
                 condition.paused(paused[route.task])
             try:
-                found = BacklogLook(clock).look(reach, route)
+                found = BacklogMeter(clock).measure(reach, route)
                 if found is not None:
-                    condition.stands(now, found.waiting, found.age_seconds(clock.wall_ms()))
+                    condition.backlog_seen(now, found.waiting, found.age_seconds(clock.wall_ms()))
             except (IsthmusError, OSError) as error:
                 alias = route.source.alias
                 condition.pending(f"{alias} cannot be read: {name_places(str(error), federation, [alias])}", away=alias)

@@ -27,7 +27,7 @@ from isthmus.replication.reach import Reach
 from isthmus.replication.verification.audit.audit import Peek
 from isthmus.topology.model import Route
 
-__all__ = ["BacklogLook", "BacklogWatch"]
+__all__ = ["BacklogMeter", "BacklogWatch"]
 
 BUSY_SECONDS = 2.0
 IDLE_SECONDS = 30.0
@@ -37,7 +37,7 @@ STALE_SECONDS = 3 * IDLE_SECONDS
 log = logging.getLogger(__name__)
 
 
-class BacklogLook:
+class BacklogMeter:
     """Measures one source.
 
     Args:
@@ -63,7 +63,7 @@ class BacklogLook:
         self._tail = last_sequence(peek, max(self._tail, head.sequence))
         return Backlog(max(1, waiting_at_most(peek, head.sequence, self._tail)), head.enqueued_ms)
 
-    def look(self, reach: Reach, route: Route) -> Backlog | None:
+    def measure(self, reach: Reach, route: Route) -> Backlog | None:
         """Measure the source of a route once, of any kind; None if its system reports no backlog.
 
         Raises:
@@ -108,7 +108,7 @@ class BacklogWatch:
         ]
 
     def start(self) -> BacklogWatch:
-        """Begins to look."""
+        """Starts the threads."""
         for thread in self._threads:
             thread.start()
         return self
@@ -126,28 +126,28 @@ class BacklogWatch:
         return backlog if self._clock() - seen_at < STALE_SECONDS else None
 
     def _watch(self, routes: Sequence[Route]) -> None:
-        looks = {route.name: BacklogLook() for route in routes}
-        due = dict.fromkeys(looks, 0.0)
-        told: set[str] = set()
+        meters = {route.name: BacklogMeter() for route in routes}
+        due = dict.fromkeys(meters, 0.0)
+        reported: set[str] = set()
         with self._reach() as reach:
             while not self._stop.is_set():
                 for route in routes:
                     if time.monotonic() < due[route.name]:
                         continue
-                    due[route.name] = time.monotonic() + self._look(looks[route.name], reach, route, told)
+                    due[route.name] = time.monotonic() + self._measure(meters[route.name], reach, route, reported)
                 self._stop.wait(max(0.1, min(due.values()) - time.monotonic()))
 
-    def _look(self, look: BacklogLook, reach: Reach, route: Route, told: set[str]) -> float:
+    def _measure(self, meter: BacklogMeter, reach: Reach, route: Route, reported: set[str]) -> float:
         """Measure once; returns after how many seconds to measure again."""
         try:
-            found = look.look(reach, route)
+            found = meter.measure(reach, route)
         except (IsthmusError, OSError):
             return UNREACHABLE_SECONDS
         except Exception as error:  # noqa: BLE001 - I3: a thread that ends would leave its last value as valid
-            if route.name not in told:
-                told.add(route.name)
+            if route.name not in reported:
+                reported.add(route.name)
                 log.warning("route %s: its backlog cannot be measured: %s: %s", route.name, type(error).__name__, error)
             return UNREACHABLE_SECONDS
         if found is not None:
             self._found[route.name] = self._clock(), found
-        return look.interval_seconds
+        return meter.interval_seconds

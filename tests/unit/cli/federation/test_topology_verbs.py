@@ -356,7 +356,7 @@ def test_what_waits_in_a_spool_of_a_task_that_is_gone_is_told(
         code, answer = call_json(*verb)
         assert (code, answer["spools"]) == (0, [{"spool": str(spool), "messages": 3}])
         told = " ".join(call(*verb)[1].split())
-        assert f"spool {spool} holds 3 messages that were taken from their source" in told
+        assert f"spool {spool} has 3 messages that were taken from their source" in told
     assert "spools" not in call_json("apply")[1]
 
 

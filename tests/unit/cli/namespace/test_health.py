@@ -1,4 +1,4 @@
-"""`isthmus namespace health`: what a container's or unit's health check is told."""
+"""`isthmus namespace health`: the answers for health checks of containers and units."""
 
 from __future__ import annotations
 

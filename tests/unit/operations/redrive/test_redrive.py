@@ -1,4 +1,4 @@
-"""What becomes of messages that were set aside and are sent on, and what is counted."""
+"""The results of redriven messages, and their counts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from isthmus.operations.redrive import leg as leg_module
 from isthmus.operations.redrive import redrive, set_aside
 from isthmus.operations.redrive.leg import Leg, Legs
 from isthmus.operations.redrive.redrive import _Cleaned
-from isthmus.operations.redrive.set_aside import Choice, SetAside, look
+from isthmus.operations.redrive.set_aside import Choice, SetAside, count_queue
 from isthmus.operations.removal.sweep import Taken
 
 
@@ -224,7 +224,7 @@ def test_a_diverted_message_of_a_namespace_without_identity_is_sent_as_such(monk
         routes=[SimpleNamespace(name="r")],
     )
     client: Any = None
-    found = look(client, each, Choice())
+    found = count_queue(client, each, Choice())
     assert (found.chosen.count(), found.origins) == (1, {""})
     monkeypatch.setattr(
         redrive,

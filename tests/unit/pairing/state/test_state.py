@@ -1,4 +1,4 @@
-"""The state of a pair: where the alias leads in each phase, and what is kept of it."""
+"""The state of a pair: the member behind the alias in each phase, and the stored form."""
 
 from __future__ import annotations
 
