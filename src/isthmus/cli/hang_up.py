@@ -24,11 +24,11 @@ class HangUp:
         self._end = end
         self._terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
         # Under `nohup` the command is to continue.
-        self._is_heard = signal.signal(signal.SIGHUP, signal.SIG_IGN) is not signal.SIG_IGN
+        self._is_handled = signal.signal(signal.SIGHUP, signal.SIG_IGN) is not signal.SIG_IGN
 
     def listen(self) -> None:
         """A hang-up ends the command from now on, and so does an earlier one."""
-        if not self._is_heard:
+        if not self._is_handled:
             return
         signal.signal(signal.SIGHUP, lambda *_: self._hang_up())
         if self._closed_terminals():

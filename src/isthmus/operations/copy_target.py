@@ -70,7 +70,7 @@ class CopyTarget:
         meanwhile: called repeatedly while the target is opened.
 
     Attributes:
-        gone: why nothing more is sent; empty while the target works.
+        failure: why nothing more is sent; empty while the target works.
 
     Raises:
         ConfigError: an option is invalid.
@@ -85,7 +85,7 @@ class CopyTarget:
         *,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> None:
-        self.gone: str = ""
+        self.failure: str = ""
         self._name = f"{spec.target.alias}/{spec.target.options.get('entity') or spec.target.options.get('topic')}"
         self._pools = TargetPools(connectors)
         self._polls = PollSet()
@@ -96,7 +96,7 @@ class CopyTarget:
         try:
             self._target.open()
             if not self._wait(lambda: self._is_open, OPEN_SECONDS, meanwhile):
-                raise TargetGoneError(self.gone or f"{self._name}: no answer for {OPEN_SECONDS:g} s")
+                raise TargetGoneError(self.failure or f"{self._name}: no answer for {OPEN_SECONDS:g} s")
         except BaseException:
             self.close()
             raise
@@ -105,7 +105,7 @@ class CopyTarget:
         """End the connection."""
         with contextlib.suppress(IsthmusError):
             self._target.close()
-        self._pools.close(in_good_order=not self.gone)
+        self._pools.close(in_good_order=not self.failure)
 
     def __enter__(self) -> Self:
         return self
@@ -120,8 +120,8 @@ class CopyTarget:
             payloads: encoded messages, as their source delivered them.
             meanwhile: called repeatedly while answers are awaited.
         """
-        if self.gone or not payloads:
-            return [Kept(self.gone)] * len(payloads)
+        if self.failure or not payloads:
+            return [Kept(self.failure)] * len(payloads)
         offsets = [0, *itertools.accumulate(map(len, payloads))]
         copies = self._target.copies(b"".join(payloads), offsets, time.time_ns() // 1_000_000)
         verdicts: list[Verdict] = [Kept("not sent")] * len(payloads)
@@ -145,13 +145,13 @@ class CopyTarget:
         for number, row in enumerate(rows[:done]):
             verdicts[row] = self._verdict(base + number)
         for row in rows[done:]:
-            verdicts[row] = Kept(self.gone)
+            verdicts[row] = Kept(self.failure)
         self._results.clear()
         return verdicts
 
     def _verdict(self, ordinal: int) -> Verdict:
         if ordinal not in self._results:
-            return Kept(f"not confirmed: {self.gone}")
+            return Kept(f"not confirmed: {self.failure}")
         refusal = self._results[ordinal]
         if refusal is None:
             return Sent()
@@ -161,17 +161,17 @@ class CopyTarget:
 
     def _wait(self, is_done: Callable[[], bool], seconds: float, meanwhile: Callable[[], None] = lambda: None) -> bool:
         """Work until a condition is true; returns false if that takes longer than so many seconds without an event, or the target is lost."""
-        heard_at = time.monotonic()
+        last_event_at = time.monotonic()
         while not is_done():
             now = time.monotonic()
-            if self.gone or now - heard_at >= seconds:
+            if self.failure or now - last_event_at >= seconds:
                 return False
             until = min(self._pools.deadline(now), self._target.deadline(now), now + _SLICE_SECONDS)
             ready = self._polls.wait(self._pools.descriptors(), until - now)
             now = time.monotonic()
             list(self._pools.service(ready, now))
             for event in self._target.poll(now):
-                heard_at = now
+                last_event_at = now
                 self._on(event)
             self._pools.flush()
             for error in self._pools.take_faults().values():
@@ -190,4 +190,4 @@ class CopyTarget:
             self._give_up(str(event.refusal))
 
     def _give_up(self, why: str) -> None:
-        self.gone = self.gone or f"{self._name}: {why}"
+        self.failure = self.failure or f"{self._name}: {why}"

@@ -54,7 +54,7 @@ def deliver(
         return error
 
     done = known = 0
-    heard_at = time.monotonic()
+    last_event_at = time.monotonic()
     while known < len(payloads):
         if sender.error is not None:
             raise unconfirmed(f"{len(payloads) - known} messages were not confirmed: {sender.error}") from sender.error
@@ -68,11 +68,11 @@ def deliver(
             meanwhile()
         while sender.outcomes:
             outcome = sender.outcomes.popleft()
-            heard_at = time.monotonic()
+            last_event_at = time.monotonic()
             known += outcome.last - outcome.first + 1
             for ordinal in range(outcome.first, outcome.last + 1):
                 results[ordinal - base] = outcome.error
                 unknown.discard(ordinal - base)
-        if time.monotonic() - heard_at > _SILENCE_SECONDS:
+        if time.monotonic() - last_event_at > _SILENCE_SECONDS:
             raise unconfirmed(f"no answer arrived for {_SILENCE_SECONDS:.0f} s")
     return results

@@ -106,9 +106,9 @@ def check_detection(ask: Ask, path: str, *, new_message_ids: bool, keep_message_
     )
     if found.detecting:
         entity, window = next(iter(found.detecting.items()))
-        on_the_way = "" if entity.lower() == path.strip("/").lower() else f", to which '{path}' forwards,"
+        forwarded = "" if entity.lower() == path.strip("/").lower() else f", to which '{path}' forwards,"
         raise InvalidArgumentError(
-            f"'{entity}'{on_the_way} detects duplicates: within its window ({window}) it accepts a message with a "
+            f"'{entity}'{forwarded} detects duplicates: within its window ({window}) it accepts a message with a "
             f"MessageId that was received before and drops it; {choice}"
         )
     entity, reason = next(iter(found.unknown.items()))

@@ -79,7 +79,7 @@ def receive(
         raise
     hands = _Hands(client, receiver, take, is_stopped)
     is_ending = False
-    heard_at = time.monotonic()
+    last_event_at = time.monotonic()
     while not (is_ending and receiver.drained):
         # Messages that have arrived and were not taken yet count, too (I2).
         wanted = min(_WINDOW, count - receiver.received) if count else _WINDOW
@@ -87,11 +87,11 @@ def receive(
             receiver.grant(wanted)
         for run in receiver.take():
             hands.hand_on(run)
-            heard_at = time.monotonic()
+            last_event_at = time.monotonic()
         if receiver.error is not None:
             raise receiver.error
         is_enough = count and hands.taken >= count
-        if not is_ending and (hands.is_stopped() or is_enough or time.monotonic() - heard_at >= wait_seconds):
+        if not is_ending and (hands.is_stopped() or is_enough or time.monotonic() - last_event_at >= wait_seconds):
             # Messages that were sent before the answer to the drain arrive in this loop too.
             is_ending = True
             receiver.drain()

@@ -46,9 +46,9 @@ class LogInUse:
         self._number = 0
         self.path = folder
         with suppress(OSError):  # then nothing is reported missing until the next check
-            self.is_gone()
+            self.is_missing()
 
-    def is_gone(self) -> bool:
+    def is_missing(self) -> bool:
         """Whether the log was removed without a newer one.
 
         Raises:

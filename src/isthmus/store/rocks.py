@@ -196,7 +196,7 @@ class RocksJournal:
             database = self._read()
             try:
                 self._sync_log(database)
-                if self._log.is_gone():
+                if self._log.is_missing():
                     self._save(database)
             except Exception as error:
                 self._failed = str(error)

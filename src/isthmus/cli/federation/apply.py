@@ -114,8 +114,8 @@ def run(
         if stray and not yes:
             console.print("Nothing that forwards was changed; add --yes to end it.")
         if ended is not None and ended.failed is not None:
-            told_failed = f"{ended.failed.alias}: update {ended.failed.kind} {ended.failed.path} failed: {ended.error}"
-            console.print(Text(f"{told_failed}; run it again", style="red"))
+            failure = f"{ended.failed.alias}: update {ended.failed.kind} {ended.failed.path} failed: {ended.error}"
+            console.print(Text(f"{failure}; run it again", style="red"))
         print_others(others, file, console)
         print_spools(spools, console)
     if applied.failed is not None or pruned.failed or (ended is not None and ended.failed is not None):

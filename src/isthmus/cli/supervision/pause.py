@@ -47,9 +47,9 @@ def run(
     _print_change(folder, task, f"task {task} is paused" if is_new else f"task {task} is paused already")
 
 
-def state_of(file: str, task: str, state: Path | None, *, may_be_gone: bool = False) -> Path:
+def state_of(file: str, task: str, state: Path | None, *, may_be_removed: bool = False) -> Path:
     """The state folder, after the task has been looked up; if the file does not have it any more, a running run may still move it, or it
-    `may_be_gone` and is paused there.
+    `may_be_removed` and is paused there.
 
     Raises:
         InvalidArgumentError: there is no such task.
@@ -62,7 +62,7 @@ def state_of(file: str, task: str, state: Path | None, *, may_be_gone: bool = Fa
 
     federation, folder = load(file), state or state_folder(file)
     is_known = task in federation.tasks or run_of(folder, task)[1]
-    if not is_known and not (may_be_gone and task in PauseFile(folder).tasks()):
+    if not is_known and not (may_be_removed and task in PauseFile(folder).tasks()):
         raise InvalidArgumentError(f"no task {task} in {federation.file}: {', '.join(federation.tasks)}")
     return folder
 

@@ -149,7 +149,7 @@ def _queue(
                     done = redrive(reach, federation, each, found, choice, progress=note, is_stopped=is_stopped)
                     is_interrupted = is_stopped()
                 was_cut = "interrupted: run it again to send the rest" if is_interrupted and done.left else ""
-                error = done.gone or was_cut or _locked(done.locked_sessions)
+                error = done.failure or was_cut or _locked(done.locked_sessions)
         except EntityNotFoundError:
             error = f"there is no {each.source}; isthmus apply makes it"
             done.left = chosen
@@ -174,7 +174,7 @@ def _queue(
         "scheduled": found.scheduled,
         "foreign": found.foreign,
         "dead_lettered": found.dead_lettered,
-        **{name: value for name, value in asdict(done).items() if name != "gone"},
+        **{name: value for name, value in asdict(done).items() if name != "failure"},
         "note": each.hindrance if is_other or chosen else "",
         "error": name_places(error, federation, aliases),
     }

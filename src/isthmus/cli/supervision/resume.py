@@ -28,7 +28,7 @@ def run(
     """
     from isthmus.supervisor.pause import PauseFile
 
-    folder = state_of(file, task, state, may_be_gone=True)
+    folder = state_of(file, task, state, may_be_removed=True)
     if not PauseFile(folder).resume(task):
         print(f"task {task} is not paused in {folder}")
         return

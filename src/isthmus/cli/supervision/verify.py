@@ -152,9 +152,9 @@ def _show(results: list[dict[str, Any]], verdict: Any, unread: list[str]) -> Non
 
 def _reading(reading: dict[str, Any]) -> str:
     absent = reading["absent_before"] + reading["absent_between"]
-    gone = f", {absent:,} earlier {'one is' if absent == 1 else 'ones are'} gone" if absent else ""
+    removed = f", {absent:,} earlier {'one is' if absent == 1 else 'ones are'} gone" if absent else ""
     count = reading["messages"]
-    return f"read {reading['member']}: {reading['entity']}, {count:,} message{'' if count == 1 else 's'}{gone}"
+    return f"read {reading['member']}: {reading['entity']}, {count:,} message{'' if count == 1 else 's'}{removed}"
 
 
 def _hour_tables(result: dict[str, Any]) -> list[FittingTable]:

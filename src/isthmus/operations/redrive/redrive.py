@@ -57,7 +57,7 @@ class Redriven:
         refused: by the target, by a step, or because they would return; they stay where they are.
         left: locked by others or removed meanwhile, or the target was lost before they were sent.
         first_refusal: the reason of the first one; empty if none was.
-        gone: why nothing more was sent; empty if all was tried.
+        failure: why nothing more was sent; empty if all was tried.
         locked_sessions: in a queue with sessions, those that another receiver has locked; their messages count as left.
     """
 
@@ -66,7 +66,7 @@ class Redriven:
     refused: int = 0
     left: int = 0
     first_refusal: str = ""
-    gone: str = ""
+    failure: str = ""
     locked_sessions: list[str] = field(default_factory=list)
 
 
@@ -147,7 +147,7 @@ class _Pass:
         self._is_stopped = is_stopped
         self._done = Redriven()
         self._acknowledged = 0
-        self._gone = ""
+        self._failure = ""
 
     def carry(self, client: Client, path: str) -> Redriven:
         """Send the chosen messages, and complete the sent ones."""
@@ -164,18 +164,18 @@ class _Pass:
         except IsthmusError as error:
             completed = int(error.attributes.get("completed", 0))
             note = f"; the target had acknowledged {self._acknowledged:,} copies by then" if self._acknowledged else ""
-            done.gone = f"{error}{note}"
+            done.failure = f"{error}{note}"
         # Messages that were acknowledged after their lock was lost are still in the queue; sent again, they have the same duplicate key.
         done.dropped = min(done.dropped, completed)
         done.sent = completed - done.dropped
         done.left = count - completed - done.refused
-        done.gone = done.gone or self._gone
+        done.failure = done.failure or self._failure
         return done
 
     def _take(self, taken: Sequence[Taken], renew: Callable[[], None]) -> list[Taken]:
         finished: list[Taken] = []
         for start in range(0, len(taken), _AT_ONCE):
-            if self._gone or self._is_stopped():
+            if self._failure or self._is_stopped():
                 self._chosen.clear()  # the pass ends
                 break
             part = taken[start : start + _AT_ONCE]
@@ -202,7 +202,7 @@ class _Pass:
         sent: set[int] = set()
         there: dict[int, str] = {}
         for (origin, route), party in parties.items():
-            legs = [] if self._gone else self._opened(origin, renew)
+            legs = [] if self._failure else self._opened(origin, renew)
             if not legs:
                 unsent.update(index for index, _ in party)
             for leg in legs:
@@ -211,7 +211,7 @@ class _Pass:
                 for index, outcome in self._through(leg, party, renew):
                     if isinstance(outcome, Sent):
                         sent.add(index)
-                    elif outcome is not None and leg.target.gone:
+                    elif outcome is not None and leg.target.failure:
                         unsent.add(index)
                     elif outcome is not None:
                         (there if outcome.is_there else refused).setdefault(index, outcome.text)
@@ -228,7 +228,7 @@ class _Pass:
         try:
             return self._legs.of(origin, renew)
         except TargetGoneError as error:
-            self._gone = str(error)
+            self._failure = str(error)
             return []
 
     def _through(
@@ -246,7 +246,7 @@ class _Pass:
             else:
                 found.append((index, made))
         verdicts = leg.target.send(copies, renew)
-        self._gone = self._gone or leg.target.gone
+        self._failure = self._failure or leg.target.failure
         self._acknowledged += sum(isinstance(each, Sent) for each in verdicts)
         return [*found, *zip(ready, verdicts, strict=True)]
 

@@ -199,14 +199,14 @@ class Failover:
         later: list[int] = []
         may_be_broken = state.is_told and state.phase in (Phase.STOPPING, Phase.STEADY)
 
-        def tells_later(marker: Mapping[str, Any]) -> bool:
+        def is_newer(marker: Mapping[str, Any]) -> bool:
             if is_later(state, marker):
                 later.append(marker["epoch"])
             elif not marker and may_be_broken and is_broken(self.members, state.pair, alias):
                 raise PairBrokenError(state.pair)
             return bool(later)
 
-        if not self.members[alias].write_marker(state.pair, state.marker, unless=tells_later):
+        if not self.members[alias].write_marker(state.pair, state.marker, unless=is_newer):
             raise SupersededError(state.pair, later[0]) if state.is_insisting else _OvertakenError
 
     def _work(self, state: PairState) -> PairState:

@@ -28,8 +28,8 @@ def follow(state: PairState, marker: Mapping[str, Any], now: float) -> PairState
     """
     epoch = _epoch_of(state, marker)
     is_same = epoch == state.epoch and not marker.get("under_way")
-    tells_later = epoch > state.epoch or (is_same and marker["active"] < state.active)  # I2
-    if not tells_later or state.phase is not Phase.STEADY:
+    is_newer = epoch > state.epoch or (is_same and marker["active"] < state.active)  # I2
+    if not is_newer or state.phase is not Phase.STEADY:
         return state
     active = str(marker["active"])
     other = state.standby if active == state.active else state.active

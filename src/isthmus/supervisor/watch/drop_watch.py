@@ -134,8 +134,8 @@ class DropWatch:
         client = reach.open(route.source)
         try:
             receiver = Receiver(client, route.source.entity, confirms=True).wait_attached()
-            heard_at = time.monotonic()
-            while size > 0 and not self._stop.is_set() and time.monotonic() - heard_at < _SILENT_SECONDS:
+            last_event_at = time.monotonic()
+            while size > 0 and not self._stop.is_set() and time.monotonic() - last_event_at < _SILENT_SECONDS:
                 if not self._is_needed(route, fill):
                     break
                 if not receiver.credit:
@@ -145,7 +145,7 @@ class DropWatch:
                 if receiver.error is not None:
                     raise receiver.error
                 for run in receiver.take():
-                    heard_at = time.monotonic()
+                    last_event_at = time.monotonic()
                     count = 0
                     for payload in run.payloads:
                         if size <= 0:

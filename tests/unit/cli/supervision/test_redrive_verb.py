@@ -87,7 +87,7 @@ def test_a_fault_of_the_file_ends_the_verb_where_nothing_was_sent(
 def test_a_queue_that_is_lost_half_way_tells_what_its_target_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    half = Redriven(sent=2, left=1, gone="127.0.0.1:5702: Connection refused")
+    half = Redriven(sent=2, left=1, failure="127.0.0.1:5702: Connection refused")
     code, told = run([half, Redriven(sent=1, dropped=2)], tmp_path, monkeypatch, capsys)
     assert (code, told["sent"], told["dropped"], told["left"]) == (1, 3, 2, 1)
     assert told["queues"][0]["error"] == "jfk (127.0.0.1:5702): Connection refused"
