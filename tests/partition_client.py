@@ -6,7 +6,7 @@ import time
 
 from azure.servicebus import ServiceBusClient, ServiceBusReceiver
 
-from isthmus.entities.fragment.place import place
+from isthmus.entities.fragment.message_key import place
 from isthmus.testing.namespace import NamespaceProcess
 
 LIMITS = "limits: {partitions_per_entity: 6, partition_stores: 3}"

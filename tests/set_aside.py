@@ -12,8 +12,8 @@ from isthmus.amqp import Error, section
 from isthmus.amqp.performative import Rejected
 from isthmus.amqp.types import Symbol
 from isthmus.cli.app import main
-from isthmus.operations.look import messages
 from isthmus.operations.message import Seen, read
+from isthmus.operations.peek import messages
 from isthmus.replication.reach import Reach
 from isthmus.testing.federation import FederationProcess
 from isthmus.topology.model import Endpoint

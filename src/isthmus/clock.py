@@ -1,8 +1,8 @@
 """Time as an argument.
 
 What it is: the two clocks that isthmus reads, behind one protocol, so that tests set the time by hand. Wall time
-(what messages carry and people read) is an int of milliseconds since the epoch; monotonic time (what time-outs and
-intervals are measured by) is a float of seconds. They never mix.
+(in messages, and as people read it) is an int of milliseconds since the epoch; monotonic time (for time-outs and
+intervals) is a float of seconds. They never mix.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["Clock", "SystemClock", "monotonic_ms"]
 
 
 class Clock(Protocol):
-    """Tells wall and monotonic time."""
+    """Reads wall and monotonic time."""
 
     def wall_ms(self) -> int:
         """Milliseconds since 1970-01-01T00:00:00Z."""
@@ -26,7 +26,7 @@ class Clock(Protocol):
 
 
 def monotonic_ms(clock: Clock) -> int:
-    """Monotonic time in whole milliseconds: what locks are held by, whatever becomes of the wall clock."""
+    """Monotonic time in whole milliseconds: locks end by it, so that a step of the wall clock does not change them."""
     return round(clock.monotonic() * 1000)
 
 

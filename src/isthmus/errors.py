@@ -1,12 +1,12 @@
 """The errors that isthmus raises.
 
-What it is: one root, `IsthmusError`, and the errors that more than one layer raises. A package whose errors nobody
-else raises declares them itself, below the same root.
+What it is: one root, `IsthmusError`, and the errors that more than one layer raises. A package whose errors only it
+raises declares them itself, below the same root.
 
 Invariants:
     I1. Every error survives pickling: errors cross process borders on Spark workers.
-    I2. The text is built from the attributes, so that a log line and a JSON answer say the same.
-    I3. No error text holds a key, a token or a connection string.
+    I2. The text is built from the attributes, so that a log line and a JSON answer agree.
+    I3. No error text contains a key, a token or a connection string.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class IsthmusError(Exception):
         return self.text()
 
     def text(self) -> str:
-        """What went wrong, on what, and what to do; a subclass builds it from its attributes."""
+        """The fault, the thing that it concerns, and what to do; a subclass builds it from its attributes."""
         return self.message or self.code
 
     def to_dict(self) -> dict[str, Any]:
@@ -87,10 +87,10 @@ class Fault:
 
     Attributes:
         message: what is wrong.
-        hint: what to write instead; empty where there is nothing better to say.
+        hint: what to write instead; empty where there is no suggestion.
         file: the file's name as the operator gave it.
-        line: 1-based; 0 where the fault has no place.
-        column: 1-based; 0 where the fault has no place.
+        line: 1-based; 0 where the fault has no position.
+        column: 1-based; 0 where the fault has no position.
     """
 
     message: str
@@ -105,7 +105,7 @@ class Fault:
 
 
 class ConfigError(IsthmusError):
-    """Input that an operator wrote is wrong; holds every fault found, not just the first."""
+    """Input that an operator wrote is wrong; contains every fault found, not just the first."""
 
     code = "bad-config"
 
@@ -121,13 +121,13 @@ class ConfigError(IsthmusError):
 
 
 class InvalidArgumentError(IsthmusError):
-    """A value is outside what the operation takes."""
+    """A value is outside the range that the operation accepts."""
 
     code = "invalid-argument"
 
 
 class ArgumentOutOfRangeError(InvalidArgumentError):
-    """A number or an index is beyond what there is, e.g. the id of a partition."""
+    """A number or an index is out of range, e.g. the id of a partition."""
 
     code = "argument-out-of-range"
 
@@ -139,13 +139,13 @@ class NotAllowedError(IsthmusError):
 
 
 class UnsupportedError(IsthmusError):
-    """The protocol has it and the namespace does not, e.g. a selector on a queue."""
+    """A feature of the protocol that the namespace does not support, e.g. a selector on a queue."""
 
     code = "unsupported"
 
 
 class ProtocolError(IsthmusError):
-    """The peer, or this side's caller, broke the protocol."""
+    """The remote end, or the local caller, broke the protocol."""
 
     code = "protocol"
 
@@ -191,7 +191,7 @@ class EntityDisabledError(IsthmusError):
 
 
 class IdleLinkError(IsthmusError):
-    """Nothing moved on a link for as long as its namespace allows."""
+    """There was no transfer on a link for longer than its namespace allows."""
 
     code = "idle-link"
     retryable = True
@@ -210,25 +210,25 @@ class IdleLinkError(IsthmusError):
 
 
 class UnauthorizedError(IsthmusError):
-    """The caller's token or key does not permit this."""
+    """The caller's token or key does not permit the operation."""
 
     code = "unauthorized"
 
 
 class LinkStolenError(IsthmusError):
-    """Another receiver has, or takes, the place of this one: of a higher owner level in the same consumer group."""
+    """A receiver with a higher owner level in the same consumer group has replaced this one, or does so now."""
 
     code = "link-stolen"
 
 
 class LockLostError(IsthmusError):
-    """The lock on a message or session has expired or was never held."""
+    """The lock on a message or session has expired or never existed."""
 
     code = "lock-lost"
 
 
 class SessionLockLostError(LockLostError):
-    """The lock on a session has expired, was given back, or was never held by the caller."""
+    """The lock on a session has expired, was released, or was never the caller's."""
 
     code = "session-lock-lost"
 
@@ -244,7 +244,7 @@ class SessionLockLostError(LockLostError):
 
 
 class SessionLockedError(IsthmusError):
-    """Another receiver holds the session."""
+    """Another receiver has the lock on the session."""
 
     code = "session-locked"
     retryable = True
@@ -261,20 +261,20 @@ class SessionLockedError(IsthmusError):
 
 
 class MessageNotFoundError(IsthmusError):
-    """No message has this sequence number in the state asked for."""
+    """No message with this sequence number has the requested state."""
 
     code = "message-not-found"
 
 
 class QuotaExceededError(IsthmusError):
-    """The entity is full; space comes back when messages are received."""
+    """The entity is full; receiving messages frees space."""
 
     code = "quota-exceeded"
     retryable = True
 
 
 class MessageTooLargeError(IsthmusError):
-    """A message is over the entity's or the link's limit."""
+    """A message exceeds the entity's or the link's limit."""
 
     code = "message-too-large"
 
@@ -289,21 +289,21 @@ class MessageTooLargeError(IsthmusError):
 
 
 class ServerBusyError(IsthmusError):
-    """The other side asks to come back later."""
+    """The other side asks to retry later."""
 
     code = "server-busy"
     retryable = True
 
 
 class OperationTimeoutError(IsthmusError):
-    """No answer came in the time given."""
+    """No answer arrived in the given time."""
 
     code = "timeout"
     retryable = True
 
 
 class ConnectionLostError(IsthmusError):
-    """The connection is gone or could not be made."""
+    """The connection was lost or could not be opened."""
 
     code = "connection-lost"
     retryable = True
@@ -317,6 +317,6 @@ class OutcomeUnknownError(IsthmusError):
 
 
 class StoreError(IsthmusError):
-    """The disk below the namespace refused or failed."""
+    """The disk of the namespace refused or failed."""
 
     code = "store"

@@ -1,8 +1,8 @@
 """The optional parts of an installation, and the error where one is missing.
 
-`pip install isthmus` alone installs what serves and administers namespaces. Spark, Kafka, SRV records, Microsoft Entra identities, databases of reference data, schemas of steps, telemetry of clients and the data
-of the demo are extras (`[project.optional-dependencies]` in pyproject.toml). What needs one calls `require` first, so that
-its absence is one sentence with the line that installs it, not a traceback.
+`pip install isthmus` alone installs everything that serves and administers namespaces. Spark, Kafka, SRV records, Microsoft Entra identities, databases of reference data, schemas of steps, telemetry of clients and the data
+of the demo are extras (`[project.optional-dependencies]` in pyproject.toml). Code that needs one calls `require` first, so that
+a missing extra gives one sentence with the command that installs it, not a traceback.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "spark": ("pyspark", "pyarrow", "numpy"),
     "telemetry": ("opentelemetry.trace", "prometheus_client"),
 }
-"""Of each extra the modules that show that it is installed."""
+"""The modules of each extra that are checked for."""
 
 _BASE = ("azure.servicebus",)
-# Of isthmus itself, which an installation without dependencies (`pip install --no-deps`) lacks.
+# The dependencies of isthmus itself, which an installation with `pip install --no-deps` lacks.
 
 
 class MissingExtraError(IsthmusError):
     """Something needs an extra that is not installed.
 
     Attributes:
-        what: what needs it, e.g. ``isthmus run``.
-        extra: its name in pyproject.toml; empty: a package that isthmus itself depends on.
+        what: the function that needs it, e.g. ``isthmus run``.
+        extra: its name in pyproject.toml; empty for a package that isthmus itself depends on.
         missing: the modules that were not found.
     """
 
@@ -58,8 +58,8 @@ def require(extra: str, what: str) -> None:
     """Check that an extra is installed, without importing it.
 
     Args:
-        extra: one of `EXTRAS`; empty: what isthmus itself depends on.
-        what: what needs it, for the error's text.
+        extra: one of `EXTRAS`; empty for the dependencies of isthmus itself.
+        what: the function that needs it, for the error's text.
 
     Raises:
         MissingExtraError: a module of it is not installed.

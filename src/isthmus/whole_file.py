@@ -1,10 +1,10 @@
-"""Small files that are replaced whole, and folders whose names are on disk.
+"""Small files that are replaced as a whole, and folders whose names are durable.
 
-What it is: the one way in which state, keys, notes and certificates are written. What it is not: the store.
+What it is: the common function that writes state, keys, notes and certificates. What it is not: the store.
 
 Invariants:
-    I1. The file is created with its mode; no wider one is ever seen.
-    I2. Interrupted at any instant, by a power cut too, the old content or the new one is there.
+    I1. The file is created with its mode; it never has a wider one.
+    I2. After an interruption at any instant, also by a power cut, the file has the old content or the new one.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ __all__ = ["make_folder", "sync_folder", "write_file"]
 
 
 def write_file(path: Path, content: bytes, *, mode: int = 0o600, suffix: str = ".new") -> None:
-    """Replace a file at once; it is on disk then.
+    """Replace a file atomically; it is durable on return.
 
     Args:
         path: the file.
-        content: what it holds then.
+        content: its new content.
         mode: its permissions.
-        suffix: of the file that is written first; where several processes replace one file, each needs its own.
+        suffix: of the temporary file; where several processes replace one file, each needs its own.
 
     Raises:
         OSError: the folder or the disk refuses. The old content is kept, unless only the folder could not be synced: then the file has the
@@ -39,11 +39,11 @@ def write_file(path: Path, content: bytes, *, mode: int = 0o600, suffix: str = "
 
 
 def make_folder(path: Path, mode: int = 0o700) -> None:
-    """Make a folder and those above it that are missing; their names are on disk then, or a power cut takes what is synced in them, too.
+    """Make a folder and its missing parents, with durable names: without that, a power cut loses the files synced in them, too.
 
     Args:
         path: the folder; it may exist.
-        mode: permissions of those that are made.
+        mode: permissions of the folders that are made.
 
     Raises:
         OSError: it cannot be made.
@@ -59,7 +59,7 @@ def make_folder(path: Path, mode: int = 0o700) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Put the names in a folder on disk.
+    """Make the names in a folder durable.
 
     Raises:
         OSError: the disk refuses.

@@ -24,7 +24,7 @@ import matrix_record
 from isthmus.demo.example.application import Worker
 from isthmus.demo.example.script import Work
 from isthmus.replication.reach import Reach
-from isthmus.supervisor.watch.watch import BacklogLook
+from isthmus.supervisor.watch.watch import BacklogMeter
 from isthmus.testing.federation import FederationProcess, RunProcess
 from isthmus.topology.route import routes
 from matrix_fault import FAULTS, ROUND_TRIP, Fault, Stage
@@ -108,9 +108,9 @@ class Matrix:
         with Reach(self.federation.federation) as reach:
             for each in self.scenarios:
                 if each.fails_at is not None:
-                    found[each.task] += BacklogLook()(reach.peek(each.fails_at)).waiting
+                    found[each.task] += BacklogMeter()(reach.peek(each.fails_at)).waiting
                 for route in routes(self.federation.federation, each.task):
-                    found[each.task] += BacklogLook().look(reach, route).waiting
+                    found[each.task] += BacklogMeter().measure(reach, route).waiting
         return found
 
     def _settle(self) -> tuple[dict[str, Counter[str]], Counter[str]]:

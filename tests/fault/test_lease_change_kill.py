@@ -21,7 +21,7 @@ import pytest
 from federation_check import check_moved
 from isthmus.errors import IsthmusError
 from isthmus.replication.reach import Reach
-from isthmus.supervisor.watch.watch import BacklogLook
+from isthmus.supervisor.watch.watch import BacklogMeter
 from isthmus.testing.federation import FederationProcess, RunProcess
 from isthmus.topology.model import Route
 from isthmus.topology.route import routes
@@ -76,7 +76,7 @@ class Source:
 
     def __init__(self, federation: FederationProcess, route: Route) -> None:
         self._federation, self._alias, self._route = federation, route.source.alias, route
-        self._look = BacklogLook()
+        self._meter = BacklogMeter()
         self.hurry = threading.Event()
 
     @contextmanager
@@ -106,7 +106,7 @@ class Source:
 
     def waiting(self, reach: Reach) -> int:
         """Messages that are not settled."""
-        return self._look(reach.peek(self._route.source)).waiting
+        return self._meter(reach.peek(self._route.source)).waiting
 
 
 class Round:

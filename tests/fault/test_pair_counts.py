@@ -29,7 +29,7 @@ STEP_SECONDS = 10.0
 SERVED_SECONDS = 2.0
 FORCED = 20
 TURN_SECONDS = 0.25
-"""By then the alias has cut what leads to the old member (`alias.proxy.LOOK_SECONDS`, and some for a busy machine)."""
+"""By then the alias has cut what leads to the old member (`alias.proxy.POLL_SECONDS`, and some for a busy machine)."""
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -11,8 +11,8 @@ import pytest
 
 from hosted_lease import carried
 from isthmus.connectors.administration import Administrations
-from isthmus.operations.look import messages
 from isthmus.operations.message import read
+from isthmus.operations.peek import messages
 from isthmus.replication.query.sighting import Sighting
 from isthmus.replication.reach import Reach
 from isthmus.replication.route_spec import route_spec
@@ -57,7 +57,7 @@ def test_the_true_age_is_told_and_applications_see_nothing_of_it(federation: Fed
     specs = [route_spec(route, federation.federation) for route in (there, back)]
 
     def told(route: Route) -> tuple[float | None, float | None, float]:
-        return watch.told(route, time.monotonic())
+        return watch.figures(route, time.monotonic())
 
     try:
         with carried(tmp_path, specs):

@@ -122,7 +122,7 @@ def test_what_is_sent_is_received_with_its_properties_and_gone(running: Namespac
         assert (str(message), message.time_to_live.total_seconds()) == ("first\nline", 3600)
     (seen,) = [json.loads(line) for line in run("receive", "orders", "--json").splitlines()]
     assert (seen["message_id"], seen["body"], seen["subject"]) == ("m1", "first\nline", "s")
-    assert "no message came within 0.5 s" in run("receive", "orders", "--wait", "0.5", code=1)
+    assert "no message arrived within 0.5 s" in run("receive", "orders", "--wait", "0.5", code=1)
 
 
 def test_many_are_received_in_order_and_no_more_than_asked_for(run: Run) -> None:

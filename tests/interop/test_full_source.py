@@ -15,7 +15,7 @@ from isthmus.connectors.servicebus.head import standing
 from isthmus.connectors.spool.backlog import spool_backlog
 from isthmus.errors import IsthmusError
 from isthmus.operations.redrive.redrive import redrive
-from isthmus.operations.redrive.set_aside import Choice, look
+from isthmus.operations.redrive.set_aside import Choice, count_queue
 from isthmus.replication.reach import Reach
 from isthmus.replication.shuffle.standing import SpoolsStanding
 from isthmus.supervisor.watch.drop_watch import DropWatch
@@ -115,7 +115,7 @@ def test_what_a_mailbox_did_not_take_is_found_and_sent_on(federation: Federation
     with Reach(federation.federation, "test") as reach:
         for each in redrives(federation.federation, ["flights"]):
             client = reach.open(each.source)
-            found = look(client, each, Choice())
+            found = count_queue(client, each, Choice())
             client.close(1.0)
             if found.chosen:
                 sent += redrive(reach, federation.federation, each, found, Choice()).sent

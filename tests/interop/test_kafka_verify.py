@@ -21,7 +21,7 @@ from isthmus.errors import InvalidArgumentError
 from isthmus.replication.reach import Reach
 from isthmus.replication.route_spec import route_spec
 from isthmus.replication.verification.verify import verify
-from isthmus.supervisor.watch.watch import BacklogLook
+from isthmus.supervisor.watch.watch import BacklogMeter
 from isthmus.testing.namespace import NamespaceProcess, namespace
 from isthmus.topology import plan
 from isthmus.topology.file.source import load
@@ -148,9 +148,9 @@ def _move(federation: Federation) -> None:
     specs = [replace(route_spec(route, federation), claim="") for route in routes(federation)]
 
     with Reach(federation, "test") as reach, join(*specs):
-        look = BacklogLook()
+        meter = BacklogMeter()
         wait(
-            lambda: not any(look.look(reach, route).waiting for route in routes(federation)),
+            lambda: not any(meter.measure(reach, route).waiting for route in routes(federation)),
             "everything to be moved",
             240,
             LOOK_SECONDS,

@@ -23,7 +23,7 @@ from isthmus.errors import IsthmusError
 from isthmus.replication.reach import Reach
 from isthmus.replication.verification.reconciliation.count import Verdict
 from isthmus.replication.verification.verify import verify
-from isthmus.supervisor.watch.watch import BacklogLook
+from isthmus.supervisor.watch.watch import BacklogMeter
 from isthmus.testing.namespace import NamespaceProcess
 from isthmus.topology import plan
 from isthmus.topology.file.source import load
@@ -81,7 +81,7 @@ class Mixed:
         with Reach(self.federation, "test") as reach:
             for route in routes(self.federation):
                 with suppress(IsthmusError):
-                    found += BacklogLook().look(reach, route).waiting
+                    found += BacklogMeter().measure(reach, route).waiting
         return found
 
 

@@ -30,7 +30,7 @@ from azure.servicebus.management import (
 from isthmus.errors import NotAllowedError, UnauthorizedError
 from isthmus.message import DUPLICATE_KEYS
 from isthmus.message import name as names
-from isthmus.operations.look import messages
+from isthmus.operations.peek import messages
 from isthmus.pairing.failover import mover
 from isthmus.pairing.pair_error import PairBrokenError
 from isthmus.pairing.pair_session import PairSession

@@ -20,7 +20,7 @@ from azure.servicebus.exceptions import ServiceBusError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from isthmus.broker.backup import back_up_stopped
-from isthmus.operations.server.backup import back_up_anyhow
+from isthmus.operations.server.backup import make_backup
 from isthmus.testing.namespace import namespace
 
 DELETE = ServiceBusReceiveMode.RECEIVE_AND_DELETE
@@ -347,7 +347,7 @@ def test_a_back_up_while_messages_cross_has_each_once(tmp_path):
                     time.sleep(0.01)
                 before = len(sent)
                 copies.append((before, tmp_path / f"copy{before}"))
-                assert back_up_anyhow(served.data, copies[-1][1]), "a running process makes it"
+                assert make_backup(served.data, copies[-1][1]), "a running process makes it"
         finally:
             stop.set()
             worker.join()

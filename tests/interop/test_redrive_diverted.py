@@ -26,8 +26,8 @@ from isthmus.cli.app import main
 from isthmus.client import mended
 from isthmus.entities.queue.run import RunSet
 from isthmus.operations.copy_target import CopyTarget, Sent
-from isthmus.operations.look import messages
 from isthmus.operations.message import sequence_of
+from isthmus.operations.peek import messages
 from isthmus.operations.removal.session_sweep import sweep_entity
 from isthmus.operations.removal.sweep import Taken
 from isthmus.replication.reach import Reach

@@ -82,7 +82,7 @@ def _zones_left_out(stage: Stage) -> None:
     check_zones(data, ())
 
 
-@shows("holds a copy of another namespace")
+@shows("contains a copy of another namespace")
 def _zone_of_another(stage: Stage) -> str:
     folders = [stage.folder / name / "store" for name in "abcdef"]
     for three in (folders[:3], folders[3:]):

@@ -168,13 +168,13 @@ class _Operator:
         if handover is None:
             await asyncio.to_thread(copy)
             return
-        handover.hold()
+        handover.pause()
         try:
             while not handover.is_quiet:  # noqa: ASYNC110 - a delivery ends within a sync, and copies are rare
                 await asyncio.sleep(_QUIET_SECONDS)
             await asyncio.to_thread(copy)
         finally:
-            handover.go_on()
+            handover.resume()
 
     async def _rows(self) -> list[EntityRow]:
         rows: list[EntityRow] = []

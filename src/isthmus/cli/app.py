@@ -1,15 +1,15 @@
 """The `isthmus` command.
 
 What it is: the frame around the verbs. `VERBS` names the module of each; it has `register(app: typer.Typer) -> None`. Only the module of
-the verb that was asked for is imported, since a few of them need a second to import.
+the requested verb is imported, since a few of them need a second to import.
 
-Exit codes: 0 done, 1 failed (also a namespace that is away), 2 bad input (a wrong option, a file with faults), 130 interrupted.
+Exit codes: 0 done, 1 failed (also an unreachable namespace), 2 bad input (a wrong option, a file with faults), 130 interrupted.
 
 Invariants:
     I1. An `IsthmusError` ends as its text on standard error, without a traceback; with `--json` in the arguments also
         as one JSON object `{"error": …}` on standard output.
     I2. Bad input ends with exit code 2.
-    I3. What the output cannot encode is written as an escape.
+    I3. Characters that the output cannot encode are written as escapes.
     I4. An output that cannot be written, e.g. to a full disk, ends with exit code 1.
 """
 
@@ -33,9 +33,9 @@ from isthmus.errors import ConfigError, InvalidArgumentError, IsthmusError
 __all__ = ["VERBS", "create_app", "main"]
 
 BAD_INPUT = (ConfigError, InvalidArgumentError)
-# By code: their modules are not loaded for every verb. A connection string, or a reference to one, is what the caller gave.
+# Errors by code: their modules are not loaded for every verb. A connection string, or a reference to one, is the caller's input.
 _BAD_REFERENCE = ("secret", "bad-connection-string")
-# Of a write that finds no room, most often that of the output: files of isthmus's own have errors of their own.
+# Of a write to a full disk, most often of the output: files of isthmus's own have errors of their own.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 VERBS = {
     # A federation file, and the entities that it needs.
@@ -96,8 +96,8 @@ def create_app(verb: str | None = None, *, completes: bool = False) -> typer.Typ
     """Build the command line application.
 
     Args:
-        verb: import only this verb's module; None, or a name that is no verb, imports all.
-        completes: answer a shell that asks for words (`isthmus completion`).
+        verb: import only this verb's module; None, or a name that is not a verb, imports all.
+        completes: answer a shell's request for words (`isthmus completion`).
     """
     app = typer.Typer(name="isthmus", no_args_is_help=True, add_completion=completes, pretty_exceptions_enable=False)
     app.callback()(_options)
@@ -113,11 +113,11 @@ def exit_code(error: IsthmusError) -> int:
 
 
 def _end(error: IsthmusError, words: Sequence[str]) -> NoReturn:
-    notes = getattr(error, "__notes__", ())  # where it happened, e.g. at which message of a file
+    notes = getattr(error, "__notes__", ())  # the position, e.g. the message of a file
     print("; ".join([f"isthmus: {error}", *notes]), file=sys.stderr)
     if "--json" in words:
-        told = error.to_dict()
-        print(json.dumps({"error": {**told, "message": "; ".join([told["message"], *notes])}}))
+        answer = error.to_dict()
+        print(json.dumps({"error": {**answer, "message": "; ".join([answer["message"], *notes])}}))
     sys.exit(exit_code(error))
 
 
@@ -133,13 +133,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # what a terminal cannot show must not end a verb half way
+        if isinstance(stream, io.TextIOWrapper):  # a character that a terminal cannot show must not end a verb
             stream.reconfigure(errors="backslashreplace")
     try:
         try:
             _run(words)
         finally:
-            _flush()  # here a failure can be told
+            _flush()  # here a failure can be reported
     except BrokenPipeError:
         # The reader of the output has ended (`isthmus … | head`).
         _discard_output()
@@ -162,20 +162,20 @@ def _run(words: Sequence[str]) -> None:
     except IsthmusError as error:
         _end(error, words)
     except UnicodeEncodeError as error:
-        # Bytes of an argument that are no UTF-8 come as lone surrogates, which nothing on the wire can hold.
+        # Bytes of an argument that are not UTF-8 arrive as lone surrogates, which cannot be sent.
         wrong = next((word for word in words if not _is_text(word)), None)
         if wrong is None:
             raise
-        _end(InvalidArgumentError(f"{wrong!a} is no UTF-8 text: {error.reason}"), words)
+        _end(InvalidArgumentError(f"{wrong!a} is not UTF-8 text: {error.reason}"), words)
     except KeyboardInterrupt:
         sys.exit(130)
 
 
 def _flush() -> None:
-    if sys.stdout is not None:  # as it is where whoever started the process has closed it
+    if sys.stdout is not None:  # None if the parent process has closed it
         sys.stdout.flush()
 
 
 def _discard_output() -> None:
-    """What is left to write goes nowhere; Python would report it again at exit."""
+    """Discards unwritten output; Python would report it again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""`isthmus bench`: measure one namespace, the bridge through Spark, its latency, and the peers beside it."""
+"""`isthmus bench`: measure one namespace, the bridge through Spark, its latency, and other tools."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["register"]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 Data = Annotated[
     Path | None,
-    typer.Option(help="Where the measured namespaces keep their data; a real disk. By default below /var/tmp."),
+    typer.Option(help="Folder for the data of the measured namespaces, on a real disk. By default below /var/tmp."),
 ]
 Messages = Annotated[int, typer.Option(min=1000, help="How many messages.")]
-Peers = Annotated[str, typer.Option(help="Measure these too, split by commas: shovel, sdk-loop.")]
+Peers = Annotated[str, typer.Option(help="Measure these tools, too, split by commas: shovel, sdk-loop.")]
 Spike = Annotated[Path | None, typer.Option(help="Folder of a bare prototype to measure too.")]
 Options = Annotated[
     list[str] | None,
@@ -58,7 +58,7 @@ def namespace(messages: Messages = 200_000, data: Data = None, as_json: Json = F
 
     with _folder(data) as folder:
         result = _result("namespace", folder, measure_namespace(folder / "namespace", messages))
-    _tell(result, as_json)
+    _print_result(result, as_json)
 
 
 def bridge(
@@ -74,16 +74,16 @@ def bridge(
     chosen = _peers(peers)
     with _folder(data) as folder:
         result = _result("bridge", folder, _bridge(folder, messages, chosen, spike, option or []))
-    _tell(result, as_json)
+    _print_result(result, as_json)
 
 
 def table(messages: Messages = 400_000, option: Options = None, data: Data = None, as_json: Json = False) -> None:
-    """Write durable messages of 1 KiB from a queue into a table of Parquet files, beside a plain receiver."""
+    """Write durable messages of 1 KiB from a queue into a table of Parquet files, and compare with a plain receiver."""
     from isthmus.bench.table import measure_table
 
     with _folder(data) as folder:
         result = _result("table", folder, measure_table(folder, messages, option or []))
-    _tell(result, as_json)
+    _print_result(result, as_json)
 
 
 def start(
@@ -97,7 +97,7 @@ def start(
 
     with _folder(data) as folder:
         result = _result("start", folder, measure_start(folder / "start", members))
-    _tell(result, as_json)
+    _print_result(result, as_json)
 
 
 def latency(
@@ -116,24 +116,27 @@ def latency(
         result = _result(
             "latency", folder, measure_latency(folder / "latency", rate, seconds, routes=routes, options=option or [])
         )
-    _tell(result, as_json)
+    _print_result(result, as_json)
 
 
 def rtt(
     messages: Messages = 200_000,
     delays: Annotated[
-        str, typer.Option(help="Round trips to the target in ms, split by commas; the first is compared with.")
+        str,
+        typer.Option(help="Round trips to the target in ms, split by commas; the others are compared with the first."),
     ] = "0,10,50,100,200",
     credit: Annotated[
         int, typer.Option(min=1, help="Deliveries that the target grants; the service grants 1,000.")
     ] = 1000,
     alone: Annotated[bool, typer.Option("--alone", help="Also with each message in a delivery of its own.")] = False,
-    rate: Annotated[float, typer.Option(min=0.1, help="Messages per second of the load whose time is taken.")] = 500,
-    seconds: Annotated[float, typer.Option(min=0, help="How long that load lasts; 0 leaves it out.")] = 10,
+    rate: Annotated[
+        float, typer.Option(min=0.1, help="Messages per second of the load whose latency is measured.")
+    ] = 500,
+    seconds: Annotated[float, typer.Option(min=0, help="How long that load lasts; 0 omits it.")] = 10,
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """The rate through Spark to a target that is far away, by the round trip."""
+    """The rate through Spark to a distant target, by the round trip."""
     require("spark", "isthmus bench")
     from isthmus.bench.distance import measure_round_trips
 
@@ -143,18 +146,18 @@ def rtt(
             folder / "rtt", messages, trips, credit=credit, alone=alone, rate=rate, seconds=seconds
         )
         result = _result("rtt", folder, measured)
-    _tell(result, as_json)
+    _print_result(result, as_json)
 
 
 def large(
     rate: Annotated[float, typer.Option(min=1, help="Small messages per second.")] = 200,
     seconds: Annotated[float, typer.Option(min=1, help="How long each period lasts, after a warm-up.")] = 10,
-    rounds: Annotated[int, typer.Option(min=1, help="Periods of either kind, in turn.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Periods of either kind, alternately.")] = 3,
     megabytes: Annotated[int, typer.Option(min=2, max=100, help="Size of a large message.")] = 100,
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """How long small messages take beside large ones, and without."""
+    """The latency of small messages with large ones, and without."""
     require("spark", "isthmus bench")
     from isthmus.bench.large import LARGEST_BYTES, measure_large
 
@@ -162,7 +165,7 @@ def large(
     with _folder(data) as folder:
         measured = measure_large(folder / "large", rate, seconds, rounds=rounds, size_bytes=size_bytes)
         result = _result("large", folder, measured)
-    _tell(result, as_json)
+    _print_result(result, as_json)
 
 
 def everything(
@@ -176,7 +179,7 @@ def everything(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """All of it in one run, with a table to keep."""
+    """All measurements in one run, with a table of the results."""
     require("spark", "isthmus bench")
     from isthmus.bench.latency import measure_latency
     from isthmus.bench.namespace import measure_namespace
@@ -184,7 +187,7 @@ def everything(
 
     chosen = _peers(peers)
     if results is not None:
-        _usable(results).rmdir()  # what cannot be written after half an hour of measurements is lost
+        _usable(results).rmdir()  # results that cannot be written after half an hour of measurements are lost
     with _folder(data) as folder:
         result = _result("all", folder, {})
         result["namespace"] = measure_namespace(folder / "namespace", messages)
@@ -194,7 +197,7 @@ def everything(
         _progress("latency", result["latency"])
     if results is not None:
         print(f"written: {write_report(results, result)}")
-    _tell(result, as_json)
+    _print_result(result, as_json)
 
 
 def _bridge(folder: Path, messages: int, peers: list[str], spike: Path | None, options: list[str]) -> dict[str, Any]:
@@ -227,7 +230,7 @@ def _bridge(folder: Path, messages: int, peers: list[str], spike: Path | None, o
 
 
 def _peer(measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-    """What a peer did, or how it failed: that must not cost the measurements of the others."""
+    """The result of another tool, or its failure, which must not lose the measurements of the others."""
     try:
         return dict(measure())
     except IsthmusError as error:
@@ -258,25 +261,25 @@ def _round_trips(text: str) -> list[float]:
 @contextmanager
 def _folder(data: Path | None) -> Iterator[Path]:
     """A fresh folder for the data of one run, removed afterwards."""
-    place = data or Path("/var/tmp")  # noqa: S108 - a disk, unlike /tmp on many systems; a fresh folder with mode 0700
-    folder = _usable(place)
+    parent = data or Path("/var/tmp")  # noqa: S108 - a disk, unlike /tmp on many systems; a fresh folder with mode 0700
+    folder = _usable(parent)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _usable(place: Path) -> Path:
-    """A fresh folder in `place`, which is made where it is missing.
+def _usable(parent: Path) -> Path:
+    """A fresh folder in `parent`, which is created if it is missing.
 
     Raises:
-        InvalidArgumentError: nothing can be written there.
+        InvalidArgumentError: the folder is not writable.
     """
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        return Path(tempfile.mkdtemp(prefix="isthmus-bench-", dir=place))
+        parent.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix="isthmus-bench-", dir=parent))
     except OSError as error:
-        raise InvalidArgumentError(f"nothing can be written in {place}: {error.strerror or error}") from None
+        raise InvalidArgumentError(f"nothing can be written in {parent}: {error.strerror or error}") from None
 
 
 def _result(name: str, folder: Path, values: dict[str, Any]) -> dict[str, Any]:
@@ -284,7 +287,7 @@ def _result(name: str, folder: Path, values: dict[str, Any]) -> dict[str, Any]:
 
     machine = describe_machine(folder)
     if machine["file system"] in {"tmpfs", "ramfs"}:
-        typer.echo("note: the data lie in memory; a sync costs nothing here (--data DIR chooses a disk)", err=True)
+        typer.echo("note: the data are in memory; a sync costs nothing here (--data DIR chooses a disk)", err=True)
     return {"benchmark": name, **values, "machine": machine}
 
 
@@ -293,7 +296,7 @@ def _progress(name: str, values: dict[str, Any]) -> None:
     typer.echo(f"{name}: " + ", ".join(f"{key} {value}" for key, value in shown.items()), err=True)
 
 
-def _tell(result: dict[str, Any], as_json: bool) -> None:
+def _print_result(result: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(result))
         return

@@ -1,7 +1,7 @@
-"""Words that a shell offers where a command line is not complete.
+"""Words that a shell offers for an incomplete command line.
 
 What it is: aliases and tasks of the federation file in the folder, and entities of the namespace that the line names. What it is
-not: a place for errors; where something cannot be asked, nothing is offered.
+not: a source of errors; if a query fails, no word is offered.
 
 Invariants:
     I1. A completion ends within seconds, prints nothing but words, and changes nothing.
@@ -41,7 +41,7 @@ def patterns(incomplete: str) -> list[str]:
 def entities(ctx: Any, incomplete: str) -> list[str]:
     """Queues, topics and subscriptions of the namespace that the line names."""
     import isthmus.connectors.servicebus.entity
-    import isthmus.operations.address  # noqa: F401 - both take time, which is not that of the namespace
+    import isthmus.operations.address  # noqa: F401 - both take time, which does not count as the namespace's
 
     found: list[str] = []
 
@@ -49,7 +49,7 @@ def entities(ctx: Any, incomplete: str) -> list[str]:
         with contextlib.suppress(Exception):
             found.extend(_paths(ctx.params))
 
-    # A thread, because the client of the administration waits for much longer than a person at a terminal does.
+    # A thread, because the client of the administration waits for much longer than a user at a terminal.
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
     asking.join(_SECONDS)

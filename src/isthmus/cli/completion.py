@@ -11,7 +11,7 @@ import typer
 __all__ = ["COMPLETE_VARIABLE", "completed_verb", "register"]
 
 COMPLETE_VARIABLE = "_ISTHMUS_COMPLETE"
-"""The environment variable by which the script asks for words."""
+"""The environment variable with which the script requests words."""
 
 _SHELLS_BEFORE_WORDS = {"bash": "COMP_WORDS", "zsh": "_TYPER_COMPLETE_ARGS", "fish": "_TYPER_COMPLETE_ARGS"}
 
@@ -34,17 +34,17 @@ def run(shell: Annotated[_Shell, typer.Argument(help="The shell.")]) -> None:
     `isthmus completion fish > ~/.config/fish/completions/isthmus.fish`.
     """
     from typer._completion_shared import (
-        get_completion_script,  # not public; the public way writes into the user's files
+        get_completion_script,  # not public; the public function writes into the user's files
     )
 
     print(get_completion_script(prog_name="isthmus", complete_var=COMPLETE_VARIABLE, shell=shell.value))
 
 
 def completed_verb() -> str | None:
-    """The verb whose words a shell asks for; None where it is the verb itself that is not complete."""
+    """The verb whose words a shell requests; None if the verb itself is incomplete."""
     shell = os.environ.get(COMPLETE_VARIABLE, "").rpartition("_")[2]
     words = os.environ.get(_SHELLS_BEFORE_WORDS.get(shell, ""), "").split()[1:]
-    # The last word is the one that is not complete, unless the cursor is behind a blank; then any verb is complete.
+    # The last word is the incomplete one, unless the cursor is behind a blank; then any verb is complete.
     verbs = [word for word in words if not word.startswith("-")]
     is_behind = os.environ.get("COMP_CWORD", "").isdecimal() and int(os.environ["COMP_CWORD"]) > 1
     return verbs[0] if verbs and (len(verbs) > 1 or is_behind) else None

@@ -50,7 +50,7 @@ def run(
     count = min(YEAR_FLIGHTS, messages or (YEAR_FLIGHTS if everything else MONTH_FLIGHTS))
     folder = keep.absolute() if keep is not None else Path(tempfile.mkdtemp(prefix="isthmus-demo-"))
     signal.signal(signal.SIGTERM, _interrupt)
-    HangUp(_interrupt).hear()
+    HangUp(_interrupt).listen()
     try:
         with LiveView(Console(stderr=as_json)) as view:
             report = Play(folder, count, view).perform()
@@ -67,5 +67,5 @@ def run(
 
 
 def _interrupt(*_: object) -> None:
-    """SIGTERM and the closing of the terminal end the demo as Ctrl-C does, so that it ends its processes."""
+    """SIGTERM and the closing of the terminal end the demo like Ctrl-C, so that it ends its processes."""
     raise KeyboardInterrupt

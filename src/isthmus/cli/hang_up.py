@@ -1,7 +1,7 @@
 """The closing of the terminal that a command runs in.
 
-What it is: a hang-up (SIGHUP) treated as a request to end, for a command whose child processes must not end by it. What it is not:
-a daemon; `nohup` and service managers are what keeps a command running without a terminal, and are left to it.
+What it is: a hang-up (SIGHUP) handled as a request to end, for a command whose child processes must not end by it. What it is not:
+a daemon; `nohup` and service managers keep a command running without a terminal, and are respected.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ __all__ = ["HangUp"]
 
 
 class HangUp:
-    """From its creation on a hang-up is ignored, also by every process started then; after `hear` it is a request to end.
+    """From its creation on a hang-up is ignored, also by every process started then; after `listen` it is a request to end.
 
     Args:
-        end: what asks the command to end; safe in a signal handler.
+        end: requests the end of the command; safe in a signal handler.
     """
 
     def __init__(self, end: Callable[[], object]) -> None:
         self._end = end
         self._terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
         # Under `nohup` the command is to continue.
-        self._is_heard = signal.signal(signal.SIGHUP, signal.SIG_IGN) is not signal.SIG_IGN
+        self._is_handled = signal.signal(signal.SIGHUP, signal.SIG_IGN) is not signal.SIG_IGN
 
-    def hear(self) -> None:
-        """A hang-up ends the command from now on, and so does one that came before."""
-        if not self._is_heard:
+    def listen(self) -> None:
+        """A hang-up ends the command from now on, and so does an earlier one."""
+        if not self._is_handled:
             return
         signal.signal(signal.SIGHUP, lambda *_: self._hang_up())
-        if self._gone():
+        if self._closed_terminals():
             self._hang_up()
 
     def _hang_up(self) -> None:
-        # Writing to a terminal that has gone fails; the output of a clean end must not turn it into a failure.
-        if gone := self._gone():
+        # Writing to a closed terminal fails; the output of a clean end must not become a failure.
+        if closed := self._closed_terminals():
             nowhere = os.open(os.devnull, os.O_WRONLY)
-            for descriptor in gone:
+            for descriptor in closed:
                 os.dup2(nowhere, descriptor)
             os.close(nowhere)
         self._end()
 
-    def _gone(self) -> list[int]:
+    def _closed_terminals(self) -> list[int]:
         return [descriptor for descriptor in self._terminals if not os.isatty(descriptor)]

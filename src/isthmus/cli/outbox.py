@@ -23,23 +23,23 @@ from isthmus.errors import InvalidArgumentError, OperationTimeoutError
 
 __all__ = ["register"]
 
-_PATH = typer.Argument(help="The folder that the DurableSender was given.")
+_PATH = typer.Argument(help="The folder of the DurableSender.")
 _JSON = typer.Option("--json", help="Print one JSON object.")
-_CONNECTION = typer.Option("--connection", help="Where the connection string is: env:NAME or file:/path#key.")
+_CONNECTION = typer.Option("--connection", help="Reference to the connection string: env:NAME or file:/path#key.")
 _ACTIVE = 0
 _LOOK_SECONDS = 0.2
 
 
 def register(app: typer.Typer) -> None:
     """Adds `outbox` and its verbs to the command line."""
-    outbox = typer.Typer(no_args_is_help=True, help="Look at the outbox of a DurableSender, deliver it, export it.")
+    outbox = typer.Typer(no_args_is_help=True, help="Show the outbox of a DurableSender, deliver it, export it.")
     for name, run in (("status", _status), ("peek", _peek), ("drain", _drain), ("export", _export)):
         outbox.command(name)(run)
     app.add_typer(outbox, name="outbox")
 
 
 def _status(path: Annotated[Path, _PATH], as_json: Annotated[bool, _JSON] = False) -> None:
-    """Show how much waits, how long, whether a process delivers it, and what was refused or damaged."""
+    """Show how many messages wait, how long, whether a process delivers them, and how many were refused or damaged."""
     from isthmus.client.outbox.store import status
 
     _entity(path)
@@ -58,20 +58,18 @@ def _status(path: Annotated[Path, _PATH], as_json: Annotated[bool, _JSON] = Fals
 def _peek(
     path: Annotated[Path, _PATH],
     most: Annotated[int, typer.Option("--max", help="At most so many; 0: all.", min=0)] = 20,
-    refused: Annotated[
-        bool, typer.Option("--refused", help="Those that the namespace refused for themselves.")
-    ] = False,
+    refused: Annotated[bool, typer.Option("--refused", help="Those that the namespace refused permanently.")] = False,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
-    """Show messages without taking them out."""
+    """Show messages without removing them."""
     _entity(path)
     rows = list(islice(_rows(path, refused), most or None))
     if as_json:
         print(json.dumps({"messages": rows}, ensure_ascii=False))
         return
     for row in rows:
-        told = f"  {row['reason']}" if "reason" in row else f"  since {row['written_at']}"
-        print(f"{row['message_id']}  {row['bytes']} bytes{told}")
+        answer = f"  {row['reason']}" if "reason" in row else f"  since {row['written_at']}"
+        print(f"{row['message_id']}  {row['bytes']} bytes{answer}")
 
 
 def _drain(
@@ -82,9 +80,9 @@ def _drain(
     ] = 60.0,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
-    """Deliver what waits, to the entity that the outbox is for.
+    """Deliver the waiting messages to the entity of the outbox.
 
-    Where another process delivers it already, this waits until nothing is left. Ctrl-C ends it in good order. Exit code 1 if messages still
+    If another process delivers them already, this waits until none is left. Ctrl-C ends it in good order. Exit code 1 if messages still
     wait, were refused, or were in a damaged file.
     """
     from isthmus.client.outbox.store import status
@@ -103,16 +101,16 @@ def _drain(
         is_interrupted = is_stopped()
     found, state = status(path), sender.statistics().drain  # with the attempt that was under way
     damaged = found.damaged - before.damaged
-    told = {"waited": before.messages, "left": found.messages, "delivered": state.delivered, "refused": state.refused}
-    told |= {"damaged": damaged}
+    answer = {"waited": before.messages, "left": found.messages, "delivered": state.delivered, "refused": state.refused}
+    answer |= {"damaged": damaged}
     print(
-        json.dumps(told)
+        json.dumps(answer)
         if as_json
-        else f"{told['delivered']} messages delivered, {told['refused']} refused, {told['left']} left"
+        else f"{answer['delivered']} messages delivered, {answer['refused']} refused, {answer['left']} left"
     )
     refused = max(state.refused, found.refused - before.refused)  # also by another process that delivers
     if refused:
-        print(f"{refused} messages were refused; isthmus outbox peek {path} --refused tells why", file=sys.stderr)
+        print(f"{refused} messages were refused; isthmus outbox peek {path} --refused shows why", file=sys.stderr)
     if damaged:
         print(
             f"the messages in {damaged} damaged pieces are not sent; they are in {path / 'quarantine'}", file=sys.stderr
@@ -128,10 +126,8 @@ def _drain(
 
 def _export(
     path: Annotated[Path, _PATH],
-    file: Annotated[Path, typer.Argument(help="File to write; must not be there yet.")],
-    refused: Annotated[
-        bool, typer.Option("--refused", help="Those that the namespace refused for themselves.")
-    ] = False,
+    file: Annotated[Path, typer.Argument(help="File to write; must not exist yet.")],
+    refused: Annotated[bool, typer.Option("--refused", help="Those that the namespace refused permanently.")] = False,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
     """Write messages to a file that `isthmus namespace import` reads. They stay in the outbox.
@@ -146,24 +142,24 @@ def _export(
             writer.write(payload, _ACTIVE)
         writer.finish()
         count = writer.count
-    told = {"messages": count, "damaged": len(damaged), "file": str(file)}
-    print(json.dumps(told) if as_json else f"{count} messages written to {file}")
+    answer = {"messages": count, "damaged": len(damaged), "file": str(file)}
+    print(json.dumps(answer) if as_json else f"{count} messages written to {file}")
     if damaged:
         print(f"{len(damaged)} pieces of {path} are damaged, and the messages in them are not written", file=sys.stderr)
         raise typer.Exit(1)
 
 
 def _entity(path: Path) -> str:
-    """What an outbox is for.
+    """The entity of an outbox.
 
     Raises:
-        InvalidArgumentError: the folder is no outbox.
+        InvalidArgumentError: the folder is not an outbox.
     """
     from isthmus.client.outbox.store import entity_of
 
     entity = entity_of(path)
     if not entity:
-        raise InvalidArgumentError(f"{path} is no outbox; name the folder that a DurableSender was given")
+        raise InvalidArgumentError(f"{path} is not an outbox; name the folder of a DurableSender")
     return entity
 
 
@@ -184,14 +180,14 @@ def _rows(path: Path, wants_refused: bool) -> Any:
             for _, record, index in waiting(folder)
             for payload in record.payloads[index:]
         )
-    for told, payload in found:
+    for answer, payload in found:
         properties: dict[str, Any] = {}
-        with suppress(CodecError):  # what the SDK encodes and nobody can read
+        with suppress(CodecError):  # a body of the SDK that cannot be read
             properties = section.decode_properties(payload, section.locate(payload).properties)
         shown = {
             name: str(properties[name]) for name in ("subject", "group_id", "correlation_id") if name in properties
         }
-        yield {"message_id": str(properties.get("message_id", "")), "bytes": len(payload), **shown, **told}
+        yield {"message_id": str(properties.get("message_id", "")), "bytes": len(payload), **shown, **answer}
 
 
 def _payloads(path: Path, wants_refused: bool, on_damage: Callable[[], None]) -> Any:

@@ -1,6 +1,6 @@
 """`isthmus pair`: two namespaces kept in step, an alias for both, fail-over and fail-back.
 
-What it is: options and output. What it is not: what is done (`isthmus.pairing`).
+What it is: options and output. What it is not: the operations (`isthmus.pairing`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ __all__ = ["register"]
 
 _NAME = typer.Argument(metavar="NAME", help="The pair's name in the file.")
 _FILE = typer.Argument(help="The federation file.")
-_STATE = typer.Option(help="Folder that the pair keeps its state in; by default .isthmus/NAME beside the file.")
+_STATE = typer.Option(help="Folder of the pair's state; by default .isthmus/NAME beside the file.")
 _JSON = typer.Option("--json", help="Print one JSON object.")
 _DRY = typer.Option("--dry-run", help="Show what would change, and change nothing.")
-_CARRIED_ON = "interrupted: what was begun is finished; Ctrl-C again ends at once"
+_CARRIED_ON = "interrupted: the present step is finished; Ctrl-C again ends immediately"
 
 _Name = Annotated[str, _NAME]
 _File = Annotated[str, _FILE]
@@ -75,7 +75,7 @@ def _create(
 ) -> None:
     """Pair the two namespaces, and bring the secondary in step. Run again, it brings it in step again.
 
-    What the secondary holds already and the primary does not stays. Exit code 1 if something could not be brought in step.
+    Entities that only the secondary has stay. Exit code 1 if something could not be brought in step.
     """
     with _session(name, file, state) as session:
         if dry_run:
@@ -94,11 +94,11 @@ def _sync(
         bool,
         typer.Option(
             "--delete-others",
-            help="Delete at the standby member also what pairing did not make and the active one lacks.",
+            help="Delete at the standby member also entities that pairing did not make and the active one lacks.",
         ),
     ] = False,
     delete_messages: Annotated[
-        bool, typer.Option("--delete-messages", help="Delete entities although they hold messages.")
+        bool, typer.Option("--delete-messages", help="Delete entities although they have messages.")
     ] = False,
     as_json: _Json = False,
 ) -> None:
@@ -121,12 +121,12 @@ def _sync_once(session: PairSession, consent: Any = None, *, as_json: bool) -> N
         consent, (lambda step: None) if as_json else lambda step: view.print_lines([str(step)], console)
     )
     if as_json:
-        print(json.dumps({**view.told(state), **found.to_dict()}))
+        print(json.dumps({**view.plain_state(state), **found.to_dict()}))
     else:
         view.print_lines([f"! {step}: {error}" for step, error in found.failed], console)
         view.print_lines(map(str, found.drift.conflicts), console)
         view.print_foreign([each.path for each in found.drift.foreign], state.standby, console)
-        verdict = f"{state.standby} is in step with {state.active}" if found.is_in_step else "some differences stay"
+        verdict = f"{state.standby} is in step with {state.active}" if found.is_in_step else "some differences remain"
         console.print(f"{len(found.done)} changes in {found.seconds:.1f} s; {verdict}.")
     if not found.is_in_step:
         raise typer.Exit(1)
@@ -139,9 +139,9 @@ def _show_plan(session: PairSession, consent: Any = None, *, as_json: bool) -> N
     drift = compared.drift
     standby = state.standby if state is not None else session.pair.secondary
     if as_json:
-        told = {"pair": session.pair.name, "dry_run": True, "changes": [str(step) for step in drift.steps]}
-        told["conflicts"] = [str(each) for each in drift.conflicts]
-        print(json.dumps({**told, "only_at_standby": [each.path for each in drift.foreign]}))
+        answer = {"pair": session.pair.name, "dry_run": True, "changes": [str(step) for step in drift.steps]}
+        answer["conflicts"] = [str(each) for each in drift.conflicts]
+        print(json.dumps({**answer, "only_at_standby": [each.path for each in drift.foreign]}))
         return
     console = view.console()
     view.print_lines(map(str, drift.steps), console)
@@ -151,7 +151,7 @@ def _show_plan(session: PairSession, consent: Any = None, *, as_json: bool) -> N
 
 
 def _status(name: _Name, file: _File = DEFAULT_FILE, state: _State = None, as_json: _Json = False) -> None:
-    """Show which member is active, how far the members are apart, and what waits.
+    """Show which member is active, how far the members are apart, and which messages wait.
 
     Exit code 0: steady, in step, and nothing pending. 1: anything else.
     """
@@ -165,7 +165,7 @@ def _status(name: _Name, file: _File = DEFAULT_FILE, state: _State = None, as_js
         left: dict[str, dict[str, int]] = {}
         outdated = session.keeper.outdated(found)
         try:
-            # By an outdated state the wrong member would be told to change.
+            # By an outdated state the wrong member would be advised to change.
             drift = session.keeper.compare(found).drift if not outdated else Drift()
             lines = [str(each) for each in (*drift.steps, *drift.conflicts)]
             foreign = [each.path for each in drift.foreign]
@@ -177,15 +177,21 @@ def _status(name: _Name, file: _File = DEFAULT_FILE, state: _State = None, as_js
         not problem and not lines and found.phase is Phase.STEADY and found.fence_of(found.standby) is not Fence.PENDING
     )
     if as_json:
-        told = {**view.told(found), "ok": is_well, "drift": lines, "only_at_standby": foreign, "problem": problem}
+        answer = {
+            **view.plain_state(found),
+            "ok": is_well,
+            "drift": lines,
+            "only_at_standby": foreign,
+            "problem": problem,
+        }
         seen, seen_at = found.seen_at_member(found.active)
-        print(json.dumps({**told, "messages_seen": seen, "seen_at": seen_at, "left_behind": left}))
+        print(json.dumps({**answer, "messages_seen": seen, "seen_at": seen_at, "left_behind": left}))
     else:
         console = view.console()
-        led = found.leads_to or "nobody: connections wait"
+        led = found.leads_to or "no member: connections wait"
         view.print_text(f"pair {found.pair}: {found.active} is active, epoch {found.epoch}, {found.phase}", console)
         if session.pair.listen:
-            view.print_text(f"the alias {session.pair.listen} leads to {led}", console)
+            view.print_text(f"the alias {session.pair.listen} forwards to {led}", console)
         view.print_text(f"{found.standby} is standby, {view.FENCES[found.fence_of(found.standby)]}", console)
         if problem:
             view.print_text(f"! not compared: {problem}", console, "red")
@@ -205,9 +211,9 @@ def _run(
     state: _State = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the alias's address as one JSON object.")] = False,
 ) -> None:
-    """Keep the pair in step and lead its alias, until SIGTERM or Ctrl-C.
+    """Keep the pair in step and forward its alias, until SIGTERM or Ctrl-C.
 
-    A fail-over that was interrupted is carried on. It never begins one by itself.
+    A fail-over that was interrupted is continued. It never begins one by itself.
     """
     import asyncio
 
@@ -217,7 +223,7 @@ def _run(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", datefmt="%Y-%m-%dT%H:%M:%S%z"
     )
     logging.getLogger("azure").setLevel(logging.WARNING)
-    # Its serializer warns of each time of an entity whose status is set, though the service's times are UTC.
+    # Its serializer warns about each time of an entity whose status is set, though the service's times are UTC.
     logging.getLogger("azure.servicebus.management").setLevel(logging.ERROR)
     with _session(name, file, state) as session:
         session.state()
@@ -242,14 +248,15 @@ def _failover(
     file: _File = DEFAULT_FILE,
     state: _State = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Switch at once, without the active member; messages may stay behind there.")
+        bool,
+        typer.Option("--force", help="Switch immediately, without the active member; messages may stay behind there."),
     ] = False,
     to: Annotated[
         str,
         typer.Option(
             "--to",
             metavar="ALIAS",
-            help="With --force: the member that is to be active. Run again, it leads there too, where --force alone leads back.",
+            help="With --force: the member that is to be active. Repeated, it switches to the same member, while --force alone switches back.",
         ),
     ] = "",
     abort: Annotated[
@@ -270,18 +277,20 @@ def _failover(
 ) -> None:
     """Make the standby member the active one; run again, fail back.
 
-    Planned: sends are stopped, receivers empty the active member, the rest is moved, it is fenced, the alias turns. What was
-    interrupted continues when it is run again; Ctrl-C ends it once the entity that is being moved is. Exit code 1 if it went back, since messages would have stayed behind, or if a forced
+    Planned: sends are stopped, receivers empty the active member, the rest is moved, it is fenced, the alias switches. An interrupted
+    fail-over continues when it is run again; Ctrl-C ends it once the present entity is moved. Exit code 1 if it went back, since messages would have stayed behind, or if a forced
     one could not open the new member yet.
     """
     if force and abort:
-        raise InvalidArgumentError("--force and --abort contradict each other; leave one out")
+        raise InvalidArgumentError("--force and --abort contradict each other; omit one")
     if to and not force:
         raise InvalidArgumentError("--to goes with --force")
     try:
         consume_ms = parse_ms(consume_for)
     except ValueError:
-        raise InvalidArgumentError(f"--consume-for is '{consume_for}', which is no duration; write e.g. 30s") from None
+        raise InvalidArgumentError(
+            f"--consume-for is '{consume_for}', which is not a duration; write e.g. 30s"
+        ) from None
     began = time.monotonic()
     folder = state or state_folder(file)
     if force:
@@ -300,12 +309,12 @@ def _failover(
     with _session(name, file, state) as session:
         if abort:
             found = session.abort(note)
-            told: dict[str, Any] = {"aborted": True}
+            answer: dict[str, Any] = {"aborted": True}
             text = f"{found.active} is active again."
-            with contextlib.suppress(IsthmusError):  # it is given up, whatever the other member says
-                told["waiting_at_standby"] = waiting = session.waiting_at(found.standby)
+            with contextlib.suppress(IsthmusError):  # it is given up, whatever the other member answers
+                answer["waiting_at_standby"] = waiting = session.waiting_at(found.standby)
                 if waiting:
-                    text += f" What waits at {found.standby}, where it may have been moved, is delivered once that is active: {waiting}."
+                    text += f" Messages that wait at {found.standby}, where they may have been moved, are delivered once that is active: {waiting}."
         else:
             try:
                 with interruption(_CARRIED_ON) as session.is_stopping:
@@ -316,9 +325,9 @@ def _failover(
             except NamespaceUnreachableError as error:
                 active = session.state().active
                 if error.endpoint == session.members[active].endpoint:
-                    error.add_note(f"where {active} is lost, --force makes the other one active without it")
+                    error.add_note(f"if {active} is lost, --force makes the other one active without it")
                 raise
-            told = {
+            answer = {
                 "moved": work.moved,
                 "left": work.left,
                 "moved_dead_letters": work.moved_dead,
@@ -327,9 +336,9 @@ def _failover(
                 "refused": work.refused,
             }
             text = view.failed_over(found, work)
-    told["seconds"] = round(time.monotonic() - began, 3)
+    answer["seconds"] = round(time.monotonic() - began, 3)
     if as_json:
-        print(json.dumps({**view.told(found), **told}))
+        print(json.dumps({**view.plain_state(found), **answer}))
     else:
         view.print_text(text, console)
 
@@ -358,22 +367,26 @@ def _force(name: str, file: str, folder: Path, began: float, to: str, *, as_json
         if found is None:
             found = session.force(to)
             switched = time.monotonic() - began
-        note(f"{found.phase}: the alias leads to {found.leads_to or 'nobody until the new member is open'}", switched)
+        note(
+            f"{found.phase}: the alias forwards to {found.leads_to or 'no member until the new one is open'}", switched
+        )
         try:
             found = session.finish(note=note)
-            if to and found.target != to:  # this machine had missed another one's fail-over, and has followed it now
+            if (
+                to and found.target != to
+            ):  # this machine had missed another machine's fail-over, and has followed it now
                 session.force(to)
                 found = session.finish(note=note)
         except IsthmusError as error:
             pending = str(error)
-            found = session.state()  # of what was left to do some was done
+            found = session.state()  # some of the remaining work was done
     if as_json:
-        seen, seen_at = found.seen_at_member(found.active if found.is_under_way else found.standby)
-        told = {"seconds": round(switched, 3), "pending": pending, "may_be_lost": seen, "seen_at": seen_at}
-        print(json.dumps({**view.told(found), **told}))
+        seen, seen_at = found.seen_at_member(found.active if found.is_in_progress else found.standby)
+        answer = {"seconds": round(switched, 3), "pending": pending, "may_be_lost": seen, "seen_at": seen_at}
+        print(json.dumps({**view.plain_state(found), **answer}))
     else:
         view.show_forced(found, pending)
-    if found.is_under_way:
+    if found.is_in_progress:
         raise typer.Exit(1)
 
 
@@ -383,18 +396,18 @@ def _break(
     state: _State = None,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Also where a member gives no answer; it is left as it is, fenced if it was."),
+        typer.Option("--force", help="Also if a member does not answer; it is left unchanged, fenced if it was."),
     ] = False,
     as_json: _Json = False,
 ) -> None:
-    """End the pairing. Both namespaces stay, open to applications, with all that they hold."""
+    """End the pairing. Both namespaces stay, open to applications, with all their messages."""
     with _session(name, file, state) as session:
         found, left = session.break_up(is_forced=force)
     if as_json:
-        told = {"pair": name, "broken": True, "was_active": found.active}
-        print(json.dumps({**told, "left_as_is": left} if left else told))
+        answer = {"pair": name, "broken": True, "was_active": found.active}
+        print(json.dumps({**answer, "left_as_is": left} if left else answer))
     elif left:
-        reasons = "; ".join(f"{alias} is left as it is: {reason}" for alias, reason in left.items())
+        reasons = "; ".join(f"{alias} is left unchanged: {reason}" for alias, reason in left.items())
         print(f"pair {name} is broken; {found.active} was active. {reasons}")
     else:
         print(f"pair {name} is broken; {found.active} was active, and both namespaces can be used")

@@ -1,6 +1,6 @@
-"""What `isthmus pair` prints.
+"""The output of `isthmus pair`.
 
-A module of its own: a forced fail-over is made before what prints it is imported.
+A module of its own: a forced fail-over is made before the modules for output are imported.
 """
 
 from __future__ import annotations
@@ -21,58 +21,58 @@ __all__ = [
     "FENCES",
     "console",
     "failed_over",
+    "plain_state",
     "print_foreign",
     "print_left",
     "print_lines",
     "print_seen",
     "print_text",
     "show_forced",
-    "told",
 ]
 
 _SIGNS = {"+": "green", "~": "yellow", "-": "red", "!": "red"}
 FENCES = {
     "open": "open to applications that connect to it directly",
-    "pending": "and still to be fenced: it has not answered since it was left",
+    "pending": "and still to be fenced: it has not answered since the fail-over",
     "closed": "fenced",
 }
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Where texts go; lines are as long as they are."""
+    """The console of texts; lines are not wrapped."""
     return Console(soft_wrap=True, stderr=stderr)
 
 
 def print_text(text: str, on: Console, style: str = "") -> None:
-    """Print a text as it is: names in it are no markup."""
+    """Print a text literally: names in it are not markup."""
     on.print(Text(text, style=style))
 
 
 def show_forced(found: PairState, pending: str) -> None:
-    """What a forced fail-over came to; `pending` is what could not be done yet."""
+    """Print the result of a forced fail-over; `pending` is the reason of unfinished work."""
     on = console()
-    if found.is_under_way:
-        text = f"{found.standby} is not open yet: {pending}. The alias leads to nobody; isthmus pair run opens it as soon as it answers."
+    if found.is_in_progress:
+        text = f"{found.standby} is not open yet: {pending}. The alias forwards to no member; isthmus pair run opens it as soon as it answers."
         print_text(text, on, "red")
         return
     print_text(f"{found.active} is active.", on)
     if pending:
         text = f"{found.standby} is not fenced yet: {pending}. isthmus pair run does it as soon as it answers; until then keep applications "
         print_text(text + "that connect to it directly away from it.", on, "yellow")
-    print_seen(found, found.standby, on, f"What may be lost with {found.standby}: what waited there")
+    print_seen(found, found.standby, on, f"Messages that may be lost with {found.standby}: those that waited there")
 
 
 def failed_over(found: PairState, work: Failover) -> str:
-    """What a planned fail-over came to."""
+    """The result of a planned fail-over, as text."""
     text = f"{found.active} is active; {work.moved} messages were moved"
-    text += f"; left behind at {found.standby}: {work.left}." if work.left else ", none that waited was left behind."
+    text += f"; left behind at {found.standby}: {work.left}." if work.left else ", no waiting message was left behind."
     text += f" Dead letters moved: {work.moved_dead}."
     for what, left in (("Dead letters", work.left_dead), ("Deferred messages", work.left_deferred)):
         text += f" {what} that stay at {found.standby}: {left}." if left else ""
     return text
 
 
-def told(state: PairState) -> dict[str, Any]:
+def plain_state(state: PairState) -> dict[str, Any]:
     """A state as plain values."""
     return {
         "pair": state.pair,
@@ -99,7 +99,7 @@ def print_foreign(paths: list[str], alias: str, on: Console) -> None:
 
 
 def print_seen(state: PairState, alias: str, on: Console, title: str = "") -> None:
-    """What waited at a member when its messages were counted last."""
+    """The messages that waited at a member at the last count."""
     seen, seen_at = state.seen_at_member(alias)
     if not seen_at:
         on.print("Its messages have not been counted yet: isthmus pair run does it." if title else "")
@@ -115,9 +115,9 @@ def print_seen(state: PairState, alias: str, on: Console, title: str = "") -> No
 
 
 def print_left(left: Mapping[str, Mapping[str, int]], standby: str, on: Console) -> None:
-    """What a fenced member holds."""
+    """The messages of a fenced member."""
     if left:
-        on.print(f"At {standby}, which is fenced, are messages that nobody gets before a fail back:")
+        on.print(f"At {standby}, which is fenced, are messages that no receiver gets before a fail-back:")
         _print_counts({path: {name: count for name, count in each.items() if count} for path, each in left.items()}, on)
 
 

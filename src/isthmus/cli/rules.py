@@ -48,7 +48,7 @@ def evaluate(
     """Show a filter's verdict on a message, and the message after the action.
 
     The verdict is "match", "no match" or "unknown"; only "match" selects. An evaluation that fails, e.g. by a division by
-    zero, is "unknown" with an error beside it. Exit code 2: an expression or the message is not of the form.
+    zero, is "unknown" with an error. Exit code 2: an expression or the message is malformed.
     """
     parameters = _parameters(parameter or [])
     faults: list[Fault] = []

@@ -1,4 +1,4 @@
-"""Which namespace a verb asks: `--connection`, `--namespace ALIAS` of a federation file, or `--data`.
+"""The namespace of a verb: `--connection`, `--namespace ALIAS` of a federation file, or `--data`.
 
 What it is: the options that all verbs about entities and messages share, and the same texts for the same options. What it is not:
 the search (`isthmus.operations.address`).
@@ -68,21 +68,23 @@ Entity = Annotated[
 ]
 
 DEAD_LETTER = typer.Option("--dead-letter", help="Its dead-letter queue instead.")
-FILTER = typer.Option("--filter", help="A SQL filter as subscriptions have them; without one all messages are meant.")
+FILTER = typer.Option(
+    "--filter", help="A SQL filter like those of subscriptions; without one, all messages are selected."
+)
 JSON = typer.Option("--json", help="Print one JSON object.")
 YES = typer.Option("--yes", help="Do it; without this only the number of messages is shown.")
 MAX = typer.Option("--max", help="At most so many; 0: all.", min=0)
-NEW_IDS = typer.Option("--new-message-ids", help="Give what is sent MessageIds of its own.")
+NEW_IDS = typer.Option("--new-message-ids", help="Give the sent messages new MessageIds.")
 KEEP_IDS = typer.Option(
-    "--keep-message-ids", help="Send though the target may drop messages as duplicates, or cannot be asked."
+    "--keep-message-ids", help="Send although the target may drop messages as duplicates, or cannot be queried."
 )
 
 
 def address_of(connection: str, alias: str, federation: str, data: Path | None, ca_file: str) -> Any:
-    """The namespace that the options mean (`isthmus.operations.address.Address`).
+    """The namespace that the options name (`isthmus.operations.address.Address`).
 
     Raises:
-        IsthmusError: they name none, more than one, or lead nowhere.
+        IsthmusError: they name none, or more than one, or cannot be resolved.
     """
     from isthmus.operations.address import find_address
 
@@ -90,7 +92,7 @@ def address_of(connection: str, alias: str, federation: str, data: Path | None, 
 
 
 def target_of(connection: str, alias: str, federation: str, data: Path | None, ca_file: str) -> Any:
-    """How that namespace is asked (`isthmus.operations.server.target.Target`).
+    """The endpoints of that namespace (`isthmus.operations.server.target.Target`).
 
     Raises:
         IsthmusError: as for `address_of`.
@@ -100,7 +102,7 @@ def target_of(connection: str, alias: str, federation: str, data: Path | None, c
 
 @contextlib.contextmanager
 def near_names(address: Any, path: str) -> Iterator[None]:
-    """While it holds, an entity that is not found is reported with the nearest name that the namespace has."""
+    """Within, an entity that is not found is reported with the nearest existing name."""
     from isthmus.connectors.servicebus.entity import Entities
 
     try:
@@ -120,5 +122,7 @@ def entity_path(entity: str, *, dead_letter: bool = False) -> str:
 
     path = entity.strip("/")
     if path.lower().endswith(DEAD_LETTER_SUFFIX.lower()):
-        return path[: -len(DEAD_LETTER_SUFFIX)] + DEAD_LETTER_SUFFIX  # as it is written elsewhere, whose case counts
+        return (
+            path[: -len(DEAD_LETTER_SUFFIX)] + DEAD_LETTER_SUFFIX
+        )  # the usual spelling, as its case matters elsewhere
     return path + DEAD_LETTER_SUFFIX if dead_letter else path

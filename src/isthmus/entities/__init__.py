@@ -1,7 +1,7 @@
-"""What a namespace holds and does: queues, topics, subscriptions, rules; pure, over a `Journal`.
+"""The entities of a namespace: queues, topics, subscriptions, rules; pure, over a `Journal`.
 
-What it is: the semantics of Service Bus entities without sockets, threads or clocks of its own. Bytes of messages come
-in, bytes ready for the wire go out; storage is behind `Journal`, time behind `isthmus.clock.Clock`.
+What it is: the semantics of Service Bus entities without sockets, threads or clocks of its own. The input is bytes of
+messages, the output bytes ready for the wire; storage is behind `Journal`, time behind `isthmus.clock.Clock`.
 What it is not: AMQP links, tokens, HTTP (the broker), nor the store (`isthmus.store`).
 """
 

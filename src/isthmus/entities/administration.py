@@ -6,7 +6,7 @@ Spec: docs/explanation/protocol.md, Administration, Rules, Entities.
 
 Invariants:
     I1. An operation that raises has changed and staged nothing.
-    I2. Descriptions are copied on their way in: the caller's object stays the caller's.
+    I2. Descriptions are copied on input: later changes of the caller's object have no effect.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from isthmus.entities.catalog.description import (
     SubscriptionDescription,
     TopicDescription,
 )
-from isthmus.entities.holding import HeldQueue, HeldSubscription, HeldTopic, described, rule_of
+from isthmus.entities.loaded import LoadedQueue, LoadedSubscription, LoadedTopic, described, rule_of
 from isthmus.entities.registry import Registry
 from isthmus.errors import EntityExistsError, EntityNotFoundError, InvalidArgumentError, QuotaExceededError, StoreError
 
@@ -36,24 +36,24 @@ class Administration(Registry):
     # ---- lookup
 
     def _check_loaded(self) -> None:
-        if not self._is_loaded:  # what there is is not known, and nothing that is staged would be kept
-            raise StoreError("The store is not back since it failed.")
+        if not self._is_loaded:  # the entities are not known, and staged changes would be lost
+            raise StoreError("The store has failed and is not reopened yet.")
 
-    def _queue(self, name: str) -> HeldQueue:
+    def _queue(self, name: str) -> LoadedQueue:
         self._check_loaded()
         found = self._queues.get(name.lower())
         if found is None:
             raise EntityNotFoundError(name)
         return found
 
-    def _topic(self, name: str) -> HeldTopic:
+    def _topic(self, name: str) -> LoadedTopic:
         self._check_loaded()
         found = self._topics.get(name.lower())
         if found is None:
             raise EntityNotFoundError(name)
         return found
 
-    def _subscription(self, topic: str, name: str) -> tuple[HeldTopic, HeldSubscription]:
+    def _subscription(self, topic: str, name: str) -> tuple[LoadedTopic, LoadedSubscription]:
         owner = self._topic(topic)
         found = owner.subscriptions.get(name.lower())
         if found is None:
@@ -63,18 +63,18 @@ class Administration(Registry):
     # ---- queues
 
     def create_queue(self, name: str, description: QueueDescription | None = None) -> QueueDescription:
-        """Make a queue; its description as stored. Like every change it is durable with the next commit.
+        """Make a queue; returns its description as stored. Like every change it is durable with the next commit.
 
         Raises:
-            EntityExistsError: a queue or topic of that name is there.
+            EntityExistsError: a queue or topic of that name exists.
             InvalidArgumentError: the name or a setting is not allowed.
-            QuotaExceededError: the namespace has all the entities it may have.
+            QuotaExceededError: the namespace has as many entities as it may have.
         """
         key = self._check_new(name, "queue")
         made = replace(description or QueueDescription())
         self._check_description(made, name)
         entry = self._entry("queue", (name,), made)
-        self._queues[key] = HeldQueue(entry, self._make_queue(entry))
+        self._queues[key] = LoadedQueue(entry, self._make_queue(entry))
         self._apply_queue(self._queues[key])
         self._stage(entry)
         self._forwarding.target_changed(name)
@@ -131,7 +131,7 @@ class Administration(Registry):
         made = replace(description or TopicDescription())
         self._check_description(made, name)
         entry = self._entry("topic", (name,), made)
-        self._topics[key] = HeldTopic(entry, self._make_topic(entry))
+        self._topics[key] = LoadedTopic(entry, self._make_topic(entry))
         self._apply_topic(self._topics[key])
         self._stage(entry)
         self._forwarding.target_changed(name)
@@ -188,7 +188,7 @@ class Administration(Registry):
             EntityNotFoundError: no such topic.
             EntityExistsError: the topic has a subscription of that name.
             InvalidArgumentError: the name, a setting or the rule is not allowed.
-            QuotaExceededError: the topic has all the subscriptions it may have.
+            QuotaExceededError: the topic has as many subscriptions as it may have.
         """
         owner = self._topic(topic)
         if name.lower() in owner.subscriptions:
@@ -204,7 +204,7 @@ class Administration(Registry):
         self._check_filters(owner, rule)
         names = (owner.entry.names[0], name)
         entry = self._entry("subscription", names, made)
-        subscription = HeldSubscription(entry, self._make_queue(entry))
+        subscription = LoadedSubscription(entry, self._make_queue(entry))
         owner.subscriptions[name.lower()] = subscription
         self._stage(entry)
         self._add_rule(subscription, rule)
@@ -256,7 +256,7 @@ class Administration(Registry):
     # ---- rules
 
     def create_rule(self, topic: str, subscription: str, rule: RuleDescription) -> RuleDescription:
-        """Add a rule; messages accepted from then on see it.
+        """Add a rule; it applies to messages accepted from then on.
 
         Raises:
             EntityNotFoundError: no such subscription.
@@ -338,7 +338,7 @@ class Administration(Registry):
         return key
 
     def _check_description(self, description: Description, name: str) -> None:
-        """Refuse settings that the service would; `name` is the queue's or topic's, also for a subscription's."""
+        """Refuse settings that the service refuses; `name` is the queue's or topic's, also for a subscription's description."""
         check_tier(description, self._limits)
         if isinstance(description, QueueDescription | SubscriptionDescription):
             self._forwarding.check(description, name)
@@ -347,16 +347,16 @@ class Administration(Registry):
             self._check_partitioning(name)
 
     def _check_partitioning(self, name: str) -> None:
-        """Refuse one more partitioned entity than the namespace may have.
+        """Refuse one more partitioned entity than the limit of the namespace.
 
         Raises:
-            InvalidArgumentError: it has no stores for any.
-            QuotaExceededError: it has all that it may have.
+            InvalidArgumentError: it has no stores for partitioned entities.
+            QuotaExceededError: it has as many as it may have.
         """
         if self._partitions.stores is None:
             raise InvalidArgumentError("EnablePartitioning: this namespace has no partitioned entities.")
-        held: list[HeldQueue | HeldTopic] = [*self._queues.values(), *self._topics.values()]
-        partitioned = [each for each in held if each.entry.fragments and each.entry.names[0].lower() != name.lower()]
+        loaded: list[LoadedQueue | LoadedTopic] = [*self._queues.values(), *self._topics.values()]
+        partitioned = [each for each in loaded if each.entry.fragments and each.entry.names[0].lower() != name.lower()]
         if len(partitioned) >= self._limits.max_partitioned_entities:
             raise QuotaExceededError(
                 f"The namespace has {len(partitioned)} partitioned entities, as many as it may have."
@@ -366,11 +366,11 @@ class Administration(Registry):
         check_rule(rule, self._limits)
         rule.created_at_ms = rule.created_at_ms or self._clock.wall_ms()
 
-    def _check_filters(self, topic: HeldTopic, added: RuleDescription) -> None:
-        rules = [rule_of(entry) for held in topic.subscriptions.values() for entry in held.rules.values()]
+    def _check_filters(self, topic: LoadedTopic, added: RuleDescription) -> None:
+        rules = [rule_of(entry) for loaded in topic.subscriptions.values() for entry in loaded.rules.values()]
         check_filters(topic.entry.names[0], rules, added, self._limits)
 
-    def _add_rule(self, subscription: HeldSubscription, rule: RuleDescription) -> None:
+    def _add_rule(self, subscription: LoadedSubscription, rule: RuleDescription) -> None:
         entry = self._entry("rule", (*subscription.entry.names, rule.name), rule)
         subscription.rules[rule.name.lower()] = entry
         self._stage(entry)

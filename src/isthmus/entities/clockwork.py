@@ -1,12 +1,12 @@
-"""What time asks of the entities in one store: ends of locks, scheduled messages that are due, ends of lives.
+"""The work that is due in one store: ends of locks, scheduled messages, expired messages.
 
-What it is: what is due, found by indexes (`wake`, `queue.calendar`) and given to its entity, with bounded work per turn; an entity
-that raises is left alone for a while. What it is not: what an entity does then, or when turns are (`engine`).
+What it is: due work, found by indexes (`wake`, `queue.calendar`) and given to its entity, a bounded amount per tick; an entity
+that raises is skipped for a while. What it is not: the work itself, or the schedule of ticks (`engine`).
 Spec: docs/explanation/protocol.md, Settlement, Message.
 
 Invariants:
-    I1. A turn's cost depends on what is due, not on how many messages there are.
-    I2. What one entity raises leaves nothing half done, and costs the others no more than that turn.
+    I1. The cost of a tick depends on the due work, not on the number of messages.
+    I2. An error of one entity leaves nothing half done, and costs the others only that tick.
 """
 
 from __future__ import annotations
@@ -29,57 +29,57 @@ _FAULT_PAUSE_MS = 60_000
 
 
 class Clockwork:
-    """The turns of one store.
+    """The due work of one store.
 
     Args:
         context: of its entities.
-        wakes: when the locks of which queue are looked at.
+        wakes: when the locks of each queue are checked.
         find: the entity that has a number now; None if there is none.
-        fail: gives up all that is staged, with the reason.
+        fail: fails everything that is staged, with the reason.
     """
 
-    __slots__ = ("_at_work", "_context", "_fail", "_find", "_paused", "_wakes")
+    __slots__ = ("_context", "_current", "_fail", "_find", "_paused", "_wakes")
 
     def __init__(self, context: Context, wakes: Wakes, find: Callable[[int], Intake | None], fail: Failure) -> None:
         self._context = context
         self._wakes = wakes
         self._find = find
         self._fail = fail
-        # Entities whose turn raised what nobody expected, by number: until which monotonic ms they are left alone.
+        # Entities whose work raised an unexpected error, by number: the monotonic ms until which they are skipped.
         self._paused: dict[int, int] = {}
-        # The number of the entity that has its turn; 0: none.
-        self._at_work = 0
+        # The number of the entity whose work runs; 0 for none.
+        self._current = 0
 
-    def turn(self, now_ms: int, steady_ms: int) -> None:
-        """Do what is due, a bounded part of it.
+    def tick(self, now_ms: int, steady_ms: int) -> None:
+        """Do a bounded part of the due work.
 
         Args:
             now_ms: wall time.
             steady_ms: monotonic time.
 
         Raises:
-            StoreError: the store refused a write, and everything staged has failed; or a read that is no entity's.
+            StoreError: the store refused a write, and everything staged has failed; or a read that belongs to no entity.
         """
         if any(until_ms <= steady_ms for until_ms in self._paused.values()):
-            self._context.calendar.look_again()
+            self._context.calendar.recheck()
             self._paused = {number: until_ms for number, until_ms in self._paused.items() if until_ms > steady_ms}
         staging = self._context.staging
-        drops, self._at_work = staging.drops, 0
+        drops, self._current = staging.drops, 0
         try:
             self._expire_locks(steady_ms)
             self._activate(now_ms)
             self._expire_messages(now_ms)
         except Exception as fault:
-            number = self._at_work
+            number = self._current
             if staging.drops != drops or not number:
                 raise
-            # One entity's fault, be it a read that its disk refuses, must not hold up the others permanently (I2).
-            _log.exception("entity left alone for %d s by a fault: number=%d", _FAULT_PAUSE_MS // 1000, number)
+            # The fault of one entity, also a read that its disk refuses, must not stop the others permanently (I2).
+            _log.exception("entity skipped for %d s by a fault: number=%d", _FAULT_PAUSE_MS // 1000, number)
             self._paused[number] = steady_ms + _FAULT_PAUSE_MS
             self._fail(fault)
 
     def next_ms(self, now_ms: int, steady_ms: int) -> int | None:
-        """Wall ms of the next turn; None if nothing is waited for."""
+        """Wall ms of the next tick; None if nothing is pending."""
         calendar = self._context.calendar
         waits = [calendar.next_due_ms, calendar.next_expiry_ms]
         waits += [now_ms + until_ms - steady_ms for until_ms in self._paused.values()]
@@ -89,12 +89,12 @@ class Clockwork:
 
     def _expire_locks(self, steady_ms: int) -> None:
         for queue in self._wakes.due(steady_ms):
-            self._at_work = queue.number
+            self._current = queue.number
             paused_ms = self._paused.get(queue.number)
             next_ms = paused_ms or (None if queue.is_deleted else queue.expire_locks(steady_ms))
             if next_ms is not None:
                 self._wakes.add(queue, next_ms)
-        self._at_work = 0
+        self._current = 0
 
     def _activate(self, now_ms: int) -> None:
         calendar = self._context.calendar
@@ -106,13 +106,13 @@ class Clockwork:
             by_number.setdefault(number, []).append((due_ms, sequence))
         for number, messages in by_number.items():
             member = self._find(number)
-            self._at_work = number
+            self._current = number
             if member is not None:
                 member.activate(messages, now_ms)
             else:
                 for due_ms, sequence in messages:
                     calendar.unschedule(due_ms, number, sequence)
-        self._at_work = 0
+        self._current = 0
         calendar.advance(self._paused)
 
     def _expire_messages(self, now_ms: int) -> None:
@@ -122,7 +122,7 @@ class Clockwork:
             return
         budget = _AT_ONCE
         for bucket, number, first, last in runs:
-            self._at_work = number
+            self._current = number
             member = self._find(number) or self._context.sessions.get(number)
             left = None
             if member is not None:
@@ -131,5 +131,5 @@ class Clockwork:
             budget -= min(last - first + 1, _AT_ONCE)
             if budget <= 0:
                 break
-        self._at_work = 0
+        self._current = 0
         calendar.advance(self._paused)

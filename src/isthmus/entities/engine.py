@@ -1,15 +1,15 @@
-"""The engine of one namespace: what the broker holds in its hand.
+"""The engine of one namespace: the object that the broker works with.
 
 What it is: the lookup of senders and receivers, group commit (`begin_commit`, `end_commit`), the passing of time
 (`tick`) and the counts; management is inherited from `administration`.
 What it is not: what a queue or topic does (`queue`, `topic`), nor threads and sockets (the broker's).
-Over 400 lines: commits, failures and looks go over the same members and stores, and each has to know of the others; what is due
+Over 400 lines: commits, failures and checks concern the same members and stores, and each depends on the others; due work
 is in `clockwork`.
 Spec: docs/explanation/protocol.md, Links, Administration, Settlement, Message.
 
 Invariants:
-    I1. A failed commit leaves nothing half done: every entity goes back to what the store holds.
-    I2. Every entity is looked at once in ten seconds, whatever is due.
+    I1. A failed commit leaves nothing half done: every entity goes back to the state of the store.
+    I2. Every entity is checked once in ten seconds, whether or not it has due work.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from isthmus.entities.catalog.description import (
 )
 from isthmus.entities.catalog.limit import Limits
 from isthmus.entities.clockwork import Clockwork
-from isthmus.entities.fragment.crossing import ways
+from isthmus.entities.fragment.crossing import route_finder
 from isthmus.entities.fragment.port import FragmentStores
 from isthmus.entities.fragment.transfer import PartitionedTransfer
-from isthmus.entities.holding import described
 from isthmus.entities.idle import IdleTime, last_use_ms
+from isthmus.entities.loaded import described
 from isthmus.entities.port import Entity, MessageSource, MessageTarget
 from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.onward import Target
@@ -53,24 +53,24 @@ __all__ = ["Commit", "Engine"]
 
 _log = logging.getLogger(__name__)
 
-# 64 bits: every copy of every message tells it.
+# 64 bits: every copy of every message contains it.
 _IDENTITY_CHARACTERS = 16
 _HOUSEKEEPING_MS = 10_000
 
 
 class Engine(Administration):
-    """Everything one namespace holds. Single-threaded; no I/O but through the store.
+    """All entities of one namespace. Single-threaded; no I/O but through the store.
 
     The owner's loop: when `on_staged` was called (or `has_staged`), ``commit = begin_commit()``, then ``store.sync()``
     in a thread, then ``end_commit(commit)`` on the loop, or ``fail_commit(commit, error)`` if the sync raised. Commits
     end in the order they began; more may be staged and begun while one is synced.
 
     Args:
-        store: where everything lies; the owner closes it.
-        clock: tells wall time.
-        limits: what is refused.
+        store: contains everything; the owner closes it.
+        clock: wall and monotonic time.
+        limits: of the namespace.
         random_bytes: source of lock tokens and message ids.
-        blob_files: where bodies of large messages lie; None takes all messages as bytes.
+        blob_files: the bodies of large messages; None takes all messages as bytes.
         stores: for the fragments of partitioned entities; None refuses those.
 
     Raises:
@@ -88,11 +88,11 @@ class Engine(Administration):
         stores: FragmentStores | None = None,
     ) -> None:
         self._commits: list[Commit] = []
-        # Since a failure, until the store was reopened and what it holds was loaded.
+        # True from a failure until the store was reopened and its contents were loaded.
         self._is_stale = False
         self._wakes = Wakes()
         self._next_housekeeping_ms = 0
-        # Receivers of before a restart have not come back yet.
+        # Receivers from before a restart have not reconnected yet.
         self._idle_time = IdleTime(clock)
         self._idle: set[Intake] = set()
         super().__init__(store, clock, limits, random_bytes, self._wakes.add, blob_files, stores)
@@ -117,14 +117,14 @@ class Engine(Administration):
         return self._partitions.stores
 
     def sender(self, path: str, *, restores: bool = False) -> Entity:
-        """What takes messages at a path, as an AMQP address has it.
+        """The entity that takes messages at a path, as an AMQP address has it.
 
         Args:
             path: of the entity.
             restores: whether messages are put back into a dead-letter queue.
 
         Raises:
-            EntityNotFoundError: nothing is there.
+            EntityNotFoundError: there is no entity.
             NotAllowedError: it takes no sends (a subscription, a dead-letter queue).
         """
         entry, member = self._find(path)
@@ -136,10 +136,10 @@ class Engine(Administration):
         raise NotAllowedError(f"'{member.path}' takes no sends; send to its queue or topic.")
 
     def receiver(self, path: str) -> MessageSource:
-        """What gives messages at a path.
+        """The entity that gives messages at a path.
 
         Raises:
-            EntityNotFoundError: nothing is there.
+            EntityNotFoundError: there is no entity.
             NotAllowedError: it gives none (a topic).
         """
         _, member = self._find(path)
@@ -148,11 +148,11 @@ class Engine(Administration):
         raise NotAllowedError(f"'{member.path}' is a topic; receive from one of its subscriptions.")
 
     def via(self, path: str, destination: str) -> MessageTarget:
-        """What takes messages at a path that are to go on to another queue or topic.
+        """The target of messages that are sent via the entity at a path to another queue or topic.
 
         Raises:
-            EntityNotFoundError: one of both is not there.
-            NotAllowedError: one of both takes no sends, or the namespace's tier has no transactions.
+            EntityNotFoundError: one of the two does not exist.
+            NotAllowedError: one of the two takes no sends, or the namespace's tier has no transactions.
         """
         self.check_transactions()
         entry, between = self._find(path)
@@ -160,12 +160,12 @@ class Engine(Administration):
             raise NotAllowedError(f"'{between.path}' takes no sends; send to its queue or topic.")
         to = self.sender(destination).path
         if entry.fragments:
-            return PartitionedTransfer(self._partitions.entity(entry.number), to, self._target, self._way_via)
+            return PartitionedTransfer(self._partitions.entity(entry.number), to, self._target, self._route_finder_via)
         stored = self._numbers[entry.number]
-        return Transfer(stored, to, self._way_via(stored), self._context)
+        return Transfer(stored, to, self._route_finder_via(stored), self._context)
 
-    def _way_via(self, between: Intake) -> Callable[[str], Target | None]:
-        return ways(between, self._target, is_via=True)
+    def _route_finder_via(self, between: Intake) -> Callable[[str], Target | None]:
+        return route_finder(between, self._target, is_via=True)
 
     def transaction(self) -> Transaction:
         """A transaction, declared now."""
@@ -175,7 +175,7 @@ class Engine(Administration):
         """The path in the spelling in which the entity was created.
 
         Raises:
-            EntityNotFoundError: nothing is there.
+            EntityNotFoundError: there is no entity.
         """
         return self._find(path)[1].path
 
@@ -183,47 +183,47 @@ class Engine(Administration):
         """Counts, size and times of the queue, topic, subscription or dead-letter queue at a path.
 
         Raises:
-            EntityNotFoundError: nothing is there.
+            EntityNotFoundError: there is no entity.
         """
         entry, member = self._find(path)
         topic = self._topics.get(entry.names[0].lower()) if member.source is None else None
         return runtime_of(entry, member, topic)
 
     def check_transactions(self) -> None:
-        """See that the namespace's tier has transactions, and sends via another entity.
+        """Check that the namespace's tier has transactions, and sends via another entity.
 
         Raises:
-            NotAllowedError: it has not.
+            NotAllowedError: it has none.
         """
         tier = self._limits.tier
         if tier is not None and not tier.has_transactions:
             raise NotAllowedError(f"The namespace is using the '{tier.title}' tier, which has no transactions.")
 
     def members(self) -> list[tuple[str, Entity]]:
-        """Every queue, topic and subscription as it stands now: its kind and itself; dead-letter queues are with theirs."""
-        found: list[tuple[str, Entity]] = [("queue", held.queue) for held in self._queues.values()]
+        """The kind and the object of every queue, topic and subscription; dead-letter queues are part of theirs."""
+        found: list[tuple[str, Entity]] = [("queue", loaded.queue) for loaded in self._queues.values()]
         for topic in self._topics.values():
             found.append(("topic", topic.topic))
-            found += [("subscription", held.queue) for held in topic.subscriptions.values()]
+            found += [("subscription", loaded.queue) for loaded in topic.subscriptions.values()]
         return found
 
     @property
     def identity(self) -> str:
-        """What tells this namespace from all others, wherever it is reached: the first half of its store's id."""
+        """Identifies this namespace under all of its addresses: the first half of its store's id."""
         row = self._store.get(IDENTITY)
         return "" if row is None else str(json.loads(row)["store_id"])[:_IDENTITY_CHARACTERS]
 
     def probe(self) -> None:
-        """Stage a row that exists already: its commit tells whether the disk works again.
+        """Stage a row that exists already: its commit shows whether the disk works again.
 
         Raises:
             StoreError: the store could not be reopened after a failure, and still cannot.
             ExceptionGroup: as `fail_commit`.
         """
-        self._come_back()
-        self._stage_what_stands()
+        self._recover_if_due()
+        self._stage_identity()
 
-    def _stage_what_stands(self) -> None:
+    def _stage_identity(self) -> None:
         row = self._store.get(IDENTITY)
         if row is not None:
             self._staging.batch.put(IDENTITY, row)
@@ -232,7 +232,7 @@ class Engine(Administration):
 
     @property
     def on_staged(self) -> Callback | None:
-        """Called each time something is staged where nothing was, or `is_awaited` becomes true; set by the owner."""
+        """Called each time something is staged after nothing was, or `is_awaited` becomes true; set by the owner."""
         return self._staging.on_staged
 
     @on_staged.setter
@@ -241,16 +241,16 @@ class Engine(Administration):
 
     @property
     def has_staged(self) -> bool:
-        """Whether `begin_commit` has anything to do."""
+        """Whether `begin_commit` has work."""
         return self._staging.has_staged
 
     @property
     def is_awaited(self) -> bool:
-        """Whether somebody waits for that, or will see something new after it; the rest may wait for company."""
+        """Whether a caller waits for the commit, or it makes something visible; other changes may wait for one of these."""
         return self._staging.is_awaited
 
     def promise(self, on_durable: Callback, on_failed: Failure) -> None:
-        """Call one of both once all that is staged or under way now is durable or has failed; at once if nothing is."""
+        """Call one of the two once all that is staged or in progress now is durable or has failed; immediately if nothing is."""
         if self._staging.has_staged:
             self._staging.promise(on_durable, on_failed)
         elif self._commits:
@@ -266,8 +266,8 @@ class Engine(Administration):
             StoreError: the store refused; everything staged or uncommitted has failed as in `fail_commit`.
         """
         if self._is_stale and self._staging.has_staged:
-            # What memory holds may differ from what the store has: nothing of it may be written.
-            error = StoreError("The store is not back since it failed.")
+            # Memory may differ from the store: nothing of it may be written.
+            error = StoreError("The store has failed and is not reopened yet.")
             self._fail(error)
             raise error
         commit = self._staging.begin()
@@ -279,10 +279,10 @@ class Engine(Administration):
     def end_commit(self, commit: Commit) -> None:
         """After the sync: make the commit's messages visible, call back, notify listeners.
 
-        A commit that has failed already (with an earlier one) is passed over.
+        A commit that has failed already (with an earlier one) is skipped.
 
         Raises:
-            ExceptionGroup: what callbacks and listeners raised, once all of them have been called.
+            ExceptionGroup: the errors of callbacks and listeners, once all of them have been called.
         """
         if commit not in self._commits:
             return
@@ -292,11 +292,11 @@ class Engine(Administration):
         for callback in commit.callbacks:
             try:
                 callback()
-            except Exception as fault:  # noqa: BLE001 - one's fault must not cost the others their answer
+            except Exception as fault:  # noqa: BLE001 - the fault of one must not keep the others from being called
                 faults.append(fault)
         for member, sealed in commit.sealed:
             if self._failures != failures:
-                break  # a callback or a listener met a disk that refuses: all were loaded again, with what this commit made
+                break  # a read in a callback failed: everything was loaded again, this commit included
             try:
                 member.publish(sealed)
             except Exception as fault:  # noqa: BLE001 - as above
@@ -309,9 +309,9 @@ class Engine(Administration):
             raise ExceptionGroup("after a commit", faults)
 
     def fan_out(self) -> bool:
-        """Let one topic that waits copy a turn's worth; whether to call again before the next commit ends.
+        """Let one waiting topic make the copies of one slice; returns whether to call again before the next commit ends.
 
-        The end of a commit calls it by itself.
+        The end of a commit calls it, too.
 
         Raises:
             StoreError: the store refused.
@@ -321,25 +321,25 @@ class Engine(Administration):
         try:
             return self._context.fan_out.go_on()
         except Exception as error:
-            # Copies that were staged before it must not be written without the note that they were made.
+            # Copies that were staged before it must not be written without the record that they were made.
             self._fail(error)
             raise
 
     @property
     def is_fanning_out(self) -> bool:
-        """Whether topics have something to copy that `fan_out` may copy now."""
+        """Whether topics have waiting messages that `fan_out` may copy now."""
         return self._may_fan_out and self._context.fan_out.is_waiting
 
     @property
     def _may_fan_out(self) -> bool:
-        """Whether topics have their subscriptions, and are as the store has them."""
+        """Whether topics have their subscriptions, and are in the state of the store."""
         return not self._is_stale
 
     def stop_fan_out(self) -> None:
-        """Let what topics have not copied yet wait for the next start; its senders are told that it is durable."""
+        """Leave waiting messages of topics for the next start; their senders get the outcome, as the messages are durable."""
         self._context.fan_out.stop()
         for member in self._numbers.values():
-            member.tell_senders()
+            member.notify_senders()
         for store in self.stores or ():
             if store.engine is not None:
                 store.engine.stop_fan_out()
@@ -347,18 +347,18 @@ class Engine(Administration):
     def fail_commit(self, commit: Commit, error: Exception) -> None:
         """After a failed sync: this commit, later ones and all that is staged fail.
 
-        Their `on_failed` callbacks get the error, the store is reopened, and every entity goes back to what the disk
-        holds, as after a restart: locks are lost, what was acknowledged is there. What had been refused may be there
+        Their `on_failed` callbacks get the error, the store is reopened, and every entity is reloaded from the disk, as
+        after a restart: locks are lost, acknowledged messages are kept. Refused messages may exist
         too, if the disk took it before it failed: the outcome is unknown, and a sender that repeats may duplicate.
 
         Raises:
             StoreError: the store cannot be reopened now; `probe` tries it again. Commits fail until then.
-            ExceptionGroup: what the callbacks raised, once all of them have been called.
+            ExceptionGroup: the errors of callbacks, once all of them have been called.
         """
         if commit in self._commits:
             self._fail(error)
 
-    # How often all that was staged had to be given up.
+    # How often everything staged has failed.
     _failures = 0
 
     def _fail(self, error: Exception) -> None:
@@ -376,7 +376,7 @@ class Engine(Administration):
             for callback in failures:
                 try:
                     callback(error)
-                except Exception as fault:  # noqa: BLE001 - one's fault must not cost the others their answer
+                except Exception as fault:  # noqa: BLE001 - the fault of one must not keep the others from being called
                     faults.append(fault)
         if faults:
             raise ExceptionGroup("after a failed commit", faults)
@@ -385,15 +385,15 @@ class Engine(Administration):
         self._check_loaded()
         return super()._find(path)
 
-    def _come_back(self) -> None:
-        """Try again to go back to what the store holds, if that is due."""
+    def _recover_if_due(self) -> None:
+        """Retry going back to the store's state, if that is due."""
         if self._is_stale and self._staging.has_staged:
-            # It was staged upon what memory held before the store is back, which may not be what the store has.
-            self._fail(StoreError("The store is not back since it failed."))
+            # It was staged on the state of memory before the reload, which may differ from the store.
+            self._fail(StoreError("The store has failed and is not reopened yet."))
         self._recover()
 
     def _recover(self) -> None:
-        """Reopen the store and go back to what it holds, if that is still due since a failure."""
+        """Reopen the store and go back to its state, if that is due since a failure."""
         if self._is_stale:
             self._release_store()
             self._store.reopen()
@@ -407,13 +407,13 @@ class Engine(Administration):
             self.count_idle_anew()
 
     def close(self) -> None:
-        """Commit and sync what is staged; the store is the owner's to close.
+        """Commit and sync the staged changes; the owner closes the store.
 
         Raises:
             StoreError: the store refused.
         """
         if self.handover is not None:
-            self.handover.hold()
+            self.handover.pause()
         self.stop_fan_out()
         self.begin_commit()
         if self._commits:
@@ -425,17 +425,17 @@ class Engine(Administration):
             self.stores.close()
 
     def _release_store(self) -> None:
-        """Let go of every scan: a store with one alive does not close."""
+        """Close every scan: a store with an open one cannot be closed."""
         for member in self._numbers.values():
             member.release_store()
 
     # ---- time
 
     def tick(self, now_ms: int | None = None) -> int | None:
-        """Do what time asks for: lock expiry, TTL, due schedules, AutoDeleteOnIdle; bounded work per call.
+        """Do the due work: lock expiry, TTL, due schedules, AutoDeleteOnIdle; bounded work per call.
 
         Returns:
-            Wall ms when to call again (now, if more is due); None if nothing is waited for. `on_staged` tells of
+            Wall ms when to call again (now, if more is due); None if nothing is pending. `on_staged` reports
             changes to commit.
 
         Raises:
@@ -444,12 +444,12 @@ class Engine(Administration):
         now = self._clock.wall_ms() if now_ms is None else now_ms
         steady = monotonic_ms(self._clock)
         if self._is_stale:
-            # Entities that are not loaded yet are none that are gone: what is due for them has to stay.
+            # Entities that are not loaded yet are not deleted ones: their due work has to stay.
             if steady >= self._next_housekeeping_ms:
                 self._next_housekeeping_ms = steady + _HOUSEKEEPING_MS
-                self._come_back()
+                self._recover_if_due()
             return now + self._next_housekeeping_ms - steady
-        self._clockwork.turn(now, steady)
+        self._clockwork.tick(now, steady)
         if steady >= self._next_housekeeping_ms:
             self._next_housekeeping_ms = steady + _HOUSEKEEPING_MS
             self._housekeep(now)
@@ -465,13 +465,13 @@ class Engine(Administration):
         return min((at_ms for at_ms in waits if at_ms is not None), default=None)
 
     def _housekeep(self, now: int) -> None:
-        """Every ten seconds: idle entities let go of what they hold, and those idle for too long go themselves."""
+        """Every ten seconds: idle entities free their memory and scans, and entities that are idle for too long are deleted."""
         idle = {member for member in self._numbers.values() if now - member.accessed_at_ms > _HOUSEKEEPING_MS}
         for member in idle - self._idle:
             member.housekeep()
         self._idle = idle
         if self._staging.has_unconfirmed:
-            self._stage_what_stands()
+            self._stage_identity()
         self._pump()
         self._delete_idle(now)
 
@@ -480,7 +480,7 @@ class Engine(Administration):
         self.count_idle_anew()
 
     def count_idle_anew(self) -> None:
-        """Let nothing count as idle for longer than from now on: receivers could not reach it until now."""
+        """Restart all idle times: receivers could not reach the entities until now."""
         self._idle_time.restart()
 
     def _delete_idle(self, now: int) -> None:

@@ -16,13 +16,13 @@ __all__ = [
 
 
 class InvalidMessageError(InvalidArgumentError):
-    """A payload is no AMQP message, or a property in it has a type or length that the entity refuses."""
+    """A payload is not an AMQP message, or a property in it has a type or length that the entity refuses."""
 
     code = "invalid-message"
 
 
 class BatchTooLongError(MessageTooLargeError):
-    """An envelope holds more messages than one may."""
+    """An envelope contains more messages than the limit."""
 
     code = "batch-too-long"
 
@@ -31,7 +31,7 @@ class BatchTooLongError(MessageTooLargeError):
 
 
 class SessionRequiredError(NotAllowedError):
-    """The entity requires sessions, and the message or the receiver names none."""
+    """The entity requires sessions, and the message or the receiver does not name one."""
 
     code = "session-required"
 
@@ -47,7 +47,7 @@ class SessionRequiredError(NotAllowedError):
 
 
 class TooManyHopsError(IsthmusError):
-    """A message was forwarded as often as it may be, and would have to go on."""
+    """A message has made the maximum number of hops, and the entity forwards to another one."""
 
     code = "too-many-hops"
 

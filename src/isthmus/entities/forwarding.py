@@ -1,11 +1,11 @@
-"""Which queues of a namespace forward, and when what waits there is moved.
+"""The queues of a namespace that forward, and the retries of their waiting messages.
 
-What it is: the ways on, checked, set and taken away as descriptions say, and the occasions on which what waits tries again. What it is
+What it is: forwarding checked, set and removed as descriptions say, and the events that retry waiting messages. What it is
 not: the moving (`queue.relay`), or one hop (`queue.onward`).
 Spec: docs/explanation/protocol.md, Forwarding; docs/explanation/forwarding.md.
 
 Invariants:
-    I1. What one queue raises while its messages are moved holds up no other one.
+    I1. An error of one queue while its messages are moved does not stop the others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import partial
 
 from isthmus.entities.catalog.catalog import parse_address
 from isthmus.entities.catalog.description import INFINITE_MS, QueueDescription, SubscriptionDescription
-from isthmus.entities.fragment.crossing import ways
+from isthmus.entities.fragment.crossing import route_finder
 from isthmus.entities.fragment.partitions import AnyPartitioned, AnyPartitionedQueue
 from isthmus.entities.fragment.port import FragmentStore
 from isthmus.entities.queue.intake import Intake
@@ -34,35 +34,35 @@ class Forwarding:
     """The forwarding queues of one namespace.
 
     Args:
-        find: the queue or topic that has a path now; None if there is none.
+        find: the queue or topic that has the path now; None if there is none.
     """
 
     __slots__ = ("_find", "_stores")
 
     def __init__(self, find: Callable[[str], Intake | AnyPartitioned | None]) -> None:
         self._find = find
-        # What forwards, and the store of fragments that it is in; None is the catalog's.
+        # The forwarding queues, and the store of fragments of each; None is the catalog's.
         self._stores: dict[Queue, FragmentStore | None] = {}
 
     def check(self, description: QueueDescription | SubscriptionDescription, name: str) -> None:
-        """Refuse targets that the service would, and put the others in the spelling in which they were created.
+        """Refuse targets that the service refuses, and put the others in the spelling in which they were created.
 
-        Like the service this takes an entity that forwards to itself, and one that requires sessions: what cannot go on
-        is dead-lettered when it comes.
+        Like the service this accepts an entity that forwards to itself, and one that requires sessions: messages that cannot
+        be forwarded are dead-lettered on arrival.
 
         Args:
-            description: of the entity that forwards; changed.
+            description: of the entity that forwards; is changed.
             name: of the queue or topic that it is, or that it belongs to.
 
         Raises:
-            InvalidArgumentError: a target is none, or does not exist.
+            InvalidArgumentError: a target is not a queue or topic, or does not exist.
         """
         description.forward_to = self._checked_target("ForwardTo", description.forward_to, name)
         description.forward_dead_lettered_messages_to = self._checked_target(
             "ForwardDeadLetteredMessagesTo", description.forward_dead_lettered_messages_to, name
         )
         if description.forward_to:
-            # As the service: an entity that only passes messages on must not be gone when one comes.
+            # As the service: an entity that only forwards messages must not be deleted as idle before one arrives.
             description.auto_delete_on_idle_ms = INFINITE_MS
 
     def _checked_target(self, setting: str, path: str | None, name: str) -> str | None:
@@ -79,15 +79,15 @@ class Forwarding:
         return target.path
 
     def apply(self, queue: Queue | AnyPartitionedQueue, path: str | None) -> None:
-        """Let an entity's messages go on to a path from now; None keeps them."""
+        """Forward an entity's messages to a path from now on; None keeps them."""
         queue.forward_parts(path, partial(self._start, path) if path else self._stop)
 
     def stop(self, member: Intake | AnyPartitioned) -> None:
-        """An entity ends: whatever it is, it forwards no longer."""
+        """An entity ends: it does not forward any more."""
         member.forward_parts(None, self._stop)
 
     def _start(self, path: str, queue: Queue, store: FragmentStore | None) -> None:
-        forward(queue, Onward(path, ways(queue, self._find)))
+        forward(queue, Onward(path, route_finder(queue, self._find)))
         self._stores[queue] = store
 
     def _stop(self, queue: Queue, store: FragmentStore | None) -> None:
@@ -96,13 +96,13 @@ class Forwarding:
         self._stores.pop(queue, None)
 
     def target_changed(self, name: str) -> None:
-        """What could not go on to a queue or topic may now: it has other settings."""
+        """Retry messages that could not go to a queue or topic: its settings have changed."""
         for queue in self._stores:
             if queue.relay is not None and queue.relay.onward.path.lower() == name.lower():
-                queue.relay.look_again()
+                queue.relay.retry_refused()
 
     def pump(self) -> None:
-        """Let what waits try again: a setting has changed, time has passed, or a store is back.
+        """Retry all waiting messages: a setting has changed, time has passed, or a store is up again.
 
         Raises:
             StoreError: the catalog's store refused.
@@ -115,5 +115,5 @@ class Forwarding:
                 if store is None:
                     raise
                 # Its store is down from now on.
-            except Exception:  # noqa: BLE001 - it has left nothing half done, and the others wait for their turn
-                _log.exception("messages not forwarded by a fault, tried again later: entity=%r", queue.path)
+            except Exception:  # noqa: BLE001 - nothing is half done, and the others follow
+                _log.exception("messages not forwarded because of a fault, retried later: entity=%r", queue.path)

@@ -1,11 +1,11 @@
 """The hybrid connections of a namespace: their settings, and their rows in the store.
 
-What it is: made, changed, deleted and found by name. What it is not: the relay, which carries connections and requests to
-listeners and keeps nothing (`isthmus.broker.relay`).
+What it is: created, changed, deleted and found by name. What it is not: the relay, which forwards connections and requests to
+listeners and stores nothing (`isthmus.broker.relay`).
 Spec: Microsoft Learn, "What is Azure Relay?" and the REST reference of Azure Relay (hybrid connections).
 
 Invariants:
-    I1. After a restart, and after a failed commit, every hybrid connection is as the last synced commit left it.
+    I1. After a restart, and after a failed commit, every hybrid connection is as of the last synced commit.
     I2. A name belongs to one queue, topic, event hub or hybrid connection, in any case of its letters.
 """
 
@@ -36,10 +36,10 @@ class HybridConnectionDescription:
     """A hybrid connection's settings.
 
     Attributes:
-        requires_client_authorization: whether a requester has to show a token with Send; listeners always need Listen.
+        requires_client_authorization: whether a requester has to send a token with Send; listeners always need Listen.
         status: Active, or Disabled: nothing is relayed.
         user_metadata: free text.
-        authorization_rules: keys that open it, besides those of the namespace.
+        authorization_rules: keys with rights on it, besides those of the namespace.
     """
 
     requires_client_authorization: bool = True
@@ -90,13 +90,13 @@ class HybridConnections:
 
     Args:
         staging: the namespace's.
-        clock: tells wall time.
-        limits: what is refused.
+        clock: wall and monotonic time.
+        limits: of the namespace.
         is_taken: whether another entity has a name, given in lower case.
 
     Attributes:
-        key_names: which of them have an authorization rule of a name.
-        on_change: told of the name, in lower case, of each that was changed or deleted; "" means that any may have been.
+        key_names: the hybrid connections by the names of their authorization rules.
+        on_change: called with the name, in lower case, of each that was changed or deleted; "" means that any may have been.
     """
 
     def __init__(self, staging: Staging, clock: Clock, limits: Limits, is_taken: Callable[[str], bool]) -> None:
@@ -111,19 +111,19 @@ class HybridConnections:
 
     def _load(self) -> None:
         values = self._staging.journal.scan(bytes((_TABLE,)), bytes((_TABLE + 1,)))
-        rows = [HybridConnectionRow.unpack(value) for _, value in values]  # all, before anything is forgotten
+        rows = [HybridConnectionRow.unpack(value) for _, value in values]  # all, before anything is dropped
         self._rows = {}
         self.key_names.clear()
         for row in rows:
             self._apply(row)
 
     def reload(self) -> None:
-        """Go back to what the store holds, after a failed commit."""
+        """Go back to the state of the store, after a failed commit."""
         self._load()
         try:
             self.on_change("")
-        except Exception:  # noqa: BLE001 - a fault of the relay's, and no end of the reload
-            _log.exception("a fault where the relay was told of a reload")
+        except Exception:  # noqa: BLE001 - a fault of the relay must not end the reload
+            _log.exception("a fault of the relay's callback of a reload")
 
     def _apply(self, row: HybridConnectionRow) -> None:
         self._rows[row.name.lower()] = row
@@ -160,10 +160,10 @@ class HybridConnections:
     # ---- changes
 
     def create(self, name: str, description: HybridConnectionDescription | None = None) -> HybridConnectionDescription:
-        """Make one; durable with the next commit.
+        """Create one; durable with the next commit.
 
         Raises:
-            EntityExistsError: an entity of that name is there.
+            EntityExistsError: an entity of that name exists.
             InvalidArgumentError: the name or a setting is not allowed.
             QuotaExceededError: the namespace has as many as it may have.
         """

@@ -1,10 +1,10 @@
-"""For how long entities have been idle, for AutoDeleteOnIdle.
+"""The idle times of entities, for AutoDeleteOnIdle.
 
-What it is: since when idleness counts, and when an entity was last used; pure. What it is not: the deletion (`engine`).
+What it is: the start of idle times, and the last use of an entity; pure. What it is not: the deletion (`engine`).
 Spec: docs/explanation/protocol.md, Administration.
 
 Invariants:
-    I1. Nothing is idle for longer than the engine runs, nor than since the wall clock was set, nor than since receivers
+    I1. Nothing is idle for longer than the engine runs, nor since before the wall clock was set, nor since before receivers
         could reach it again.
 """
 
@@ -16,15 +16,15 @@ from isthmus.entities.port import Entity
 
 __all__ = ["IdleTime", "last_use_ms"]
 
-# By how much the wall clock may leave the monotonic one between two looks: a slew stays far below.
+# By how much the wall clock may drift from the monotonic one between two checks: a slew stays far below.
 _STEP_MS = 1_000
 
 
 class IdleTime:
-    """Since when idleness counts.
+    """The start of idle times.
 
     Args:
-        clock: tells wall and monotonic time.
+        clock: wall and monotonic time.
     """
 
     __slots__ = ("_clock", "_from_ms", "_wall_lead_ms")
@@ -35,13 +35,13 @@ class IdleTime:
         self._wall_lead_ms = clock.wall_ms() - self._from_ms
 
     def restart(self) -> None:
-        """Let nothing count as idle for longer than from now on: receivers could not reach it until now."""
+        """Restart all idle times: receivers could not reach the entities until now."""
         self._from_ms = monotonic_ms(self._clock)
 
     def since_ms(self, now_ms: int) -> int:
-        """For how long, at most, anything may count as idle at a wall time.
+        """The longest time for which anything may count as idle at a wall time.
 
-        A step of the wall clock took the last use of everything away from now: idleness counts again.
+        A step of the wall clock makes the last uses incomparable with now: idle times restart.
         """
         steady = monotonic_ms(self._clock)
         before, self._wall_lead_ms = self._wall_lead_ms, now_ms - steady
@@ -51,7 +51,7 @@ class IdleTime:
 
 
 def last_use_ms(entry: Entry, member: Entity, now_ms: int) -> int:
-    """When an entity was last used; now, while a receiver waits or messages are scheduled, or its stores cannot say."""
+    """When an entity was last used; now, while a receiver waits or messages are scheduled, or its stores cannot be read."""
     if not member.is_whole:
         return now_ms
     source = member.source

@@ -1,7 +1,7 @@
-"""What the entities of a namespace have in common for those who use them: what takes messages, and what gives them.
+"""The common interface of a namespace's entities: targets that take messages, and sources that give them.
 
 What it is: two protocols, `MessageTarget` and `MessageSource`, that plain entities, entities with sessions and partitioned
-ones fulfil alike, and the parts of a contract that they share. Callers ask an entity, never for its class. What it is not:
+ones implement alike, and the parts of a contract that they share. Callers use an entity, and never check its class. What it is not:
 an entity (`queue`, `session`, `topic`, `fragment`).
 Spec: docs/explanation/protocol.md, Entities.
 A little over 400 lines: a protocol is as long as what it documents.
@@ -27,7 +27,7 @@ __all__ = [
 
 
 class MessageTarget(Protocol):
-    """What takes messages: a queue, a topic, or the way via one.
+    """A target of messages: a queue, a topic, or the route via one.
 
     Attributes:
         refused_total: deliveries that were refused; counted by the broker.
@@ -57,17 +57,17 @@ class MessageTarget(Protocol):
 
     @property
     def takes_bodies(self) -> bool:
-        """Whether messages whose bodies lie outside of the store can be kept here."""
+        """Whether messages whose bodies are outside of the store can be kept here."""
         ...
 
     def check_sendable(self) -> None:
-        """Refuse where no message would be taken, whatever it is."""
+        """Refuse if every message would be refused."""
         ...
 
     def accept(
         self, payloads: Sequence[Payload], on_durable: Callback | None = None, on_failed: Failure | None = None
     ) -> None:
-        """Take messages as one atomic unit, in order; exactly one of the callbacks comes."""
+        """Take messages as one atomic unit, in order; exactly one of the callbacks is called."""
         ...
 
     def runs(self, payloads: Sequence[Payload]) -> list[int]:
@@ -75,7 +75,7 @@ class MessageTarget(Protocol):
         ...
 
     def placed(self, payloads: Sequence[Payload], preferred: int | None = None) -> Participant:
-        """What takes messages as a unit in a transaction.
+        """The participant that takes messages as a unit in a transaction.
 
         Args:
             payloads: encoded messages.
@@ -99,7 +99,7 @@ class Entity(MessageTarget, Protocol):
 
     @property
     def transfer_dead_letters(self) -> MessageSource | None:
-        """Where messages lie whose target was gone; None while there were none."""
+        """The messages whose target was deleted; None while there were none."""
         ...
 
     @property
@@ -124,7 +124,7 @@ class Entity(MessageTarget, Protocol):
 
     @property
     def deferred_count(self) -> int:
-        """Messages set aside."""
+        """Deferred messages."""
         ...
 
     @property
@@ -138,7 +138,7 @@ class Entity(MessageTarget, Protocol):
         ...
 
     @property
-    def held_bytes(self) -> int:
+    def record_bytes(self) -> int:
         """Of all records, and of the bodies that they refer to."""
         ...
 
@@ -164,7 +164,7 @@ class Entity(MessageTarget, Protocol):
 
     @property
     def last(self) -> int:
-        """Highest sequence number given out."""
+        """Highest sequence number assigned."""
         ...
 
     @property
@@ -173,7 +173,7 @@ class Entity(MessageTarget, Protocol):
         ...
 
     def stored_bytes(self) -> int:
-        """What counts towards the quota."""
+        """The size that counts towards the quota."""
         ...
 
     def placed(self, payloads: Sequence[Payload], preferred: int | None = None) -> ScheduleParticipant:
@@ -181,7 +181,7 @@ class Entity(MessageTarget, Protocol):
         ...
 
     def scheduled_in(self, sequences: Sequence[int]) -> ScheduleParticipant:
-        """What has these scheduled messages."""
+        """The participant that has these scheduled messages."""
         ...
 
     def schedule(
@@ -190,7 +190,7 @@ class Entity(MessageTarget, Protocol):
         on_durable: Callback | None = None,
         on_failed: Failure | None = None,
     ) -> list[int]:
-        """Take (payload, due wall ms) pairs; their sequence numbers while scheduled."""
+        """Take (payload, due wall ms) pairs; returns their sequence numbers while scheduled."""
         ...
 
     def cancel_scheduled(
@@ -205,7 +205,7 @@ class Entity(MessageTarget, Protocol):
 
 
 class MessageSource(Entity, Protocol):
-    """What gives messages: a queue, a subscription, a dead-letter queue, or a session's messages."""
+    """A source of messages: a queue, a subscription, a dead-letter queue, or a session's messages."""
 
     @property
     def lock_duration_ms(self) -> int:
@@ -214,7 +214,7 @@ class MessageSource(Entity, Protocol):
 
     @property
     def dead_letters(self) -> MessageSource | None:
-        """The dead-letter queue; None for one that is itself one."""
+        """The dead-letter queue; None for a dead-letter queue."""
         ...
 
     @property
@@ -229,11 +229,11 @@ class MessageSource(Entity, Protocol):
 
     @property
     def has_listeners(self) -> bool:
-        """Whether anybody waits for messages."""
+        """Whether receivers wait for messages."""
         ...
 
     @property
-    def holds_large(self) -> bool:
+    def has_large(self) -> bool:
         """Whether some message may be large: receivers then get one at a time."""
         ...
 
@@ -244,15 +244,15 @@ class MessageSource(Entity, Protocol):
 
     @property
     def transfer_count(self) -> int:
-        """Active messages that wait to go on."""
+        """Active messages that wait to be forwarded."""
         ...
 
     def check_receivable(self) -> None:
-        """Refuse where no message would be given."""
+        """Refuse if no message would be given."""
         ...
 
     def check_stays(self) -> None:
-        """Refuse receivers where messages go on."""
+        """Refuse receivers of an entity that forwards."""
         ...
 
     def acquire(
@@ -284,7 +284,7 @@ class MessageSource(Entity, Protocol):
         on_durable: Callback | None = None,
         on_failed: Failure | None = None,
     ) -> int:
-        """Delete up to `limit` unlocked active messages enqueued before a wall time; how many."""
+        """Delete up to `limit` unlocked active messages enqueued before a wall time; returns how many."""
         ...
 
     def fragment_index(self, token: bytes) -> int:
@@ -292,7 +292,7 @@ class MessageSource(Entity, Protocol):
         ...
 
     def holder_of(self, tokens: Sequence[bytes]) -> LockHolder:
-        """Whose locks these are."""
+        """The participant that has these locks."""
         ...
 
     def complete(
@@ -308,11 +308,11 @@ class MessageSource(Entity, Protocol):
         on_durable: Callback | None = None,
         on_failed: Failure | None = None,
     ) -> list[bool]:
-        """Give messages back with their delivery count raised."""
+        """Return messages with their delivery count raised."""
         ...
 
     def release(self, tokens: Sequence[bytes]) -> list[bool]:
-        """Give messages back at once, as if never delivered."""
+        """Return messages at once, as if never delivered."""
         ...
 
     def defer(
@@ -322,7 +322,7 @@ class MessageSource(Entity, Protocol):
         on_durable: Callback | None = None,
         on_failed: Failure | None = None,
     ) -> list[bool]:
-        """Set messages aside."""
+        """Defer messages."""
         ...
 
     def dead_letter(
@@ -338,7 +338,7 @@ class MessageSource(Entity, Protocol):
         ...
 
     def renew(self, tokens: Sequence[bytes]) -> list[int | None]:
-        """Lock for a full lock duration from now; the new locked-until wall ms per token, None: lock lost."""
+        """Lock for a full lock duration from now; returns the new locked-until wall ms per token, None: lock lost."""
         ...
 
     def add_listener(self, listener: Callback) -> None:
@@ -351,7 +351,7 @@ class MessageSource(Entity, Protocol):
 
 
 class SessionLock(Protocol):
-    """A session in a receiver's hands (`session.hold.Hold`).
+    """A receiver's lock on a session (`session.hold.Hold`).
 
     Attributes:
         on_lost: called when it ends without `release`.
@@ -366,7 +366,7 @@ class SessionLock(Protocol):
 
     @property
     def messages(self) -> MessageSource:
-        """What the receiver acquires from and settles on."""
+        """The messages that the receiver acquires and settles."""
         ...
 
     @property
@@ -376,19 +376,19 @@ class SessionLock(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, in whatever way."""
+        """Whether it has ended, for any reason."""
         ...
 
     def linger(self, grace_ms: int) -> int:
-        """As `renew`; from now on the lock also lasts so much longer than its holder is told."""
+        """As `renew`; from now on the lock lasts this much longer than its holder is shown."""
         ...
 
     def renew(self) -> int:
-        """Lock for a full lock duration from now; the new locked-until wall ms."""
+        """Lock for a full lock duration from now; returns the new locked-until wall ms."""
         ...
 
     def release(self) -> None:
-        """Give the session back with everything that is locked in it; no error if it is over."""
+        """Release the session with everything that is locked in it; no error if it is over."""
         ...
 
     def get_state(self) -> bytes | None:
@@ -416,8 +416,8 @@ class Sessions(Protocol):
         ...
 
     @property
-    def held_count(self) -> int:
-        """How many sessions a receiver has."""
+    def session_lock_count(self) -> int:
+        """How many sessions are locked by a receiver."""
         ...
 
     @property

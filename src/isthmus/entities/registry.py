@@ -1,13 +1,13 @@
-"""Which entities exist: the catalog in the store and the objects at work, kept in step.
+"""The entities of a namespace: the catalog in the store and the loaded objects, kept in step.
 
 What it is: loading at the start, reloading after a failed commit, the application of descriptions to queues and
-topics, and the lookup by path. What it is not: the management operations (`administration`), or which queues forward
-(`forwarding`).
+topics, and the lookup by path. What it is not: the management operations (`administration`), or the list of forwarding
+queues (`forwarding`).
 Spec: docs/explanation/protocol.md, Links, Administration.
 
 Invariants:
-    I1. After a restart every entity, message, count and cursor is as the last synced commit left it.
-    I2. Objects that receivers hold stay the same ones through a reload.
+    I1. After a restart every entity, message, count and cursor is as of the last synced commit.
+    I2. Objects that receivers use stay the same ones through a reload.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from isthmus.entities.fragment.handover import Handover, Outbox
 from isthmus.entities.fragment.partitions import AnyPartitioned, AnyPartitionedQueue, Partitions
 from isthmus.entities.fragment.port import FragmentStores
 from isthmus.entities.fragment.topic import PartitionedTopic
-from isthmus.entities.holding import HeldQueue, HeldSubscription, HeldTopic, described, rule_of
 from isthmus.entities.hub.registry import EventHubs
 from isthmus.entities.hybrid_connection import HybridConnections
+from isthmus.entities.loaded import LoadedQueue, LoadedSubscription, LoadedTopic, described, rule_of
 from isthmus.entities.member.context import Context
 from isthmus.entities.port import Entity
 from isthmus.entities.queue.intake import Intake
@@ -62,14 +62,14 @@ class Registry:
     """The entities of a namespace by name and by number. Arguments as for `engine.Engine`.
 
     Attributes:
-        limits: what is refused.
-        key_names: which queues and topics have an authorization rule of a name.
+        limits: of the namespace.
+        key_names: the queues and topics by the names of their authorization rules.
         hubs: the event hubs.
-        hybrid_connections: what the relay serves.
+        hybrid_connections: the hybrid connections.
         catalog_version: another number after each change of a description, and after each reload; it counts from the start of
             this object.
-        outbox: what leaves the store for others.
-        handover: what delivers it; None where there are no others.
+        outbox: the messages that leave the store for others.
+        handover: delivers them; None where there are no other stores.
     """
 
     _outbox_index = 0
@@ -89,10 +89,10 @@ class Registry:
         self._clock = clock
         self._limits = self.limits = limits
         self._staging = Staging(store)
-        self._queues: dict[str, HeldQueue] = {}
-        self._topics: dict[str, HeldTopic] = {}
+        self._queues: dict[str, LoadedQueue] = {}
+        self._topics: dict[str, LoadedTopic] = {}
         self._numbers: dict[int, Intake] = {}
-        # Of them the transfer dead-letter queues.
+        # The transfer dead-letter queues of those.
         self._transfers: dict[int, Queue] = {}
         self._kept: dict[int, Intake] = {}
         self._forwarding = Forwarding(self._target)
@@ -143,13 +143,13 @@ class Registry:
     def _load_entry(self, entry: Entry) -> None:
         names = [name.lower() for name in entry.names]
         if entry.kind == "queue":
-            self._queues[names[0]] = HeldQueue(entry, self._make_queue(entry))
+            self._queues[names[0]] = LoadedQueue(entry, self._make_queue(entry))
             self._apply_queue(self._queues[names[0]])
         elif entry.kind == "topic":
-            self._topics[names[0]] = HeldTopic(entry, self._make_topic(entry))
+            self._topics[names[0]] = LoadedTopic(entry, self._make_topic(entry))
             self._apply_topic(self._topics[names[0]])
         elif entry.kind == "subscription":
-            self._topics[names[0]].subscriptions[names[1]] = HeldSubscription(entry, self._make_queue(entry))
+            self._topics[names[0]].subscriptions[names[1]] = LoadedSubscription(entry, self._make_queue(entry))
         else:
             self._topics[names[0]].subscriptions[names[1]].rules[names[2]] = entry
 
@@ -172,7 +172,7 @@ class Registry:
         self._load_transfer(entry)
         return queue
 
-    # ---- transfer dead-letter queues: made when the first message goes there, or somebody asks
+    # ---- transfer dead-letter queues: created when the first message goes there, or at the first request
 
     def _load_transfer(self, entry: Entry) -> None:
         number = entry.transfer_number
@@ -180,7 +180,7 @@ class Registry:
             self._transfer(entry)
 
     def _transfer(self, entry: Entry) -> Queue:
-        if not entry.transfer_number:  # of a store that an earlier release wrote
+        if not entry.transfer_number:  # in a store that an earlier release wrote
             entry.transfer_number = self._number(1)
             self._stage(entry)
         known = self._transfers.get(entry.transfer_number)
@@ -196,7 +196,7 @@ class Registry:
         return self._transfer(self._find(member.path)[0])
 
     def _member(self, kind: type[_M], path: str, number: int) -> _M:
-        """The object for an entity, as the store has it; one that existed before a reload is kept."""
+        """The object of an entity, as the store has it; one that existed before a reload is kept."""
         state = self._store.get(state_key(number))
         kept = self._kept.get(number)
         if isinstance(kept, kind):
@@ -209,15 +209,15 @@ class Registry:
         self._kept.pop(number, None)
         return member
 
-    # Whether the last look at what the store holds came to its end.
+    # Whether the last load was complete.
     _is_loaded = True
 
     def _reload(self) -> None:
-        """Go back to what the store holds.
+        """Go back to the state of the store.
 
         Raises:
-            StoreError: it could not be read. All entities stay as they were, for those who look for them until the next time:
-                what forwards must not take its target for deleted, and their scans have to be let go of.
+            StoreError: it could not be read. All entities stay as they were, for lookups before the next reload:
+                forwarding entities must not take their target for deleted, and their scans have to be closed.
         """
         queues, topics, forwarding, key_names = self._queues, self._topics, self._forwarding, self.key_names
         self._is_loaded = True
@@ -238,13 +238,13 @@ class Registry:
             self._numbers, self._transfers = self._kept | self._numbers, transfers | self._transfers
             self._queues, self._topics, self._forwarding, self.key_names = queues, topics, forwarding, key_names
             raise
-        gone, self._kept = self._kept, {}
-        for member in gone.values():
+        former, self._kept = self._kept, {}
+        for member in former.values():
             member.is_deleted = True
-        for member in (*gone.values(), *self._numbers.values()):
+        for member in (*former.values(), *self._numbers.values()):
             try:
                 member.notify()
-            except Exception:  # noqa: BLE001 - a listener's fault must not leave the others waiting, nor the store away
+            except Exception:  # noqa: BLE001 - a listener's fault must not keep the others waiting, or the store down
                 _log.exception("a fault in a listener: entity=%r", member.path)
 
     # ---- lookup
@@ -299,7 +299,7 @@ class Registry:
         return entry
 
     def _partition(self, entry: Entry) -> None:
-        """Lay down the fragments of a new partitioned entity; a subscription has its topic's."""
+        """Create the fragments of a new partitioned entity; a subscription uses those of its topic."""
         if entry.kind == "subscription":
             topic = self._topics[entry.names[0].lower()].entry
             entry.fragments, entry.stores = topic.fragments, topic.stores
@@ -329,9 +329,9 @@ class Registry:
             if stored is not None:
                 stored.wipe()
 
-    # ---- settings at work
+    # ---- settings of loaded entities
 
-    def _apply_queue(self, queue: HeldQueue) -> None:
+    def _apply_queue(self, queue: LoadedQueue) -> None:
         settings = described(queue.entry, QueueDescription)
         self.key_names.put(queue.entry.names[0], settings.authorization_rules)
         queue.queue.configure(**queue_settings(settings))
@@ -343,7 +343,7 @@ class Registry:
         queue: Queue | AnyPartitionedQueue,
         settings: QueueDescription | SubscriptionDescription,
     ) -> None:
-        """Settings of its dead-letter queues, and where its messages go on to."""
+        """Apply the settings of its dead-letter queues, and its forwarding."""
         dead_letters = queue.dead_letters
         if dead_letters is not None:
             most = self._limits.max_delivery_count
@@ -354,7 +354,7 @@ class Registry:
             self._forwarding.apply(dead_letters, settings.forward_dead_lettered_messages_to)
 
     def _apply_partitioned(self) -> None:
-        """Give the fragments of all partitioned entities their settings again."""
+        """Apply the settings of all partitioned entities to their fragments again."""
         for queue in self._queues.values():
             if queue.entry.fragments:
                 self._apply_queue(queue)
@@ -366,7 +366,7 @@ class Registry:
         self._pump()
 
     def _pump(self) -> None:
-        """Let what waits to be forwarded, here or to other stores, try again."""
+        """Retry all messages that wait to be forwarded, here or to other stores."""
         self._forwarding.pump()
         if self.handover is not None:
             self.handover.pump()
@@ -379,14 +379,14 @@ class Registry:
             most = self._limits.max_delivery_count
             queue.configure(**dead_letter_settings(EntityStatus.ACTIVE, lock_duration_ms, most))
 
-    def _apply_topic(self, topic: HeldTopic) -> None:
+    def _apply_topic(self, topic: LoadedTopic) -> None:
         settings = described(topic.entry, TopicDescription)
         self.key_names.put(topic.entry.names[0], settings.authorization_rules)
         topic.topic.configure(**topic_settings(settings))
         if topic.entry.fragments:
             self._apply_transfer(topic.entry)
 
-    def _apply_subscription(self, topic: HeldTopic, subscription: HeldSubscription) -> None:
+    def _apply_subscription(self, topic: LoadedTopic, subscription: LoadedSubscription) -> None:
         settings = described(subscription.entry, SubscriptionDescription)
         subscription.queue.configure(**receiving_settings(settings))
         self._apply_receiving(subscription.entry, subscription.queue, settings)

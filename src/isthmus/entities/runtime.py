@@ -1,6 +1,6 @@
-"""What an entity holds right now, as the management API reports it.
+"""The present counts of an entity, as the management API reports it.
 
-What it is: one record per look. Spec: docs/explanation/protocol.md, Administration (CountDetails), 5.3.
+What it is: one record per query. Spec: docs/explanation/protocol.md, Administration (CountDetails), 5.3.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from isthmus.entities.catalog.catalog import Entry
 from isthmus.entities.catalog.description import CorrelationFilter
-from isthmus.entities.holding import HeldTopic, rule_of
+from isthmus.entities.loaded import LoadedTopic, rule_of
 from isthmus.entities.port import Entity
 
 __all__ = ["Runtime", "runtime_of"]
@@ -22,10 +22,10 @@ class Runtime:
     Attributes:
         active_message_count: messages that a receiver can get or has locked.
         transfer_message_count: messages that wait to be forwarded.
-        transfer_dead_letter_message_count: messages that could not be, since the target was gone or took none.
+        transfer_dead_letter_message_count: messages that could not be, since the target was deleted or refused them.
         deferred_message_count: part of `message_count`, in none of the service's own details.
-        message_count: all of these together.
-        size_bytes: of all of them, as their senders wrote them; what MaxSizeInMegabytes limits.
+        message_count: the sum of these.
+        size_bytes: of all of them, as their senders wrote them; MaxSizeInMegabytes limits it.
         accessed_at_ms: last send or receive; 0 is never.
         subscription_count: of a topic, else 0.
     """
@@ -47,13 +47,13 @@ class Runtime:
     correlation_filter_count: int = 0
 
 
-def runtime_of(entry: Entry, member: Entity, topic: HeldTopic | None = None) -> Runtime:
+def runtime_of(entry: Entry, member: Entity, topic: LoadedTopic | None = None) -> Runtime:
     """Counts, size and times of an entity.
 
     Args:
         entry: its row.
-        member: itself.
-        topic: the same with its subscriptions, if it is a topic.
+        member: its object.
+        topic: the topic with its subscriptions, if it is a topic.
     """
     runtime = Runtime(
         active_message_count=member.active_count,
@@ -70,7 +70,7 @@ def runtime_of(entry: Entry, member: Entity, topic: HeldTopic | None = None) -> 
         runtime.transfer_dead_letter_message_count = lost.active_count
         runtime.message_count += lost.active_count
     if topic is not None:
-        filters = [rule_of(rule).filter for held in topic.subscriptions.values() for rule in held.rules.values()]
+        filters = [rule_of(rule).filter for each in topic.subscriptions.values() for rule in each.rules.values()]
         runtime.subscription_count = len(topic.subscriptions)
         runtime.correlation_filter_count = sum(isinstance(one, CorrelationFilter) for one in filters)
         # `$Default` and its opposite are SQL filters of the service: 1=1 and 1=0.

@@ -1,4 +1,4 @@
-"""Which queues' locks are looked at when.
+"""When the locks of each queue are checked.
 
 What it is: the earliest time for each queue, as a heap; pure. What it is not: the end of locks (`settlement`, `session.lock`).
 """
@@ -23,7 +23,7 @@ class Wakes:
         self._count = 0
 
     def add(self, queue: Queue, at_ms: int) -> None:
-        """Look at a queue's locks at a monotonic time, in ms."""
+        """Check a queue's locks at a monotonic time, in ms."""
         known = self._earliest.get(queue)
         if known is None or at_ms < known:
             self._earliest[queue] = at_ms
@@ -32,11 +32,11 @@ class Wakes:
 
     @property
     def next_ms(self) -> int | None:
-        """When to look next; None if there is nothing to look at."""
+        """When to check next; None if there is nothing to check."""
         return self._heap[0][0] if self._heap else None
 
     def due(self, now_ms: int) -> list[Queue]:
-        """The queues to look at now; each is known no longer."""
+        """The queues to check now; each is removed."""
         due: list[Queue] = []
         while self._heap and self._heap[0][0] <= now_ms:
             at_ms, _, queue = heapq.heappop(self._heap)
@@ -46,6 +46,6 @@ class Wakes:
         return due
 
     def clear(self) -> None:
-        """Forget all: nothing is locked any more."""
+        """Remove all: nothing is locked any more."""
         self._heap.clear()
         self._earliest.clear()

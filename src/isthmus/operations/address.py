@@ -1,11 +1,11 @@
-"""Which namespace a command means, in the three ways that a command line can say it.
+"""The namespace that a command names, in one of the three forms of a command line.
 
 What it is: an alias of a federation file, a reference to a connection string, or the data folder of a namespace that runs on
-this machine, turned into what opens connections and the administration client. What it is not: a place where secrets stay.
+this machine, resolved to connections and the administration client. What it is not: a store of secrets.
 
 Invariants:
-    I1. Neither an error nor a repr holds a key or a token.
-    I2. Two ways at once are refused: which one was meant cannot be known.
+    I1. Neither an error nor a repr contains a key or a token.
+    I2. Two forms together are refused: it is unknown which one is meant.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from isthmus.transport import Endpoint, IdentityCredential
 __all__ = ["CONNECTION_VARIABLE", "Address", "find_address"]
 
 CONNECTION_VARIABLE = "ISTHMUS_CONNECTION"
-"""The variable that holds the connection string where nothing else is named."""
+"""The variable with the connection string where no option names a namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Address:
     Attributes:
         connection: the connection string, or None with `host`.
         host: `name[:port]`; empty with `connection`.
-        identity: which Microsoft Entra identity opens `host`.
+        identity: the Microsoft Entra identity for `host`.
         ca_file: PEM file of the authority to trust; empty for the system's own.
         websocket: whether AMQP goes over WebSocket.
     """
@@ -66,10 +66,10 @@ class Address:
     websocket: bool = False
 
     def target(self) -> Target:
-        """How it is asked over AMQP and HTTP.
+        """Its endpoints for AMQP and HTTP.
 
         Raises:
-            PlainConnectionError: it would go in the clear to another machine.
+            PlainConnectionError: it would be connected to another machine without TLS.
         """
         if self.connection is not None:
             endpoint = endpoint_of_string(self.connection, self.ca_file, websocket=self.websocket)
@@ -100,24 +100,24 @@ def find_address(
     data: Path | None = None,
     authority: str = "",
 ) -> Address:
-    """The namespace that a command line means.
+    """The namespace that a command line names.
 
     Args:
         connection: reference to a connection string (`env:NAME`, `file:/path#key`, `keyvault:vault/name`).
         alias: of a namespace in a federation file.
         federation: that file.
         data: data folder of a namespace that runs on this machine.
-        authority: PEM file of the authority to trust; empty: ISTHMUS_CA_FILE, the file's own, or the namespace's.
+        authority: PEM file of the authority to trust; empty for ISTHMUS_CA_FILE, the file's own, or the namespace's.
 
     Raises:
-        InvalidArgumentError: no way is given, or more than one; there is no such alias; or it leads to no Service Bus namespace.
+        InvalidArgumentError: no form is given, or more than one; there is no such alias; or it is not a Service Bus namespace.
         ConfigError: the federation file cannot be read, or has faults.
-        SecretError: the reference leads nowhere.
-        ConnectionStringError: what it leads to is no connection string.
+        SecretError: the reference cannot be resolved.
+        ConnectionStringError: the secret is not a connection string.
     """
     given = [name for name, value in (("--namespace", alias), ("--connection", connection), ("--data", data)) if value]
     if len(given) > 1:
-        raise InvalidArgumentError(f"{' and '.join(given)} name one namespace each; write one of them")
+        raise InvalidArgumentError(f"{' and '.join(given)} each name a namespace; write only one of them")
     if alias:
         return _of_alias(alias, federation, authority)
     if data is not None:
@@ -139,7 +139,7 @@ def _of_alias(alias: str, file: str, authority: str) -> Address:
         raise InvalidArgumentError(f"{file} has no namespace {alias!r}; {hint}")
     if not found.is_service_bus:
         raise InvalidArgumentError(
-            f"namespace {alias} is of kind {found.kind}; this command asks Service Bus namespaces, use the tools of {found.kind}"
+            f"namespace {alias} is of kind {found.kind}; this command is for Service Bus namespaces, use the tools of {found.kind}"
         )
     trusted = authority or ca_file(found)
     websocket = found.transport_type == "websockets"
@@ -165,7 +165,5 @@ def _of_folder(data: Path, authority: str) -> Address:
     try:
         parsed = ConnectionString.parse(text + (";UseDevelopmentEmulator=true" if running["plain"] else ""))
     except ConnectionStringError:
-        raise InvalidArgumentError(
-            f"what '{data}' says of its process is of no use; start the namespace again"
-        ) from None
+        raise InvalidArgumentError(f"the record of the process in '{data}' is invalid; restart the namespace") from None
     return Address(parsed, ca_file=authority or ("" if running["plain"] else running.get("ca_file", "")))

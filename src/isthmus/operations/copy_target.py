@@ -1,11 +1,11 @@
-"""A route's target for a tool: makes copies as the route does, sends them, and tells of each what became of it.
+"""A route's target for a tool: makes copies as the route does, sends them, and returns the outcome of each.
 
-What it is: a target port (`isthmus.bridge.port`) and the loop around it, which waits for answers. What it is not: a retry; a tool is run
-again, by an operator.
+What it is: a target port (`isthmus.bridge.port`) and the loop around it, which waits for answers. What it is not: a retry; an operator
+repeats the tool.
 
 Invariants:
     I1. A message has the verdict `Sent` only if its target has acknowledged it.
-    I2. After the target is lost, or says that it takes nothing, nothing more is sent.
+    I2. After the target is lost, or reports that it takes nothing, nothing more is sent.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ _OF_ALL = (RefusalKind.BLOCKED, RefusalKind.FATAL, RefusalKind.UNKNOWN)
 
 
 class TargetGoneError(IsthmusError):
-    """The target cannot be reached, or takes nothing."""
+    """The target is unreachable, or takes nothing."""
 
     code = "target-gone"
     retryable = True
 
 
 class Sent(NamedTuple):
-    """The target has it."""
+    """The target has acknowledged the message."""
 
 
 class Kept(NamedTuple):
-    """It stays where it is.
+    """The message stays in its source.
 
     Attributes:
-        text: why.
-        is_there: whether the target has had the message already, so that a route would complete it unsent.
+        text: the reason.
+        is_there: whether the target has the message already, so that a route would complete it unsent.
     """
 
     text: str
@@ -61,20 +61,20 @@ Verdict = Sent | Kept
 
 
 class CopyTarget:
-    """The target of one route, open.
+    """The open target of one route.
 
     Args:
         spec: the route.
-        origin_identity: of the namespace that the messages come from; empty where it is not known.
-        connectors: the connector of a kind.
-        meanwhile: called again and again while the target is opened.
+        origin_identity: of the namespace where the messages entered; empty where it is unknown.
+        connectors: returns the connector of a kind.
+        meanwhile: called repeatedly while the target is opened.
 
     Attributes:
-        gone: why nothing more is sent; empty while it is.
+        failure: why nothing more is sent; empty while the target works.
 
     Raises:
         ConfigError: an option is invalid.
-        TargetGoneError: the target cannot be reached, or refuses.
+        TargetGoneError: the target is unreachable, or refuses.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class CopyTarget:
         *,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> None:
-        self.gone: str = ""
+        self.failure: str = ""
         self._name = f"{spec.target.alias}/{spec.target.options.get('entity') or spec.target.options.get('topic')}"
         self._pools = TargetPools(connectors)
         self._polls = PollSet()
@@ -96,7 +96,7 @@ class CopyTarget:
         try:
             self._target.open()
             if not self._wait(lambda: self._is_open, OPEN_SECONDS, meanwhile):
-                raise TargetGoneError(self.gone or f"{self._name}: no answer for {OPEN_SECONDS:g} s")
+                raise TargetGoneError(self.failure or f"{self._name}: no answer for {OPEN_SECONDS:g} s")
         except BaseException:
             self.close()
             raise
@@ -105,7 +105,7 @@ class CopyTarget:
         """End the connection."""
         with contextlib.suppress(IsthmusError):
             self._target.close()
-        self._pools.close(in_good_order=not self.gone)
+        self._pools.close(in_good_order=not self.failure)
 
     def __enter__(self) -> Self:
         return self
@@ -114,14 +114,14 @@ class CopyTarget:
         self.close()
 
     def send(self, payloads: Sequence[bytes], meanwhile: Callable[[], None]) -> list[Verdict]:
-        """Send copies of messages, wait for all answers; what became of each.
+        """Send copies of messages, wait for all answers; returns the verdict of each.
 
         Args:
             payloads: encoded messages, as their source delivered them.
-            meanwhile: called again and again while answers are awaited.
+            meanwhile: called repeatedly while answers are awaited.
         """
-        if self.gone or not payloads:
-            return [Kept(self.gone)] * len(payloads)
+        if self.failure or not payloads:
+            return [Kept(self.failure)] * len(payloads)
         offsets = [0, *itertools.accumulate(map(len, payloads))]
         copies = self._target.copies(b"".join(payloads), offsets, time.time_ns() // 1_000_000)
         verdicts: list[Verdict] = [Kept("not sent")] * len(payloads)
@@ -141,17 +141,17 @@ class CopyTarget:
             done += count
             self._pools.flush()
         if not self._wait(lambda: len(self._results) == done, SILENCE_SECONDS, meanwhile):
-            self._give_up(f"nothing was answered for {SILENCE_SECONDS:g} s")
+            self._give_up(f"no answer arrived for {SILENCE_SECONDS:g} s")
         for number, row in enumerate(rows[:done]):
             verdicts[row] = self._verdict(base + number)
         for row in rows[done:]:
-            verdicts[row] = Kept(self.gone)
+            verdicts[row] = Kept(self.failure)
         self._results.clear()
         return verdicts
 
     def _verdict(self, ordinal: int) -> Verdict:
         if ordinal not in self._results:
-            return Kept(f"not confirmed: {self.gone}")
+            return Kept(f"not confirmed: {self.failure}")
         refusal = self._results[ordinal]
         if refusal is None:
             return Sent()
@@ -160,18 +160,18 @@ class CopyTarget:
         return Kept(str(refusal))
 
     def _wait(self, is_done: Callable[[], bool], seconds: float, meanwhile: Callable[[], None] = lambda: None) -> bool:
-        """Work until a condition holds; false where it does not within so many seconds without an event, or the target is gone."""
-        heard_at = time.monotonic()
+        """Work until a condition is true; returns false if that takes longer than so many seconds without an event, or the target is lost."""
+        last_event_at = time.monotonic()
         while not is_done():
             now = time.monotonic()
-            if self.gone or now - heard_at >= seconds:
+            if self.failure or now - last_event_at >= seconds:
                 return False
             until = min(self._pools.deadline(now), self._target.deadline(now), now + _SLICE_SECONDS)
             ready = self._polls.wait(self._pools.descriptors(), until - now)
             now = time.monotonic()
             list(self._pools.service(ready, now))
             for event in self._target.poll(now):
-                heard_at = now
+                last_event_at = now
                 self._on(event)
             self._pools.flush()
             for error in self._pools.take_faults().values():
@@ -190,4 +190,4 @@ class CopyTarget:
             self._give_up(str(event.refusal))
 
     def _give_up(self, why: str) -> None:
-        self.gone = self.gone or f"{self._name}: {why}"
+        self.failure = self.failure or f"{self._name}: {why}"

@@ -1,10 +1,10 @@
-"""Sends messages one by one and tells of each what became of it.
+"""Sends messages one by one and returns the outcome of each.
 
-What it is: a window of deliveries under way, and their outcomes by place. What it is not: a retry.
+What it is: a window of deliveries in flight, and their outcomes by index. What it is not: a retry.
 
 Invariants:
-    I1. A place has None only if the namespace has accepted the message, which it does when it is durable.
-    I2. Where not all answers come, those that came are told with the error: what was accepted need not be sent again.
+    I1. An index has None only if the namespace has accepted the message, which it does when it is durable.
+    I2. If answers are missing, the error has those that arrived: accepted messages need not be sent again.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _SILENCE_SECONDS = 60.0
 
 
 class UnconfirmedError(OutcomeUnknownError):
-    """Not all answers came.
+    """Answers are missing.
 
     Attributes:
-        results: per message None, the refusal, or this error where nothing is known.
+        results: per message None, the refusal, or this error if the outcome is unknown.
     """
 
     results: Sequence[IsthmusError | None] = ()
@@ -33,16 +33,16 @@ class UnconfirmedError(OutcomeUnknownError):
 def deliver(
     client: Client, sender: Sender, payloads: Sequence[bytes], meanwhile: Callable[[], None] = lambda: None
 ) -> list[IsthmusError | None]:
-    """Send all, wait for all; per message None or the refusal.
+    """Send all, wait for all; returns per message None or the refusal.
 
     Args:
         client: connected.
         sender: to the target, ready.
         payloads: encoded messages.
-        meanwhile: called again and again while the answers are awaited.
+        meanwhile: called repeatedly while answers are awaited.
 
     Raises:
-        UnconfirmedError: the connection was lost, or nothing was answered for a minute.
+        UnconfirmedError: the connection was lost, or no answer arrived for a minute.
     """
     base = sender.sent
     results: list[IsthmusError | None] = [None] * len(payloads)
@@ -50,11 +50,11 @@ def deliver(
 
     def unconfirmed(text: str) -> UnconfirmedError:
         error = UnconfirmedError(f"'{sender.path}': {text}")
-        error.results = [error if place in unknown else result for place, result in enumerate(results)]
+        error.results = [error if index in unknown else result for index, result in enumerate(results)]
         return error
 
     done = known = 0
-    heard_at = time.monotonic()
+    last_event_at = time.monotonic()
     while known < len(payloads):
         if sender.error is not None:
             raise unconfirmed(f"{len(payloads) - known} messages were not confirmed: {sender.error}") from sender.error
@@ -68,11 +68,11 @@ def deliver(
             meanwhile()
         while sender.outcomes:
             outcome = sender.outcomes.popleft()
-            heard_at = time.monotonic()
+            last_event_at = time.monotonic()
             known += outcome.last - outcome.first + 1
             for ordinal in range(outcome.first, outcome.last + 1):
                 results[ordinal - base] = outcome.error
                 unknown.discard(ordinal - base)
-        if time.monotonic() - heard_at > _SILENCE_SECONDS:
-            raise unconfirmed(f"nothing was answered for {_SILENCE_SECONDS:.0f} s")
+        if time.monotonic() - last_event_at > _SILENCE_SECONDS:
+            raise unconfirmed(f"no answer arrived for {_SILENCE_SECONDS:.0f} s")
     return results

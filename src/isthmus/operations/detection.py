@@ -1,15 +1,15 @@
-"""Where duplicate detection may drop messages that a tool sends.
+"""The entities where duplicate detection may drop messages that a tool sends.
 
-What it is: the settings of an entity and of all entities that it forwards to, asked of the administration, and the
-decision whether messages may be sent with the MessageIds that they have. A namespace accepts a duplicate and drops it, so
+What it is: the settings of an entity and of all entities that it forwards to, read from the administration, and the
+decision whether messages may be sent with their own MessageIds. A namespace accepts a duplicate and drops it, so
 that no outcome shows it: the settings are the only source. What it is not: a list of the ids within a window, which no
-namespace tells.
+namespace returns.
 Spec: Microsoft Learn, "Duplicate detection" and "Autoforwarding"; the Atom documents of "Entity management".
 
 Invariants:
-    I1. Messages are sent with their own MessageIds only where no entity on their way detects duplicates, or where the
-        operator asked for it.
-    I2. An entity that cannot be asked counts as one that may detect.
+    I1. Messages are sent with their own MessageIds only if no entity on their route detects duplicates, or if the
+        operator requested it.
+    I2. An entity that cannot be queried counts as one that may detect.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from isthmus.errors import EntityNotFoundError, InvalidArgumentError, IsthmusErr
 __all__ = ["Ask", "Detection", "check_detection", "find_detection"]
 
 Ask = Callable[[str, str], bytes]
-"""Takes a path with its query, and the path of the entity that the token is for; gives the body of the answer."""
+"""Takes a path with its query, and the path of the entity that the token is for; returns the body of the answer."""
 
 _VERSION = "api-version=2021-05"
 _PAGE = 50
 
 
 class Detection(NamedTuple):
-    """What is known of the way that messages take.
+    """The known settings on the route of messages.
 
     Attributes:
         detecting: entities that detect duplicates, with their windows as the administration writes them.
-        unknown: entities that could not be asked, and why.
-        created_at: when the first entity was made, as the administration writes it; empty if it could not be asked.
+        unknown: entities that could not be queried, and why.
+        created_at: when the first entity was created, as the administration writes it; empty if it could not be queried.
     """
 
     detecting: dict[str, str]
@@ -45,12 +45,12 @@ class Detection(NamedTuple):
 
     @property
     def may_drop(self) -> bool:
-        """Whether a message may be dropped for its MessageId."""
+        """Whether a message may be dropped because of its MessageId."""
         return bool(self.detecting or self.unknown)
 
 
 def find_detection(ask: Ask, path: str) -> Detection:
-    """Ask an entity, and those that it forwards messages or dead letters to.
+    """Query an entity, and those that it forwards messages or dead letters to.
 
     Args:
         ask: HTTP GET with a token.
@@ -83,16 +83,16 @@ def find_detection(ask: Ask, path: str) -> Detection:
 
 
 def check_detection(ask: Ask, path: str, *, new_message_ids: bool, keep_message_ids: bool) -> Detection:
-    """Refuse to send MessageIds to where they may be dropped.
+    """Refuse to send MessageIds to entities that may drop them.
 
     Args:
         ask: see `find_detection`.
         path: queue or topic to send to.
         new_message_ids: each message gets a MessageId of its own.
-        keep_message_ids: the operator accepts that messages are dropped.
+        keep_message_ids: the operator accepts dropped messages.
 
     Raises:
-        InvalidArgumentError: an entity on the way detects duplicates, or cannot be asked; or both options are set.
+        InvalidArgumentError: an entity on the route detects duplicates, or cannot be queried; or both options are set.
         EntityNotFoundError: there is no such entity.
     """
     if new_message_ids and keep_message_ids:
@@ -101,26 +101,26 @@ def check_detection(ask: Ask, path: str, *, new_message_ids: bool, keep_message_
     if new_message_ids or keep_message_ids or not found.may_drop:
         return found
     choice = (
-        "let the messages have new MessageIds (--new-message-ids), or send them as they are and have those dropped "
-        "whose MessageId came within the window (--keep-message-ids)"
+        "give the messages new MessageIds (--new-message-ids), or send them unchanged and accept that those are dropped "
+        "whose MessageId was received within the window (--keep-message-ids)"
     )
     if found.detecting:
         entity, window = next(iter(found.detecting.items()))
-        on_the_way = "" if entity.lower() == path.strip("/").lower() else f", to which '{path}' forwards,"
+        forwarded = "" if entity.lower() == path.strip("/").lower() else f", to which '{path}' forwards,"
         raise InvalidArgumentError(
-            f"'{entity}'{on_the_way} detects duplicates: within its window ({window}) it accepts a message with a "
-            f"MessageId that came before and drops it; {choice}"
+            f"'{entity}'{forwarded} detects duplicates: within its window ({window}) it accepts a message with a "
+            f"MessageId that was received before and drops it; {choice}"
         )
     entity, reason = next(iter(found.unknown.items()))
     raise InvalidArgumentError(
-        f"whether '{entity}' detects duplicates, and would drop messages, cannot be told ({reason}); "
+        f"whether '{entity}' detects duplicates, and would drop messages, is unknown ({reason}); "
         f"use a key with Manage, {choice}"
     )
 
 
 def _describe(ask: Ask, entity: str) -> tuple[Node, str]:
     answer = read(ask(f"/{quote(entity)}?{_VERSION}", entity))
-    if answer.name == "feed":  # how the service says that there is none
+    if answer.name == "feed":  # the service's answer if there is none
         raise EntityNotFoundError(entity)
     description = _description_in(answer)
     return description, description.find_text("CreatedAt") or answer.find_text("published") or ""

@@ -1,10 +1,10 @@
 """A message as an operator sees, selects and sends it.
 
-What it is: what a look or a delivery tells about a message, a SQL filter over it, and its bytes without what its broker
-wrote into them. What it is not: a decoder of bodies.
+What it is: the fields of a peeked or delivered message, a SQL filter over it, and its bytes without its broker's
+annotations. What it is not: a decoder of bodies.
 
 Invariants:
-    I1. Body, properties, application properties, footer and the sender's own annotations go on to the byte, unless an
+    I1. Body, properties, application properties, footer and the sender's own annotations are sent unchanged, unless an
         action changes them.
 """
 
@@ -41,7 +41,7 @@ __all__ = [
 STATES = ("active", "deferred", "scheduled")
 
 _SEQUENCE = b"\xa3\x15x-opt-sequence-number\x81"
-# What is before the first pair of a section that is a map: descriptor, code, size and count.
+# The bytes before the first pair of a section that is a map: descriptor, code, size and count.
 _SMALL_MAP = 3 + 3
 _WIDE_MAP = 3 + 9
 _BROKER_ANNOTATIONS = ("x-opt-deadletter-source", "x-opt-partition-id", "x-opt-offset")
@@ -52,13 +52,13 @@ _T = TypeVar("_T")
 
 
 class Seen(NamedTuple):
-    """What is told of one message.
+    """The fields of one message.
 
     Attributes:
         state: one of `STATES`.
         enqueued_ms: wall time.
-        body: the first bytes of it, as text where it is text.
-        unreadable: the parts that cannot be read: a namespace takes a message whatever is in it.
+        body: its first bytes, as text if it is text.
+        unreadable: the parts that cannot be read: a namespace accepts any contents.
     """
 
     sequence: int
@@ -76,9 +76,9 @@ class Seen(NamedTuple):
     unreadable: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; what JSON has no type for is text."""
+        """Plain values for JSON; values without a JSON type become text."""
         enqueued = datetime.fromtimestamp(self.enqueued_ms / 1000, UTC).isoformat(timespec="milliseconds")
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "sequence_number": self.sequence,
             "state": self.state,
             "enqueued_at": enqueued,
@@ -92,12 +92,12 @@ class Seen(NamedTuple):
             "application_properties": {name: _plain(value) for name, value in self.properties.items()},
             "body": self.body,
         }
-        return told | ({"unreadable": list(self.unreadable)} if self.unreadable else {})
+        return fields | ({"unreadable": list(self.unreadable)} if self.unreadable else {})
 
 
 def sequence_of(payload: bytes) -> int:
     """The sequence number of a message as delivered or peeked."""
-    # Only where the broker writes it: a sender's own annotations may hold the same bytes.
+    # Only where the broker writes it: a sender's own annotations may contain the same bytes.
     start, end = section.locate(payload).message_annotations
     at = start + (_WIDE_MAP if payload[start + 3 : start + 4] == b"\xd1" else _SMALL_MAP)
     if end and payload.startswith(_SEQUENCE, at, end):
@@ -111,7 +111,7 @@ def entered_as(payload: bytes) -> int:
 
 
 def state_of(payload: bytes) -> int:
-    """The place in `STATES` of a message as peeked."""
+    """The index in `STATES` of a message as peeked."""
     start, end = section.locate(payload).message_annotations
     if payload.find(b"x-opt-message-state", start, end) < 0:
         return 0
@@ -120,19 +120,19 @@ def state_of(payload: bytes) -> int:
 
 
 def session_of(payload: bytes) -> str:
-    """The SessionId; "" where there is none, which is a session's id too."""
+    """The SessionId; "" if there is none, which may be a session's id too."""
     group_id = section.decode_property(payload, section.locate(payload).properties, "group_id")
     return group_id if isinstance(group_id, str) else ""
 
 
 def read(payload: bytes) -> Seen:
-    """Everything about one message. What cannot be read of it is named, and hides nothing else."""
+    """All fields of one message. Unreadable parts are named, and hide no others."""
     sections = section.locate(payload)
     unreadable: list[str] = []
 
-    def part(name: str, place: tuple[int, int], decode: Callable[[bytes, tuple[int, int]], _T], otherwise: _T) -> _T:
+    def part(name: str, bounds: tuple[int, int], decode: Callable[[bytes, tuple[int, int]], _T], otherwise: _T) -> _T:
         try:
-            return decode(payload, place)
+            return decode(payload, bounds)
         except codec.CodecError:
             unreadable.append(name)
             return otherwise
@@ -161,12 +161,12 @@ def read(payload: bytes) -> Seen:
 
 
 def body_of(payload: bytes) -> str:
-    """The whole body as text; bytes that are no text, and a body that cannot be read, in hexadecimal."""
+    """The whole body as text; bytes that are not text, and a body that cannot be read, in hexadecimal."""
     return _body_text(payload, section.locate(payload).body, None)
 
 
 class _Delivered(MessageView):
-    """A message with what its broker says about it."""
+    """A message with its broker's annotations."""
 
     __slots__ = ("_delivery_count",)
 
@@ -180,13 +180,13 @@ class _Delivered(MessageView):
 
 
 def make_choice(expression: str) -> Callable[[bytes], bool]:
-    """Whether a message is meant, by a SQL filter (`parse_operator_filter`); an empty one means all.
+    """A function that selects messages by a SQL filter (`parse_operator_filter`); an empty one selects all.
 
-    A filter that fails on a message, or that asks for what cannot be read of it, does not mean it.
+    A filter that fails on a message, or that uses an unreadable part of it, does not select it.
 
     Raises:
         RuleSyntaxError: with every fault of the expression.
-        InvalidArgumentError: a time is compared with a text that is none.
+        InvalidArgumentError: a time is compared with a text that is not a time.
     """
     if not expression:
         return lambda payload: True
@@ -202,7 +202,7 @@ def make_choice(expression: str) -> Callable[[bytes], bool]:
 
 
 def make_change(expression: str) -> Callable[[bytes], Parts]:
-    """What a SQL action makes of a message; an empty one nothing.
+    """A function that applies a SQL action to a message; an empty one changes nothing.
 
     Raises:
         RuleSyntaxError: with every fault of the expression.
@@ -215,7 +215,7 @@ def make_change(expression: str) -> Callable[[bytes], Parts]:
             return view.parts
         before = view.user("rulename")
         parts = changed(view, action.apply(view), "")
-        # `changed` is made for rules, which leave their name.
+        # `changed` is made for rules, which add their name.
         if before is MISSING:
             return parts._replace(rest=with_properties(parts.rest, {}, ["RuleName"]))
         return parts._replace(rest=with_properties(parts.rest, {"RuleName": before}))
@@ -229,7 +229,7 @@ def sent_again(parts: Parts, *, alive: bool = False, is_dead: bool = False) -> b
     Args:
         parts: the message.
         alive: whether it leaves the dead-letter queue: then reason and description are removed.
-        is_dead: whether it goes to another dead-letter queue: then it keeps where it was dead-lettered.
+        is_dead: whether it goes to another dead-letter queue: then it keeps the position where it was dead-lettered.
     """
     for name in _BROKER_ANNOTATIONS[is_dead:]:
         if name.encode() in parts.head.annotations:
@@ -242,25 +242,25 @@ def sent_again(parts: Parts, *, alive: bool = False, is_dead: bool = False) -> b
 
 
 def _annotation(payload: bytes, name: str) -> Any:
-    """One of the broker's: the sender's beside it may be unreadable."""
+    """An annotation of the broker's: the sender's beside it may be unreadable."""
     return section.map_value(payload, section.locate(payload).message_annotations, name)
 
 
-def _body_values(payload: bytes, place: tuple[int, int]) -> list[Any]:
+def _body_values(payload: bytes, bounds: tuple[int, int]) -> list[Any]:
     """The values of all body sections, which follow each other."""
     values: list[Any] = []
-    at = place[0]
-    while at < place[1]:
+    at = bounds[0]
+    while at < bounds[1]:
         value, at = codec.decode(payload, at + 3)
         values.append(value)
     return values
 
 
-def _body_text(payload: bytes, place: tuple[int, int], limit: int | None) -> str:
+def _body_text(payload: bytes, bounds: tuple[int, int], limit: int | None) -> str:
     try:
-        values = _body_values(payload, place)
+        values = _body_values(payload, bounds)
     except codec.CodecError:
-        return payload[place[0] : place[1]][:limit].hex(" ")
+        return payload[bounds[0] : bounds[1]][:limit].hex(" ")
     if not all(isinstance(value, bytes) for value in values):
         return "\n".join(str(value) for value in values)[:limit]
     whole = b"".join(values)
@@ -270,7 +270,7 @@ def _body_text(payload: bytes, place: tuple[int, int], limit: int | None) -> str
         text = codecs.getincrementaldecoder("utf-8")().decode(start, final=len(start) == len(whole))
     except UnicodeDecodeError:
         return start.hex(" ")
-    # A whole body may have lines.
+    # A whole body may have line breaks.
     is_text = text.isprintable() or (limit is None and all(each.isprintable() or each in "\t\r\n" for each in text))
     return text if is_text else start.hex(" ")
 

@@ -1,13 +1,13 @@
-"""Receives messages, hands each on, and completes it.
+"""Receives messages, passes each on, and completes it.
 
 What it is: peek-lock with a small window, for one operator at a terminal or a script. What it is not: an application's receiver;
-locks are not renewed, because each message is completed as soon as it was handed on.
+locks are not renewed, because each message is completed as soon as it was passed on.
 
 Invariants:
-    I1. A message is completed only after it was handed on. Where that fails, what was handed on before is completed, and the rest is
+    I1. A message is completed only after it was passed on. If that fails, the messages passed on before are completed, and the rest is
         released.
-    I2. No more messages are locked than were asked for.
-    I3. What came and was not handed on when the end was asked for is released: its delivery count stays as it was.
+    I2. No more messages are locked than requested.
+    I3. Messages that arrived and were not passed on before the end was requested are released: their delivery counts stay unchanged.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _NEXT_SESSION_SECONDS = 5.0
 
 
 class Received(NamedTuple):
-    """What was done.
+    """The result.
 
     Attributes:
-        completed: messages that were handed on and that the namespace has removed.
-        left: messages that were handed on and whose lock was lost before; they are delivered again.
-        session_id: of the session that was held; None without one.
+        completed: messages that were passed on and that the namespace has removed.
+        left: messages that were passed on and whose lock was lost before; they are delivered again.
+        session_id: of the session that was locked; None without one.
     """
 
     completed: int
@@ -53,7 +53,7 @@ def receive(
     session_id: str | None = None,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> Received:
-    """Receive messages until there are enough, or none has come for a while.
+    """Receive messages until there are enough, or none has arrived for a while.
 
     Args:
         client: connected.
@@ -61,58 +61,58 @@ def receive(
         count: how many at most; 0 is all.
         wait_seconds: how long to wait for the next one.
         take: gets each encoded message.
-        in_session: whether to hold a session.
+        in_session: whether to lock a session.
         session_id: which; None is the next available one.
-        is_stopped: asked again and again; once it says so no message more is handed on.
+        is_stopped: called repeatedly; once it returns true no further message is passed on.
 
     Raises:
-        IsthmusError: the peer refused or is gone; what was not completed is delivered again once its lock has expired.
-        Exception: of `take`; what it took before is completed.
+        IsthmusError: the namespace refused or is unreachable; uncompleted messages are delivered again once their locks have expired.
+        Exception: of `take`; messages that it took before are completed.
     """
     is_next_session = in_session and session_id is None
     receiver = Receiver(client, path, confirms=True, in_session=in_session, session_id=session_id)
     try:
         receiver.wait_attached(max(_NEXT_SESSION_SECONDS if is_next_session else _ANSWER_SECONDS, wait_seconds))
     except OperationTimeoutError:
-        if is_next_session:  # as long as there is none, a namespace does not answer
+        if is_next_session:  # a namespace does not answer until there is one
             return Received(0, 0, None)
         raise
     hands = _Hands(client, receiver, take, is_stopped)
     is_ending = False
-    heard_at = time.monotonic()
+    last_event_at = time.monotonic()
     while not (is_ending and receiver.drained):
-        # What has arrived and was not taken yet counts, too (I2).
+        # Messages that have arrived and were not taken yet count, too (I2).
         wanted = min(_WINDOW, count - receiver.received) if count else _WINDOW
         if not is_ending and wanted > 0 and not receiver.credit:
             receiver.grant(wanted)
         for run in receiver.take():
             hands.hand_on(run)
-            heard_at = time.monotonic()
+            last_event_at = time.monotonic()
         if receiver.error is not None:
             raise receiver.error
         is_enough = count and hands.taken >= count
-        if not is_ending and (hands.is_stopped() or is_enough or time.monotonic() - heard_at >= wait_seconds):
-            # What was sent before the drain is answered comes in this loop too.
+        if not is_ending and (hands.is_stopped() or is_enough or time.monotonic() - last_event_at >= wait_seconds):
+            # Messages that were sent before the answer to the drain arrive in this loop too.
             is_ending = True
             receiver.drain()
         elif not receiver.arrived:
             client.wait(0.1 if is_ending else min(0.5, wait_seconds))
     for run in receiver.take():
         hands.hand_on(run)
-    held = receiver.session_id
+    session = receiver.session_id
     receiver.close()
     if hands.failure is not None:
         raise hands.failure
-    return Received(hands.completed, hands.taken - hands.completed, held)
+    return Received(hands.completed, hands.taken - hands.completed, session)
 
 
 class _Hands:
-    """Hands messages on and settles them.
+    """Passes messages on and settles them.
 
     Attributes:
-        taken: messages that were handed on.
+        taken: messages that were passed on.
         completed: those of them that the namespace has removed.
-        failure: of `take`; nothing is handed on after it.
+        failure: of `take`; nothing is passed on after it.
     """
 
     def __init__(
@@ -123,18 +123,18 @@ class _Hands:
         self._client, self._receiver, self._take, self._is_stopped = client, receiver, take, is_stopped
 
     def is_stopped(self) -> bool:
-        """Whether nothing is handed on any more."""
+        """Whether nothing is passed on any more."""
         return self.failure is not None or self._is_stopped()
 
     def hand_on(self, run: Deliveries) -> None:
-        """Hand a run on, complete what was taken of it, and release the rest."""
+        """Pass a run on, complete the messages taken, and release the rest."""
         taken = 0
         for payload in run.payloads:
             if self.is_stopped():
                 break
             try:
                 self._take(payload)
-            except Exception as error:  # noqa: BLE001 - raised once what was taken before is completed
+            except Exception as error:  # noqa: BLE001 - raised once the messages taken before are completed
                 self.failure = error
                 break
             taken += 1
@@ -144,7 +144,7 @@ class _Hands:
 
 
 def _settle(client: Client, receiver: Receiver, first: int, count: int, state: Released | None = None) -> int:
-    """Complete a run of deliveries, or give it another outcome, and wait for the answers; how many the namespace has removed."""
+    """Complete a run of deliveries, or give it another outcome, and wait for the answers; returns how many the namespace has removed."""
     if not count:
         return 0
     receiver.dispose(first, first + count - 1, state)
@@ -158,7 +158,7 @@ def _settle(client: Client, receiver: Receiver, first: int, count: int, state: R
         )
         if receiver.error is not None and not receiver.outcomes:
             raise receiver.error
-        low, high, state_told = receiver.outcomes.popleft()
+        low, high, outcome = receiver.outcomes.popleft()
         answered += high - low + 1
-        accepted += high - low + 1 if isinstance(state_told, Accepted) else 0
+        accepted += high - low + 1 if isinstance(outcome, Accepted) else 0
     return accepted

@@ -1,17 +1,17 @@
 """Messages of an archive sent again.
 
-What it is: the choice of rows (a window of time, a session, a SQL filter), and their sending in the order in which the source had them, with
-every type that they had. docs/how-to/archive-messages.md. What it is not: exactly once: a replay that was killed is run again under its
-name, and a target that detects duplicates drops what it has.
+What it is: the selection of rows (a window of time, a session, a SQL filter), and their sending in the order of their source, with
+all their types. docs/how-to/archive-messages.md. What it is not: exactly once: a replay that was killed is repeated with its
+name, and a target that detects duplicates drops those it has.
 
-Each message that is sent carries the application property `isthmus-replay`, the name of the replay and where the message came from. What
-routes wrote into it is taken off: it is a new message.
+Each sent message has the application property `isthmus-replay`, the name of the replay and the message's position at its source. The properties
+of routes are removed: it is a new message.
 
 Invariants:
-    I1. A row whose digest does not fit is not sent; it is counted, and told.
-    I2. New ids are the same each time that a replay of a name sends a message.
-    I3. A message that the target refuses ends the replay; what was sent before it is told.
-    I4. What is in the spool and not in the table is not sent; `outside` counts it.
+    I1. A row whose digest does not match is not sent; it is counted, and reported.
+    I2. New ids are the same each time that a replay of one name sends a message.
+    I3. A message that the target refuses ends the replay; the number sent before it is reported.
+    I4. Messages in the spool that are not in the table are not sent; `outside` counts them.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from isthmus.entities.record.parse import HeadCache, split
 from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.message.name import OWN_PROPERTIES, RULE_NAME
 from isthmus.operations.deliver import UnconfirmedError, deliver
-from isthmus.operations.look import Progress
 from isthmus.operations.message import make_choice, sent_again
+from isthmus.operations.peek import Progress
 from isthmus.replication.archive.folder import ArchiveFolder
 from isthmus.replication.archive.peek import rows_of
 from isthmus.replication.archive.query import archive_columns
@@ -48,12 +48,12 @@ _SPACE = uuid.UUID("5b0d2c34-5b35-4f0e-9b1c-0d1a6a7d9e11")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What is sent, and how.
+    """The selection and the options.
 
     Attributes:
         name: of the replay; part of marks and new ids.
-        after: the earliest enqueued time; None: from the first.
-        before: the first enqueued time that is not sent any more; None: to the last.
+        after: the earliest enqueued time; None for no limit.
+        before: the first enqueued time that is not sent any more; None for no limit.
         session: this session only; None: all.
         where: a SQL filter in the rules language; empty: all.
         count: at most so many; 0: all.
@@ -71,13 +71,13 @@ class Replay:
 
 @dataclass(slots=True)
 class Replayed:
-    """What was done.
+    """The result.
 
     Attributes:
-        chosen: messages that were meant.
+        chosen: selected messages.
         sent: acknowledged by the target.
-        damaged: rows that were meant, and whose digest does not fit.
-        first_damage: which was the first; empty where none was.
+        damaged: selected rows whose digest does not match.
+        first_damage: the first of them; empty if there is none.
     """
 
     chosen: int = 0
@@ -89,20 +89,20 @@ class Replayed:
 def chosen(
     table: Path, wanted: Replay, found: Replayed, is_stopped: Callable[[], bool] = lambda: False
 ) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """The rows that are meant, with their messages, in the order of the source.
+    """The selected rows, with their messages, in the order of the source.
 
     Args:
         table: the archive's folder.
-        wanted: which.
+        wanted: the selection.
         found: counts them.
-        is_stopped: asked at each row; the look ends when it says so.
+        is_stopped: called at each row; reading ends when it returns true.
 
     Raises:
-        InvalidArgumentError: there is no archive, or the filter compares a time with a text that is none.
+        InvalidArgumentError: there is no archive, or the filter compares a time with a text that is not a time.
         RuleSyntaxError: the filter is wrong.
     """
     if not (table / "_isthmus" / "archive.json").exists():
-        raise InvalidArgumentError(f"{table} is no archive; name a task of pattern archive that has run")
+        raise InvalidArgumentError(f"{table} is not an archive; name a task of pattern archive that has run")
     matches = make_choice(wanted.where)
     for row in rows_of(table, wanted.after, wanted.before):
         if is_stopped():
@@ -124,7 +124,7 @@ def chosen(
 
 
 def outside(table: Path, spool: Path) -> int:
-    """How many messages an archive has received that are in its spool and not in the table yet; ask before `chosen`.
+    """How many messages an archive has received that are in its spool and not in the table yet; call it before `chosen`.
 
     Args:
         table: the archive's folder.
@@ -146,18 +146,18 @@ def replay(
     on_progress: Progress = lambda _: None,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> Replayed:
-    """Send what is meant.
+    """Send the selected messages.
 
     Args:
         client: connected, authorised for `path`.
-        path: queue or topic. The caller has asked `operations.detection` whether messages may keep their MessageIds.
+        path: queue or topic. The caller has checked with `operations.detection` whether messages may keep their MessageIds.
         table: the archive's folder.
-        wanted: which messages, and how.
-        on_progress: told how many messages were accepted since the last time.
-        is_stopped: asked again and again; once it says so nothing more is sent, and what was sent is waited for.
+        wanted: the selection and the options.
+        on_progress: called with the number of messages accepted since the last call.
+        is_stopped: called repeatedly; once it returns true nothing more is sent, and messages in flight are waited for.
 
     Raises:
-        IsthmusError: a message was refused, or the peer is gone; its notes tell how many were sent.
+        IsthmusError: a message was refused, or the namespace is unreachable; its notes say how many were sent.
     """
     found = Replayed()
     sender = Sender(client, path).wait_ready()
@@ -193,15 +193,15 @@ def replay(
 
 
 def replayed_message(row: dict[str, Any], message: bytes, wanted: Replay) -> bytes:
-    """The message as it is sent: without what its broker and routes wrote into it, and marked."""
-    place = f"{row['source']}/{row['sequence_number']}"
+    """The message as it is sent: without the additions of its broker and routes, and marked."""
+    position = f"{row['source']}/{row['sequence_number']}"
     if row["body_type"] == UNREADABLE_BODY:
         return message
     parts = split(message, HeadCache(0))
-    marked = with_properties(parts.rest, {MARK: f"{wanted.name} {place}"}, (*OWN_PROPERTIES, RULE_NAME))
+    marked = with_properties(parts.rest, {MARK: f"{wanted.name} {position}"}, (*OWN_PROPERTIES, RULE_NAME))
     parts = parts._replace(rest=marked)
     if not wanted.keeps_ids:
-        own = f"{wanted.name}\n{row['source_namespace']}\n{place}\n{row['sequence_epoch']}\n{row['spool']}\n{row['spool_number']}"
+        own = f"{wanted.name}\n{row['source_namespace']}\n{position}\n{row['sequence_epoch']}\n{row['spool']}\n{row['spool_number']}"
         parts = with_message_id(parts, str(uuid.uuid5(_SPACE, own)))
     return sent_again(parts)
 
@@ -216,10 +216,10 @@ def _is_meant(row: dict[str, Any], wanted: Replay) -> bool:
 
 
 def parse_moment(option: str, text: str) -> datetime | None:
-    """A time as an operator writes it, ISO 8601, UTC where it names no zone; None where it is empty.
+    """A time as an operator writes it, ISO 8601, UTC if it names no zone; None if it is empty.
 
     Raises:
-        InvalidArgumentError: it is none.
+        InvalidArgumentError: it is not a time.
     """
     if not text:
         return None

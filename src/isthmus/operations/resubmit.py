@@ -4,12 +4,12 @@ What it is: messages of a dead-letter queue are sent to the queue or topic in wh
 action if one is given, without dead-letter reason and description. What it is not: exactly once.
 
 Invariants:
-    I1. A message leaves the dead-letter queue only after its copy is acknowledged. Killed in between, both exist; so they do
-        where the lock was lost in between, and the message counts as left.
+    I1. A message leaves the dead-letter queue only after its copy is acknowledged. After a kill in between, both exist; also
+        if the lock was lost in between, and then the message counts as left.
     I2. A message that the target refuses stays where it is; the others continue.
-    I3. A dead letter of a replication subscription tells under which number it had entered (`repl-resent`), so that
-        `isthmus verify` takes it for no loss.
-    I4. The caller has asked `operations.detection` whether the copies may keep their MessageIds.
+    I3. A copy of a dead letter of a replication subscription names the number under which it had entered (`repl-resent`), so that
+        `isthmus verify` does not count it as lost.
+    I4. The caller has checked with `operations.detection` whether the copies may keep their MessageIds.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from isthmus.entities.record.record import Parts
 from isthmus.errors import IsthmusError
 from isthmus.message.name import ORIGIN, RESENT
 from isthmus.operations.deliver import UnconfirmedError, deliver
-from isthmus.operations.look import Progress
 from isthmus.operations.message import entered_as, sent_again
+from isthmus.operations.peek import Progress
 from isthmus.operations.removal.sweep import Taken, sweep
 from isthmus.rules import FilterError
 from isthmus.topology.redrive import DEAD_LETTER_SUFFIX
@@ -37,18 +37,18 @@ from isthmus.transport import Client, Sender
 __all__ = ["DEAD_LETTER_SUFFIX", "Resubmission", "origin_of", "resubmit"]
 
 _AT_ONCE = 100
-# Names that begin so are those of routes' sources only (docs/reference/federation-file.md).
+# Names with this beginning are those of routes' sources only (docs/reference/federation-file.md).
 _REPLICATION = "/subscriptions/isthmus."
 
 
 class Resubmission(NamedTuple):
-    """What was done.
+    """The result.
 
     Attributes:
         moved: acknowledged by the target, and removed from the dead-letter queue as the namespace has confirmed.
         refused: by the target, or by the action; they stay where they are.
-        left: locked elsewhere, gone meanwhile, or sent, but without the lock by which to remove it.
-        first_refusal: why, of the first one; empty if none was.
+        left: locked by others, removed meanwhile, or sent, but without the lock needed to remove it.
+        first_refusal: the reason of the first one; empty if none was.
     """
 
     moved: int
@@ -58,7 +58,7 @@ class Resubmission(NamedTuple):
 
 
 def origin_of(path: str) -> str:
-    """The queue or topic to which the dead letters of an entity go back."""
+    """The queue or topic to which the dead letters of an entity return."""
     entity = path.removesuffix(DEAD_LETTER_SUFFIX)
     at = entity.lower().find("/subscriptions/")
     return entity if at < 0 else entity[:at]
@@ -82,14 +82,14 @@ def resubmit(
         source: path of the dead-letter queue.
         destination: queue or topic.
         wanted: sequence numbers; used up.
-        change: what becomes of each (`message.make_change`).
+        change: applied to each (`message.make_change`).
         new_message_ids: whether copies get MessageIds of their own.
-        progress: told how many messages were dealt with since the last time.
-        is_stopped: asked again and again; once it says so nothing more is sent, and what was sent leaves the queue.
+        progress: called with the number of messages processed since the last call.
+        is_stopped: called repeatedly; once it returns true nothing more is sent, and sent messages leave the queue.
 
     Raises:
-        IsthmusError: the peer is gone; see I1 for what exists then. Where only the target is, what it has acknowledged is removed. A note
-            tells how many messages were sent and removed.
+        IsthmusError: the namespace is unreachable; see I1 for the messages that exist then. If only the target is, the messages that it has acknowledged are removed. A note
+            says how many messages were sent and removed.
     """
     count = wanted.count()
     sender = Sender(client, destination).wait_ready()
@@ -112,7 +112,7 @@ def resubmit(
                     refusals.append(f"the action failed: {error}")
                     continue
                 except CodecError as error:
-                    refusals.append(f"the action asks for what cannot be read of the message: {error}")
+                    refusals.append(f"the action uses a part of the message that cannot be read: {error}")
                     continue
                 if is_replicated and not _is_copy(parts.rest):
                     before = {RESENT: str(entered_as(each.payload))}
@@ -133,7 +133,7 @@ def resubmit(
                     refusals.append(str(refusal))
             progress(len(messages[start : start + _AT_ONCE]))
             if lost:
-                wanted.clear()  # the pass ends, once what was acknowledged is removed
+                wanted.clear()  # the pass ends, once the acknowledged messages are removed
                 break
             renew()
         return done
@@ -151,7 +151,7 @@ def resubmit(
 
 
 def _is_copy(rest: bytes) -> bool:
-    """Whether a message, from its properties on, came from another namespace; a body may name that too."""
+    """Whether a message, from its properties on, arrived from another namespace; a body may contain that name too."""
     name = ORIGIN.encode()
     if name not in rest:
         return False

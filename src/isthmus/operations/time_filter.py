@@ -1,11 +1,11 @@
 """Filters of an operator, who writes times as text.
 
 What it is: a SQL filter in which a time of the message is compared with a text, read as a comparison with that time: the language has
-no literal for times, and such a comparison is unknown for every message, so that a purge of all that is old would remove nothing and say
-so. What it is not: a rule of a subscription, which a namespace reads as the service does.
+no literal for times, and such a comparison is unknown for every message, so that a purge of all old messages would remove none and report
+that. What it is not: a rule of a subscription, which a namespace reads like the service.
 
 Invariants:
-    I1. A text that is no time, compared with one, is a fault; it never means no message silently.
+    I1. A text that is not a time, compared with one, is a fault; it never selects no message silently.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ Values = dict[str, datetime | timedelta]
 
 
 def parse_operator_filter(text: str) -> Filter:
-    """Parse a filter; times are ISO 8601, in UTC where they name no zone, and lengths of time `[d.]hh:mm:ss`.
+    """Parse a filter; times are ISO 8601, in UTC if they name no zone, and durations `[d.]hh:mm:ss`.
 
     Raises:
         RuleSyntaxError: with every fault of the expression.
-        InvalidArgumentError: a time is compared with a text that is none.
+        InvalidArgumentError: a time is compared with a text that is not a time.
     """
     parsed = parse_filter(text)
     values: Values = {}
@@ -72,7 +72,7 @@ def _value(side: Expression, other: Expression, values: Values) -> Expression:
     if kind is Kind.DATETIME:
         found, expected = parse_datetime(side.value), "a time as 2026-11-23 or 2026-11-23T12:00:00Z"
     elif kind is Kind.TIMESPAN:
-        found, expected = parse_timespan(side.value), "a length of time as 0:10:00"
+        found, expected = parse_timespan(side.value), "a duration as 0:10:00"
     else:
         return side
     if found is None:

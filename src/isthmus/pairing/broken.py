@@ -1,6 +1,6 @@
 """Whether a pair was broken by another process.
 
-What it is: the question to its members, of which none says anything of the pair then. What it is not: what is done about it.
+What it is: a query of its members, whose markers then do not name the pair. What it is not: the reaction.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ class _Member(Protocol):
     def read_marker(self, pair: str) -> Mapping[str, Any]: ...
 
 
-def is_broken(members: Mapping[str, _Member], pair: str, but: str = "") -> bool:
-    """Whether no member says anything of a pair that both were told of; one that gives no answer may.
+def is_broken(members: Mapping[str, _Member], pair: str, exempt: str = "") -> bool:
+    """Whether the markers of both members do not name a pair that they named before; a member that does not answer may name it.
 
     Args:
         members: by alias.
         pair: its name.
-        but: alias of a member that says nothing, as is known.
+        exempt: alias of a member whose marker is known not to name it.
     """
-    for alias in members.keys() - {but}:
+    for alias in members.keys() - {exempt}:
         try:
             if members[alias].read_marker(pair):
                 return False

@@ -1,4 +1,4 @@
-"""Why a pair is not worked on, or a step is not made."""
+"""The errors of a pair."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SameNamespaceError(IsthmusError):
 
 
 class StillHeldError(IsthmusError):
-    """An entity is not deleted at the standby member: the active one holds it after all."""
+    """An entity is not deleted at the standby member: the active one has it after all."""
 
     code = "still-held"
 
@@ -42,7 +42,7 @@ class StillHeldError(IsthmusError):
 
     def text(self) -> str:
         return (
-            f"{self.path} is there, although the list of its namespace did not tell it; the next round compares again"
+            f"{self.path} exists, although the list of its namespace did not contain it; the next round compares again"
         )
 
 
@@ -58,7 +58,7 @@ class NotInStepError(IsthmusError):
     def text(self) -> str:
         return (
             f"pair '{self.pair}': nothing was switched: {self.alias} is not in step, {self.count} differences, first: "
-            f"{self.what}; mend it (isthmus pair sync {self.pair}), exclude the entity, or use --force"
+            f"{self.what}; repair it (isthmus pair sync {self.pair}), exclude the entity, or use --force"
         )
 
 
@@ -66,7 +66,7 @@ class NotEmptyError(IsthmusError):
     """A planned fail-over was given up, since messages would stay behind; applications use the same member as before.
 
     Attributes:
-        left: path → messages that would have stayed at `alias`, which is still active; `why`: what kept them from being moved.
+        left: path → messages that would have stayed at `alias`, which is still active; `why`: the reason.
         moved: messages that had been moved to `other` before.
     """
 
@@ -96,12 +96,12 @@ class NotEmptyError(IsthmusError):
                 if self.moved
                 else ""
             )
-            + "; let receivers empty it and give them longer with --consume-for, or leave the messages behind with --leave"
+            + "; give receivers more time to empty it with --consume-for, or leave the messages behind with --leave"
         )
 
 
 class PairBrokenError(IsthmusError):
-    """The members say nothing of the pair any more: it was broken on another machine."""
+    """The members have no marker of the pair any more: it was broken on another machine."""
 
     code = "pair-broken"
 
@@ -111,13 +111,13 @@ class PairBrokenError(IsthmusError):
 
     def text(self) -> str:
         return (
-            f"pair '{self.pair}': both namespaces say nothing of it any more: it was broken with another state folder; nothing was "
-            f"changed; end it here, too (isthmus pair break {self.pair}), or create it again after that"
+            f"pair '{self.pair}': neither namespace has a marker of it any more: it was broken with another state folder; nothing was "
+            f"changed; end the pairing here, too (isthmus pair break {self.pair}), or create it again after that"
         )
 
 
 class StoppingError(IsthmusError):
-    """The process ends while it makes a fail-over, which can be carried on."""
+    """The process ends during a fail-over, which can be continued."""
 
     code = "pair-stopping"
     retryable = True
@@ -127,4 +127,6 @@ class StoppingError(IsthmusError):
         self.pair = pair
 
     def text(self) -> str:
-        return f"pair '{self.pair}': the process ends before the fail-over does; isthmus pair run or failover carries it on"
+        return (
+            f"pair '{self.pair}': the process ends before the fail-over does; isthmus pair run or failover continues it"
+        )

@@ -1,13 +1,13 @@
-"""Keeps a pair in step and leads its alias, until it is stopped.
+"""Keeps a pair in step and its alias up to date, until it is stopped.
 
 What it is: two loops: that of the alias, which only reads the state file, and that of the metadata, in a thread of its own.
-What it is not: a fail-over by itself: an operator, or a script, says when; but one that was interrupted is carried on.
+What it is not: a fail-over by itself: an operator, or a script, decides that; but an interrupted one is continued.
 
 Invariants:
-    I1. The alias turns within `alias.proxy.LOOK_SECONDS` of a saving, whatever the other loop waits for.
-    I2. A round asks the active member without a lock, so that a member that hangs keeps nobody from a fail-over.
-    I3. A fault is told once, not in each round, and told again when it has changed.
-    I4. Once the alias leads to nobody, the next round begins at once: its connections are open, and those of the verb that forced
+    I1. The alias switches within `alias.proxy.POLL_SECONDS` of a saved state, whatever the other loop waits for.
+    I2. A round queries the active member without a lock, so that a member that hangs does not delay a fail-over.
+    I3. A fault is reported once, not in each round, and reported again when it has changed.
+    I4. Once the alias forwards to no member, the next round begins immediately: its connections are open, and those of the verb that forced
         the fail-over are not.
 """
 
@@ -40,22 +40,22 @@ _TOLD_PAUSE = 0.5
 
 
 def pause_seconds(interval_seconds: float, round_seconds: float, *, is_told: bool = False) -> float:
-    """How long to wait after a round: comparing takes at most a fifth of the time, or with `is_told` two thirds of it.
+    """The pause after a round: comparing takes at most a fifth of the time, or with `is_told` two thirds of it.
 
     Args:
-        interval_seconds: at least this long.
+        interval_seconds: the least pause.
         round_seconds: how long the round took.
-        is_told: whether both members tell if anything has changed: a long round is then one that had something to compare.
+        is_told: whether both members report if anything has changed: a long round is then one that had something to compare.
     """
     return max(interval_seconds, (_TOLD_PAUSE if is_told else _PAUSE) * round_seconds)
 
 
 class PairRun:
-    """A pair at work.
+    """The loops of a pair.
 
     Args:
         session: of the pair, which has been created.
-        ready: is told the port of the alias, 0 for none, once it listens.
+        ready: called with the port of the alias, 0 for none, once it listens.
     """
 
     def __init__(self, session: PairSession, ready: Callable[[int], None] = lambda port: None) -> None:
@@ -67,14 +67,14 @@ class PairRun:
         self._leads = True
         self._are_distinct = False
         self._counted_at = 0.0
-        self._told = ""
+        self._reported = ""
 
     async def run(self) -> None:
-        """Until SIGTERM or SIGINT.
+        """Run until SIGTERM or SIGINT.
 
         Raises:
-            OSError: the alias's address cannot be had.
-            IsthmusError: the alias cannot lead to a member.
+            OSError: the alias's address cannot be bound.
+            IsthmusError: the alias cannot forward to a member.
         """
         ending = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -82,7 +82,7 @@ class PairRun:
         proxy: AliasProxy | None = None
         listen = self._session.pair.listen
         if listen:
-            proxy = AliasProxy(self._waking(self._session.look(self._session.addresses())))
+            proxy = AliasProxy(self._waking(self._session.lead_reader(self._session.addresses())))
             await proxy.start(*address_of(listen))
         self._ready(proxy.port if proxy is not None else 0)
         keeping = asyncio.create_task(asyncio.to_thread(self._keep))
@@ -97,11 +97,11 @@ class PairRun:
                 async with asyncio.timeout(10.0):
                     await asyncio.shield(keeping)
 
-    def _waking(self, look: Callable[[], Lead]) -> Callable[[], Lead]:
-        """The same look, which also wakes the other loop when the alias has come to lead to nobody."""
+    def _waking(self, read_lead: Callable[[], Lead]) -> Callable[[], Lead]:
+        """The same function, which also wakes the other loop when the alias forwards to no member any more."""
 
         def lead() -> Lead:
-            found = look()
+            found = read_lead()
             if self._leads and not found.alias:
                 self._wake.set()
             self._leads = bool(found.alias)
@@ -115,13 +115,13 @@ class PairRun:
             began, is_told = time.monotonic(), False
             try:
                 self._round()
-                self._tell("")
+                self._report("")
                 is_told = all(member.tells_changes for member in self._session.members.values())
             except PairInUseError:
-                pass  # an operator's verb is at work
+                pass  # an operator's verb has the lock
             except IsthmusError as error:
-                self._tell(str(error))
-            except Exception:  # noqa: BLE001 - the alias has to outlive any fault of the other loop
+                self._report(str(error))
+            except Exception:  # noqa: BLE001 - the alias must survive any fault of the other loop
                 _log.exception("pair %s: the round failed", self._session.pair.name)
             self._wake.wait(pause_seconds(interval, time.monotonic() - began, is_told=is_told))
             self._wake.clear()
@@ -129,10 +129,10 @@ class PairRun:
     def _round(self) -> None:
         session = self._session
         state = session.state()
-        if not state.is_insisting:  # else it is carried on, with the lock
+        if not state.is_insisting:  # else it is continued, with the lock
             state = session.keeper.follow(state)
         if state.phase is not Phase.STEADY:
-            session.finish(0.0, lambda text: _log.info("pair %s: goes on with a fail-over: %s", state.pair, text))
+            session.finish(0.0, lambda text: _log.info("pair %s: continues a fail-over: %s", state.pair, text))
             return
         if state.fence_of(state.standby) is Fence.PENDING:
             session.finish(0.0)
@@ -142,7 +142,7 @@ class PairRun:
             session.keeper.check_distinct(state.pair)
             self._are_distinct = True
         compared = session.keeper.observe(state)
-        with session.file.held(0.0):
+        with session.file.locked(0.0):
             current = session.state()
             if (current.epoch, current.phase) != (state.epoch, state.phase):
                 return
@@ -151,9 +151,9 @@ class PairRun:
         try:
             session.keeper.settle(current)
         except PairBrokenError:
-            self._see_unbroken(current)  # by a process with this state folder, it says so
+            self._check_unbroken(current)  # by a process with this state folder, it raises
             raise
-        self._see_unbroken(current)
+        self._check_unbroken(current)
         for step in found.done:
             _log.info("pair %s: %s: %s", state.pair, state.standby, step)
         faults = [f"{step}: {error}" for step, error in found.failed] + [str(each) for each in found.drift.conflicts]
@@ -162,7 +162,7 @@ class PairRun:
         if time.monotonic() - self._counted_at >= _COUNT_SECONDS:
             self._counted_at = time.monotonic()
             seen, seen_at = session.keeper.count(current), time.time()
-            # Without the lock: only the counts are changed, of what other verbs have made of the state meanwhile.
+            # Without the lock: only the counts are changed, in the state as other verbs have changed it meanwhile.
             session.file.change(
                 lambda kept: (
                     replace(kept, seen=seen, seen_of=current.active, seen_at=seen_at)
@@ -171,8 +171,8 @@ class PairRun:
                 )
             )
 
-    def _see_unbroken(self, state: PairState) -> None:
-        """Take back what was told to the members after another process had broken the pair; whoever pairs them again would read it.
+    def _check_unbroken(self, state: PairState) -> None:
+        """Remove markers that were written after another process had broken the pair; a later pairing would read them.
 
         Raises:
             NotPairedError: it was broken.
@@ -185,17 +185,17 @@ class PairRun:
                     member.delete_marker(state.pair)
             raise
 
-    def _tell(self, fault: str) -> None:
-        if fault == self._told:
+    def _report(self, fault: str) -> None:
+        if fault == self._reported:
             return
         if fault:
             _log.warning("pair %s: not in step: %s", self._session.pair.name, fault)
         else:
             _log.info("pair %s: in step again", self._session.pair.name)
-        self._told = fault
+        self._reported = fault
 
 
 class _ApartError(IsthmusError):
-    """Some differences stay."""
+    """Some differences remain."""
 
     code = "pair-apart"

@@ -1,12 +1,12 @@
-"""One declared pair with its members, its state file and everything that works on them.
+"""One declared pair with its members, its state file and the operations on them.
 
-What it is: what the verbs of `isthmus pair` do, without options and tables. What it is not: a decision; those are in
-`isthmus.topology.pair` and `isthmus.pairing.state.state`. What only some verbs need is imported by them: a forced fail-over is in a hurry.
+What it is: the functions of the verbs of `isthmus pair`, without options and tables. What it is not: a decision; those are in
+`isthmus.topology.pair` and `isthmus.pairing.state.state`. Imports for some verbs only are inside of functions: a forced fail-over must start fast.
 A little over 400 lines: the verbs share the members, the lock and the state file.
 
 Invariants:
-    I1. A forced fail-over is on disk before any member is asked anything, or as much as its secret is read.
-    I2. Before the pair is changed, the namespaces' markers are read: of two state folders the one that is behind follows.
+    I1. A forced fail-over is on disk before any member is queried, or its secret read.
+    I2. Before the pair is changed, the namespaces' markers are read: of two state folders the one with the older state follows.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def find_pair(federation: Federation, name: str) -> Pair:
     """A pair by its name.
 
     Raises:
-        InvalidArgumentError: the file has none of this name.
+        InvalidArgumentError: the file has no pair of this name.
     """
     found = federation.pairs.get(name)
     if found is None:
@@ -59,7 +59,7 @@ def find_pair(federation: Federation, name: str) -> Pair:
 
 
 class PairSession:
-    """A pair, for the length of one verb.
+    """A pair, for the duration of one verb.
 
     Args:
         federation: with absolute paths.
@@ -72,15 +72,15 @@ class PairSession:
         self.pair = pair
         self.file = StateFile(folder, pair.name)
         self.is_stopping: Callable[[], bool] = lambda: False
-        """Whether a fail-over that waits or moves is to end; it can be carried on."""
+        """Whether a fail-over that waits or moves is to end; it can be continued."""
 
     @cached_property
     def members(self) -> Mapping[str, PairMember]:
         """The namespaces by alias.
 
         Raises:
-            SecretError, ConnectionStringError: a connection leads nowhere.
-            SameNamespaceError: both connections lead to one host: the fence of a member would close the active one.
+            SecretError, ConnectionStringError: a connection cannot be resolved.
+            SameNamespaceError: both connections are to one host: the fence of a member would close the active one.
         """
         from isthmus.connectors.servicebus.administration.pair.member import PairMember
 
@@ -94,7 +94,7 @@ class PairSession:
 
     @cached_property
     def keeper(self) -> Keeper:
-        """Keeps the pair in step."""
+        """The keeper of the pair."""
         from isthmus.pairing.keeper.keeper import Keeper
 
         return Keeper(self.members, self.file.keep, self.pair.exclude)
@@ -110,15 +110,15 @@ class PairSession:
     # ---- create, sync, break
 
     def create(self) -> PairState:
-        """Begin the pairing, or say that there is one: the state.
+        """Begin the pairing, or return the state of the existing one.
 
         Raises:
-            InvalidArgumentError: the state is that of other members.
+            InvalidArgumentError: the state is of other members.
             SameNamespaceError: both members are one.
-            AdministrationError: a member gives no answer.
+            AdministrationError: a member does not answer.
         """
         self.keeper.check_distinct(self.pair.name)
-        with self.file.held(_WAIT_SECONDS):
+        with self.file.locked(_WAIT_SECONDS):
             try:
                 return self.state()
             except NotPairedError:
@@ -130,16 +130,16 @@ class PairSession:
                 epoch=0,
                 changed_at=time.time(),
             )
-            # The namespaces may know better: a state folder was lost, or this is another machine.
+            # The namespaces may have newer markers: a state folder was lost, or this is another machine.
             markers = [member.read_marker(self.pair.name) for member in self.members.values()]
             for marker in markers:
-                # Of one that another process makes, what was before it.
+                # If another process makes one, the state before that.
                 known = {**marker, "epoch": marker["epoch"] - 1} if is_overtaken(fresh, marker) else marker
                 fresh = follow(fresh, known, time.time())
             fresh = replace(fresh, epoch=max(1, fresh.epoch))
             self.file.save(fresh)
             if any(is_overtaken(fresh, marker) for marker in markers):
-                return fresh  # which is not settled: the markers are that process's
+                return fresh  # which is not settled: the markers belong to that process
             return self.keeper.settle(fresh)
 
     def state(self) -> PairState:
@@ -158,10 +158,10 @@ class PairSession:
         return state
 
     def compare(self, consent: Consent | None = None) -> tuple[PairState | None, Comparison]:
-        """How far the members are apart, also before the pair is created; changes nothing.
+        """The differences between the members, also before the pair is created; changes nothing.
 
         Raises:
-            AdministrationError: a member gives no answer.
+            AdministrationError: a member does not answer.
         """
         try:
             state = self.state()
@@ -174,56 +174,56 @@ class PairSession:
     def sync(
         self, consent: Consent | None = None, on_step: Callable[[Step], None] = lambda step: None
     ) -> tuple[PairState, Round]:
-        """One round.
+        """Make one round.
 
         Raises:
-            InvalidArgumentError: a fail-over is under way.
+            InvalidArgumentError: a fail-over is in progress.
             SameNamespaceError: both members are one: a connection has been changed since the pair was created.
-            IsthmusError: a member gives no answer, or the state cannot be kept.
+            IsthmusError: a member does not answer, or the state cannot be saved.
         """
         self.keeper.check_distinct(self.pair.name)
-        with self.file.held(_WAIT_SECONDS):
+        with self.file.locked(_WAIT_SECONDS):
             state = self.keeper.follow(self.state())
             if state.phase is not Phase.STEADY:
-                raise _under_way(state)
+                raise _in_progress(state)
             state = self.keeper.settle(state)
             return self.keeper.make(state, self.keeper.observe(state, consent), consent, on_step)
 
     def break_up(self, *, is_forced: bool = False) -> tuple[PairState, dict[str, str]]:
-        """End the pairing: open what is fenced, take the markers off, forget the state.
+        """End the pairing: open the fenced member, remove the markers and the state.
 
         Args:
-            is_forced: also where a member gives no answer: it may be lost for ever.
+            is_forced: continue even if a member does not answer: it may be lost permanently.
 
         Returns:
-            What the state was; alias → why a member was left as it is.
+            The former state; alias → why a member was not changed.
 
         Raises:
-            InvalidArgumentError: a fail-over is under way.
-            IsthmusError: a member gives no answer; the pair is as before, and the verb can be run again.
+            InvalidArgumentError: a fail-over is in progress.
+            IsthmusError: a member does not answer; the pair is as before, and the verb can be repeated.
         """
-        from isthmus.pairing.keeper.stopped import give_back
+        from isthmus.pairing.keeper.stopped import restore
 
         left = dict[str, str]()
-        with self.file.held(_WAIT_SECONDS):
+        with self.file.locked(_WAIT_SECONDS):
             state = self.state()
-            with contextlib.suppress(PairBrokenError):  # it was interrupted, or another machine was first
+            with contextlib.suppress(PairBrokenError):  # by an interrupted attempt, or another machine
                 state = self.keeper.follow(state)
             if state.phase is not Phase.STEADY:
-                raise _under_way(state)
+                raise _in_progress(state)
             fenced = state
             for alias in (state.standby, state.active):
                 try:
                     if state.fence_of(alias) is not Fence.OPEN and alias == state.standby:
                         self._failover().open(state, alias)
                         state = state.with_fence(alias, Fence.OPEN)
-                    state = give_back(self.members[alias], state)
+                    state = restore(self.members[alias], state)
                     self.members[alias].delete_marker(state.pair)
                 except IsthmusError as error:
                     if not is_forced:
                         raise
                     left[alias] = str(error)
-            # What a round elsewhere has closed, or told, until it could see that no member says anything of the pair.
+            # Statuses and markers that a round elsewhere has set until it could see that no member has a marker of the pair.
             for alias in (each for each in (state.standby, state.active) if each not in left):
                 try:
                     if fenced.fence_of(alias) is not Fence.OPEN and alias == state.standby:
@@ -240,14 +240,14 @@ class PairSession:
     # ---- fail-over
 
     def force(self, to: str = "") -> PairState:
-        """Switch at once, whatever the active member says; the state then, which may still want `finish`.
+        """Switch immediately, whatever the active member answers; returns the state then, which may still need `finish`.
 
         Args:
             to: as for `PairState.begin_forced`.
 
         Raises:
-            InvalidArgumentError: that is no member, or a fail-over from it is under way.
-            IsthmusError: the state cannot be read or kept.
+            InvalidArgumentError: that is not a member, or a fail-over from it is in progress.
+            IsthmusError: the state cannot be read or saved.
         """
         if to and to not in self.pair.members:
             raise InvalidArgumentError(
@@ -259,24 +259,24 @@ class PairSession:
     def fail_over(
         self, *, consume_ms: int, leaves: bool, note: Callable[[str], None] = lambda text: None
     ) -> tuple[PairState, Failover]:
-        """A planned fail-over, or the rest of one that was interrupted: the state, and what was moved and left.
+        """Make a planned fail-over, or the rest of an interrupted one; returns the state, and the counts of moved and left messages.
 
         Args:
-            consume_ms: how long receivers may empty the active member; of one that is carried on, what it began with counts.
-            leaves: go on although messages stay behind; also one that began without it.
-            note: is told each phase, for people.
+            consume_ms: how long receivers may empty the active member; an interrupted one keeps its own value.
+            leaves: continue although messages stay behind; also for an interrupted one that began without it.
+            note: called with each phase, as text.
 
         Raises:
             SameNamespaceError: as `sync`; nothing was begun.
             NotInStepError: the standby member lacks something; nothing was begun.
             SupersededError: another machine has made a fail-over, or makes one.
             NotEmptyError: messages would stay behind; the old member is active again.
-            IsthmusError: a member is gone or refuses; the same call goes on where it was.
+            IsthmusError: a member is unreachable or refuses; the same call continues there.
         """
-        with self.file.held(_WAIT_SECONDS):
+        with self.file.locked(_WAIT_SECONDS):
             state = self.keeper.follow(self.state())
             work = self._failover(note)
-            if state.phase is Phase.REOPENING:  # of one that went back: what is asked for now is another one
+            if state.phase is Phase.REOPENING:  # of one that went back: the caller requests another one
                 state, work = work.run(state), self._failover(note)
             if state.phase is Phase.STEADY:
                 self.keeper.check_distinct(self.pair.name)
@@ -286,7 +286,7 @@ class PairSession:
                 if apart:
                     raise NotInStepError(state.pair, state.standby, apart[0], len(apart))
                 statuses = work.statuses(state.active)
-                # A fail-over of another machine tells the members of itself before it changes a status.
+                # A fail-over of another machine writes its markers before it changes a status.
                 if (followed := self.keeper.follow(state)) is not state:
                     raise SupersededError(state.pair, followed.epoch)
                 state = state.begin(time.time(), statuses=statuses, consume_ms=consume_ms, leaves=leaves)
@@ -295,23 +295,23 @@ class PairSession:
                 state = replace(state, leaves=True)
                 self.file.keep(state)
             state = work.run(state)
-            self._tell(state)
+            self._write_markers(state)
             return state, work
 
     def abort(self, note: Callable[[str], None] = lambda text: None) -> PairState:
         """Give a fail-over up: a planned one, or a forced one whose new member does not open.
 
         Raises:
-            InvalidArgumentError: none is under way, or it has gone too far.
+            InvalidArgumentError: none is in progress, or it has gone too far.
             SupersededError: another machine has made the one that was forced here.
-            IsthmusError: the member gives no answer.
+            IsthmusError: the member does not answer.
         """
-        with self.file.held(_WAIT_SECONDS):
+        with self.file.locked(_WAIT_SECONDS):
             self.keeper.check_not_made(self.state())
             state = self.file.change(lambda state: state.aborting(time.time()))
-            if state.is_under_way:
+            if state.is_in_progress:
                 return self._failover(note).run(state)
-            with contextlib.suppress(IsthmusError):  # the member that it led to: most likely it is why it is given up
+            with contextlib.suppress(IsthmusError):  # its new member: most likely the reason of the abort
                 return self.keeper.settle(state)
             return self.file.load()
 
@@ -319,7 +319,7 @@ class PairSession:
         """Path → messages that wait at a member.
 
         Raises:
-            IsthmusError: it gives no answer.
+            IsthmusError: it does not answer.
         """
         from isthmus.topology.pair.description import kept
 
@@ -328,19 +328,19 @@ class PairSession:
         return {path: each.waiting for path, each in counts.items() if each.waiting}
 
     def finish(self, wait_seconds: float = _WAIT_SECONDS, note: Callable[[str], None] = lambda text: None) -> PairState:
-        """Make what is pending: the rest of a fail-over, and the fence of the member that was left.
+        """Do the pending work: the rest of a fail-over, and the fence of the former active member.
 
         Raises:
-            IsthmusError: a member gives no answer; `isthmus pair run` goes on trying.
+            IsthmusError: a member does not answer; `isthmus pair run` retries.
         """
-        with self.file.held(wait_seconds):
+        with self.file.locked(wait_seconds):
             state = self.keeper.follow(self.state())
             state = self._failover(note).run(state)
-            return self.keeper.settle(self.keeper.give_back(state))
+            return self.keeper.settle(self.keeper.restore(state))
 
-    def _tell(self, state: PairState) -> None:
-        """Tell the members who is active; a member that gives no answer is told by the next round, and one that says of a later fail-over
-        keeps that: others have to see it. Nobody is told of a pair that was broken meanwhile.
+    def _write_markers(self, state: PairState) -> None:
+        """Write the markers; a member that does not answer gets its marker in the next round, and one whose marker is of a later fail-over
+        keeps that, for others to see. A pair that was broken meanwhile gets no marker.
         """
         for alias, member in self.members.items():
 
@@ -374,7 +374,7 @@ class PairSession:
         return self._between(state, entity, move_dead_letters)
 
     def _between(self, state: PairState, entity: Description, work: Callable[[Client, Client, str], Moved]) -> Moved:
-        """What a mover does, with a connection to each member."""
+        """The result of a mover, with a connection to each member."""
         from isthmus.replication.reach import Reach
 
         with Reach(self._federation, "isthmus-pair") as reach:
@@ -394,8 +394,8 @@ class PairSession:
         """Host and port of each member, for the alias; errors as `addresses_of`."""
         return addresses_of(self._federation, self.pair)
 
-    def look(self, addresses: Mapping[str, tuple[str, int]]) -> Callable[[], Lead]:
-        """Where the alias leads, by the state file; reads it only when it has changed."""
+    def lead_reader(self, addresses: Mapping[str, tuple[str, int]]) -> Callable[[], Lead]:
+        """A function that returns the lead of the alias, by the state file; it reads the file only when it has changed."""
         from isthmus.pairing.alias.proxy import Lead
 
         known: list[tuple[Stamp, bool, Lead]] = []
@@ -413,7 +413,7 @@ class PairSession:
         return lead
 
 
-def _under_way(state: PairState) -> InvalidArgumentError:
+def _in_progress(state: PairState) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"pair '{state.pair}': a fail-over is under way ({state.phase}); end it first: isthmus pair failover {state.pair}"
+        f"pair '{state.pair}': a fail-over is in progress ({state.phase}); end it first: isthmus pair failover {state.pair}"
     )

@@ -17,13 +17,13 @@ class _Member(Protocol):
     def map(self, work: Callable[[Any], Any], asked: Iterable[Any]) -> list[Any]: ...
 
 
-def statuses_of(held: Iterable[Description]) -> dict[str, str]:
+def statuses_of(existing: Iterable[Description]) -> dict[str, str]:
     """The status of those entities that are not Active, by path."""
-    return {each.path: each.status for each in held if each.kind != "rule" and each.status != "Active"}
+    return {each.path: each.status for each in existing if each.kind != "rule" and each.status != "Active"}
 
 
 def set_statuses(member: _Member, wanted: Sequence[tuple[Description, str]]) -> dict[str, IsthmusError]:
-    """Set statuses, all that can be.
+    """Set statuses, as many as possible.
 
     Returns:
         Path → why an entity keeps its status.

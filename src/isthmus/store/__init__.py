@@ -1,6 +1,6 @@
 """The durable log and index of a namespace.
 
-What it is: `isthmus.entities.Journal` on RocksDB (`RocksJournal`) and in memory (`MemoryJournal`), held to the same
+What it is: `isthmus.entities.Journal` on RocksDB (`RocksJournal`) and in memory (`MemoryJournal`), with the same
 conformance tests (`isthmus.testing.store_conformance`); and the bodies of large messages in files beside it
 (`BlobFolder`).
 """

@@ -1,11 +1,11 @@
 """Bodies of large messages as files, one each.
 
 What it is: `isthmus.entities.BlobFiles` in a folder: written from the front to the end, synced, then only read, and
-removed. What it is not: who refers to a body (`isthmus.entities.storage.blob`), nor a part of the ordered store: a body that went
-through its log and its tables would be written three times, each time with the interpreter held or the writers stalled.
+removed. What it is not: the references to a body (`isthmus.entities.storage.blob`), or a part of the ordered store: a body in
+its log and its tables would be written three times, each time with the interpreter blocked or the writers stalled.
 
 Invariants:
-    I1. After `sync` a body outlives a kill, name and contents.
+    I1. After `sync` a body survives a kill, name and contents.
     I2. While the folder is copied nothing is removed from it.
 """
 
@@ -27,11 +27,11 @@ from isthmus.store.private_folder import make_private
 __all__ = ["BlobFolder"]
 
 _SUFFIX = ".body"
-# How many pieces the system takes in one call.
+# How many buffers the system takes in one call.
 _PIECES = 1024
-# `sync_file_range`: wait for what is on its way to the disk, send the rest there, wait for that too.
+# `sync_file_range`: wait for writes in progress, start writing the rest, wait for that too.
 _WAIT_WRITE_WAIT = 1 | 2 | 4
-# Where the system or the file system has no such thing.
+# The errors of a system or file system without it.
 _NOT_THERE = {errno.ENOSYS, errno.EINVAL, errno.ESPIPE, errno.EOPNOTSUPP}
 # Removal of 100 MB at once kept the file system's journal busy for 44 ms, and syncs of other files waited for 28.
 _REMOVED_BYTES = 1 << 20
@@ -68,7 +68,7 @@ class _Writer:
                 rest = rest[os.write(self._descriptor, rest) :]
 
     def settle(self) -> None:
-        # Not `fdatasync`: of a file that grows it makes the file system commit its journal, and syncs of other files wait
+        # Not `fdatasync`: for a file that grows it makes the file system commit its journal, and syncs of other files wait
         # for that.
         start, self._settled = self._settled, self._written
         try:
@@ -98,7 +98,7 @@ class _Reader:
         os.close(os.open(path, os.O_RDONLY))
 
     def read(self, offset: int, size: int) -> bytes:
-        # Receivers that take their time hold no descriptor: there may be more of them than descriptors.
+        # Slow receivers keep no descriptor open: there may be more of them than descriptors.
         try:
             descriptor = os.open(self._path, os.O_RDONLY)
             try:
@@ -119,7 +119,7 @@ class BlobFolder:
     """The bodies of one namespace.
 
     Args:
-        folder: made when the first body is.
+        folder: created with the first body.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -149,7 +149,7 @@ class BlobFolder:
         """Read a body.
 
         Raises:
-            StoreError: it is not there.
+            StoreError: it does not exist.
         """
         path = self.path_of(number)
         try:
@@ -158,11 +158,11 @@ class BlobFolder:
             raise _refused(path, error) from error
 
     def remove(self, number: int) -> None:
-        """Remove a body, piece by piece; no error if it is not there."""
+        """Remove a body, piece by piece; no error if it does not exist."""
         path = self.path_of(number)
-        with self._copying, suppress(OSError):  # what cannot be removed now is an orphan at the next start
+        with self._copying, suppress(OSError):  # a body that cannot be removed now is an orphan at the next start
             found = path.stat()
-            if found.st_nlink == 1:  # otherwise it is a back-up's as well, and only a name goes
+            if found.st_nlink == 1:  # else a back-up has it as well, and only the name is removed
                 for size in range(found.st_size - _REMOVED_BYTES, 0, -_REMOVED_BYTES):
                     os.truncate(path, size)
                     time.sleep(_REMOVAL_REST_SECONDS)
@@ -170,12 +170,12 @@ class BlobFolder:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Within, no body is removed: what a copy of the store refers to can be copied after it."""
+        """Within, no body is removed: bodies that a copy of the store refers to can be copied after it."""
         with self._copying:
             yield
 
     def copy_to(self, folder: Path) -> None:
-        """Put all bodies into a folder that is not there yet, as links where that is possible; durable on return.
+        """Put all bodies into a folder that does not exist yet, as links where that is possible; durable on return.
 
         Raises:
             OSError: the disk refused.
@@ -195,10 +195,10 @@ class BlobFolder:
 
     @property
     def size_bytes(self) -> int:
-        """What all bodies take on the disk."""
+        """The size of all bodies on the disk."""
         size = 0
         for path in self._paths():
-            with suppress(OSError):  # it may go meanwhile
+            with suppress(OSError):  # it may be removed meanwhile
                 size += path.stat().st_size
         return size
 
@@ -206,7 +206,7 @@ class BlobFolder:
         return sorted(self._folder.glob("*" + _SUFFIX)) if self._folder.is_dir() else []
 
     def path_of(self, number: int) -> Path:
-        """Where a body lies."""
+        """The path of a body."""
         return self._folder / f"{number:016x}{_SUFFIX}"
 
 
@@ -226,12 +226,12 @@ _sync_file_range = _range_call()
 
 
 def _send_range(descriptor: int, start: int, size: int) -> bool:
-    """Bring a part of a file to the disk, without its length and where it lies; False where that cannot be asked for.
+    """Write a part of a file to the disk, without its metadata; False where the system cannot do that.
 
     The interpreter is released meanwhile.
 
     Raises:
-        OSError: the disk refused; a later `fdatasync` need not say so again.
+        OSError: the disk refused; a later `fdatasync` may not report it again.
     """
     if _sync_file_range is None:
         return False

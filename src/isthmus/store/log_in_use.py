@@ -1,11 +1,11 @@
-"""The write-ahead log that a store is writing, noted beside it, so that its removal is noticed.
+"""The write-ahead log that a store is writing, recorded beside it, so that its removal is detected.
 
-What it is: a file with the number of the newest log, and the look whether that log still exists. What it is not: RocksDB's
-own note; it knows a log by its name in the folder alone, and opens a store without one as if nothing had been written.
+What it is: a file with the number of the newest log, and the check whether that log still exists. What it is not: RocksDB's
+own record; it finds a log by its name in the folder alone, and opens a store without one as if nothing had been written.
 
 Invariants:
-    I1. A log is missed only if the manifest still needs it: what RocksDB removed by itself is none.
-    I2. A note that is out of date names an older log, and so misses nothing.
+    I1. A log is reported missing only if the manifest still needs it: a log that RocksDB removed itself is not.
+    I2. A record that is out of date names an older log, and so reports nothing missing.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _NOTE = "log-in-use"
 
 
 def log_files(folder: Path) -> list[Path]:
-    """The logs of a store, in no order. A file of somebody else's that has another name is none."""
+    """The logs of a store, in no order. Files of others with other names are ignored."""
     return [file for file in folder.glob("*.log") if file.stem.isascii() and file.stem.isdigit()]
 
 
 def log_number(file: Path) -> int:
-    """The number of one of them."""
+    """The number of a log."""
     return int(file.stem)
 
 
@@ -45,11 +45,11 @@ class LogInUse:
         self._folder = folder
         self._number = 0
         self.path = folder
-        with suppress(OSError):  # then nothing is missed until the next look
-            self.is_gone()
+        with suppress(OSError):  # then nothing is reported missing until the next check
+            self.is_missing()
 
-    def is_gone(self) -> bool:
-        """Whether the log was removed; a newer one takes its place without that.
+    def is_missing(self) -> bool:
+        """Whether the log was removed without a newer one.
 
         Raises:
             OSError: the folder cannot be read.
@@ -63,7 +63,7 @@ class LogInUse:
             return self._number > 0
         self._number = newest
         self.path = self._folder / f"{newest:06}.log"
-        with suppress(OSError):  # a full disk: the note is out of date (I2)
+        with suppress(OSError):  # a full disk: the record is out of date (I2)
             self._note()
         return False
 
@@ -76,10 +76,10 @@ class LogInUse:
 
 
 def missing_log(folder: Path) -> str:
-    """Name of the log that was in use when the store was last open, if it has gone and is needed; else empty.
+    """Name of the log that was in use when the store was last open, if it is missing and needed; else empty.
 
     Raises:
-        OSError: note or manifest is there and cannot be read.
+        OSError: record or manifest exists and cannot be read.
     """
     try:
         number = int((folder / _NOTE).read_bytes())

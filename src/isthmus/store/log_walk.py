@@ -1,13 +1,13 @@
-"""RocksDB's write-ahead log, walked record by record: what a start may replay, and what is damage.
+"""RocksDB's write-ahead log, read record by record: records that a start may replay, and damage.
 
-What it is: the log's format, enough of it to find each record, its sequence numbers, and where the log ends. What it is
-not: a reader of messages, nor a check of every checksum; RocksDB makes that when it replays.
+What it is: the log's format, enough of it to find each record, its sequence numbers, and the end of the log. What it is
+not: a parser of messages, or a check of every checksum; RocksDB makes that when it replays.
 Spec: RocksDB's wiki, "Write Ahead Log File Format" and "WAL Recovery Modes"; `WriteBatch` begins with its first sequence
-number (u64) and how many it takes (u32), little-endian.
+number (u64) and the count of numbers that it uses (u32), little-endian.
 
 Invariants:
-    I1. A log's end is torn if no intact record begins behind the place; otherwise the place is damage. Also where the
-        damage is in a length, so that the walk has passed over the begin of the record.
+    I1. A log's end is torn if no intact record begins behind the fault; otherwise the fault is damage. Also where the
+        damage is in a length, so that the walk has skipped the beginning of the record.
     I2. Sequence numbers continue from record to record, within a log and from one to the next.
 """
 
@@ -24,7 +24,7 @@ _BLOCK_BYTES = 32 << 10
 _HEADER = struct.Struct("<IHB")
 _BATCH = struct.Struct("<QI")
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
-# Crc-32c, as RocksDB stores it: rotated, and with a constant added, since data may hold checksums of its own.
+# Crc-32c, as RocksDB stores it: rotated, and with a constant added, since data may contain checksums of its own.
 _POLYNOMIAL = 0x82F63B78
 _MASK_DELTA = 0xA282EAD8
 _MOST_SEQUENCE = (1 << 56) - 1
@@ -40,26 +40,26 @@ class Fragment(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Offset behind it."""
+        """Offset after it."""
         return self.at + _HEADER.size + self.length
 
     def is_intact(self, data: bytes) -> bool:
-        """Whether its bytes have its checksum."""
+        """Whether its bytes match its checksum."""
         start = self.at + _HEADER.size
         return checksum(data[start - 1 : start + self.length]) == self.checksum
 
 
 class LogWalk(NamedTuple):
-    """What a log holds.
+    """The result of a walk over a log.
 
     Attributes:
         first: sequence number of the first record; None if there is none.
-        next: the sequence number that has to follow.
+        next: the sequence number that must follow.
         last_sequence: of the last whole record; None if there is none.
         last: the fragments of the last whole record.
-        end: offset behind the last whole record.
-        size: of the log; what is behind `end` is torn.
-        damage: what is wrong, and where; empty if nothing is.
+        end: offset after the last whole record.
+        size: of the log; the bytes behind `end` are torn.
+        damage: the fault and its offset; empty if there is none.
     """
 
     first: int | None
@@ -72,32 +72,32 @@ class LogWalk(NamedTuple):
 
     @property
     def is_torn(self) -> bool:
-        """Whether something is behind the last whole record."""
+        """Whether there are bytes behind the last whole record."""
         return self.end < self.size
 
 
 def walk(data: bytes) -> LogWalk:
-    """Walk a log from its begin to its end, or to the first place that cannot be followed."""
+    """Walk a log from its beginning to its end, or to the first record that cannot be parsed."""
     first: int | None = None
     last_sequence: int | None = None
     following = end = 0
     last: tuple[Fragment, ...] = ()
     open_: list[Fragment] = []
-    place = searched = 0
+    fault_at = searched = 0
     reason = ""
     for fragment in _fragments(data):
-        if fragment.kind > _LAST:  # says how the log is written, and holds no change
+        if fragment.kind > _LAST:  # describes the format of the log, and has no changes
             continue
         starts = fragment.kind in (_FULL, _FIRST)
         if starts == bool(open_):
-            place = searched = fragment.at
+            fault_at = searched = fragment.at
             open_.append(fragment)
             reason = "a record without its begin or its end"
             break
         open_.append(fragment)
         if fragment.kind in (_FIRST, _MIDDLE):
             continue
-        place = searched = open_[0].at
+        fault_at = searched = open_[0].at
         head = _head(data, open_)
         if len(head) < _BATCH.size:
             reason = "a record too short to be one"
@@ -111,28 +111,28 @@ def walk(data: bytes) -> LogWalk:
         following, last_sequence = sequence + count, sequence
         last, open_, end = tuple(open_), [], fragment.end
     else:
-        place, reason = (open_[0].at if open_ else end), "an unreadable place"
-        searched = place + 1
+        fault_at, reason = (open_[0].at if open_ else end), "an unreadable record"
+        searched = fault_at + 1
     walked = LogWalk(first, following, last_sequence, last, end, len(data), "")
     if end < len(data):
-        at = _record_from(data, place, searched)
+        at = _record_from(data, fault_at, searched)
         if at is None:
             at = missed_record(data, walked, open_)
         if at is not None:
-            return walked._replace(damage=f"{reason} at byte {place}, and a record at byte {at}")
-    # Fillers at the end of a block, and what describes the log, belong to no record.
+            return walked._replace(damage=f"{reason} at byte {fault_at}, and a record at byte {at}")
+    # Fillers at the end of a block, and descriptions of the log, belong to no record.
     return walked._replace(end=len(data)) if not open_ and _is_filler(data, end) else walked
 
 
 def missed_record(data: bytes, walked: LogWalk, behind: Sequence[Fragment] = ()) -> int | None:
-    """Where an intact record begins that lengths do not lead to, since one of them is not as it was written; None if none does.
+    """Offset of an intact record that the walk has skipped, because a length is corrupted; None if there is none.
 
-    A length leads no further than its block, and the blocks behind are searched from their begins on: so it is enough to look
-    at each byte of one block, and the length is that of one of the last fragments.
+    A length stays within its block, and the later blocks are searched from their beginnings: so it is enough to check
+    each byte of one block, namely that of the last fragments, one of which has the corrupted length.
 
     Args:
         data: the log.
-        walked: what a walk has found.
+        walked: the result of the walk.
         behind: the fragments behind the last whole record.
     """
     known = (*walked.last, *behind)
@@ -141,11 +141,11 @@ def missed_record(data: bytes, walked: LogWalk, behind: Sequence[Fragment] = ())
         if fragment.end > start - 2 * _BLOCK_BYTES and not fragment.is_intact(data):
             start = fragment.at
             if number < len(walked.last):
-                least = walked.last_sequence or 0  # of a damaged record it is not known how many numbers it takes
+                least = walked.last_sequence or 0  # a damaged record uses an unknown count of numbers
             break
     if _BLOCK_BYTES - start % _BLOCK_BYTES < _HEADER.size:
         start += _BLOCK_BYTES - start % _BLOCK_BYTES
-    # A change takes at least a byte. Without a whole record before nothing is known of the number.
+    # A change takes at least a byte. Without a whole record before it the number is unknown.
     most = _MOST_SEQUENCE if walked.first is None else least + len(data)
     end = min(start - start % _BLOCK_BYTES + _BLOCK_BYTES, len(data))
     for at in range(start, end - _HEADER.size + 1):
@@ -159,7 +159,7 @@ def missed_record(data: bytes, walked: LogWalk, behind: Sequence[Fragment] = ())
 
 
 def records(data: bytes) -> Iterator[bytes]:
-    """The logical records of a file in this format, up to the first place that cannot be followed."""
+    """The logical records of a file in this format, up to the first that cannot be parsed."""
     parts: list[bytes] = []
     for fragment in _fragments(data):
         if fragment.kind > _LAST or (fragment.kind in (_FULL, _FIRST)) == bool(parts):
@@ -172,7 +172,7 @@ def records(data: bytes) -> Iterator[bytes]:
 
 
 def _head(data: bytes, fragments: Iterable[Fragment]) -> bytes:
-    """The begin of a logical record; at the end of a block, its first fragment may hold a few bytes of it, or none."""
+    """The beginning of a logical record; at the end of a block, its first fragment may have a few bytes of it, or none."""
     head = b""
     for fragment in fragments:
         start = fragment.at + _HEADER.size
@@ -183,7 +183,7 @@ def _head(data: bytes, fragments: Iterable[Fragment]) -> bytes:
 
 
 def _fragments(data: bytes, at: int = 0) -> Iterator[Fragment]:
-    """The physical records from a place on, up to one that cannot be."""
+    """The physical records from an offset on, up to one that is impossible."""
     size = len(data)
     unpack = _HEADER.unpack_from
     while True:
@@ -201,11 +201,11 @@ def _fragments(data: bytes, at: int = 0) -> Iterator[Fragment]:
 
 
 def _record_from(data: bytes, at: int, lowest: int) -> int | None:
-    """Where an intact record begins at or behind `lowest`; None if none does.
+    """Offset of an intact record that begins at or after `lowest`; None if there is none.
 
     Args:
         data: the log.
-        at: a place where a physical record may begin; behind it, one is known to begin at each block.
+        at: an offset at which a physical record may begin; after it, one begins at each block.
         lowest: not below `at`.
     """
     for block in range(at - at % _BLOCK_BYTES, len(data), _BLOCK_BYTES):

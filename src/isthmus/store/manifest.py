@@ -1,12 +1,12 @@
-"""RocksDB's manifest: which write-ahead logs a start replays.
+"""RocksDB's manifest: the write-ahead logs that a start replays.
 
-What it is: the number of the oldest log that is needed, read from the manifest that `CURRENT` names. What it is not: a reader
-of the other edits, nor a check of checksums; RocksDB reads the manifest itself, and refuses a damaged one.
+What it is: the number of the oldest log that is needed, read from the manifest that `CURRENT` names. What it is not: a parser
+of the other edits, or a check of checksums; RocksDB reads the manifest itself, and refuses a damaged one.
 Spec: RocksDB's wiki, "MANIFEST", and `db/version_edit.h`. An edit is pairs of a tag (varint32) and a value; numbers are
-before the tables that an edit adds or takes away.
+before the tables that an edit adds or removes.
 
 Invariants:
-    I1. A number is told only if an edit holds it: what cannot be followed makes no log obsolete.
+    I1. A number is returned only if an edit contains it: an edit that cannot be parsed makes no log obsolete.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _NUMBERS = (_LOG_NUMBER, _NEXT_FILE, _LAST_SEQUENCE, _PREVIOUS_LOG, _OLDEST_LOG,
 
 
 def oldest_log(folder: Path) -> int:
-    """The number of the oldest log whose changes are not in tables; 0 where that cannot be told.
+    """The number of the oldest log whose changes are not in tables; 0 where it is unknown.
 
     Raises:
-        OSError: the manifest is there and cannot be read.
+        OSError: the manifest exists and cannot be read.
     """
     try:
         name = (folder / "CURRENT").read_text(encoding="ascii").strip()
         data = (folder / name).read_bytes()
-    except (FileNotFoundError, IsADirectoryError, ValueError):  # zeros are no name, nor is what is not ASCII
+    except (FileNotFoundError, IsADirectoryError, ValueError):  # zeros or bytes outside of ASCII are not a name
         return 0
     return max((value for edit in records(data) for tag, value in _numbers(edit) if tag == _OLDEST_LOG), default=0)
 
 
 def _numbers(edit: bytes) -> Iterator[tuple[int, int]]:
-    """Tags and numbers of an edit, up to the first tag that is followed by something else."""
+    """Tags and numbers of an edit, up to the first tag with another type of value."""
     at = 0
     try:
         while at < len(edit):

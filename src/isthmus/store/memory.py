@@ -1,6 +1,6 @@
-"""A journal in memory, for tests and for namespaces that need not last.
+"""A journal in memory, for tests and for namespaces that need not be durable.
 
-What it is: a dict with an ordered list of keys; what was written and not synced can be lost on purpose (`crash`).
+What it is: a dict with an ordered list of keys; unsynced writes can be lost on purpose (`crash`).
 What it is not: fast with many deletions in the middle, or durable.
 """
 
@@ -60,8 +60,8 @@ class _Table:
                     del keys[bisect_left(keys, key)]
             else:
                 low, high = bisect_left(keys, key), bisect_left(keys, value)
-                for gone in keys[low:high]:
-                    del values[gone]
+                for deleted in keys[low:high]:
+                    del values[deleted]
                 del keys[low:high]
 
 
@@ -69,8 +69,8 @@ class MemoryJournal:
     """A journal without a disk.
 
     Attributes:
-        fail_writes: an error that `write` raises from now on; None for none. Also `fail_syncs`. For tests of what
-            happens when the disk is full.
+        fail_writes: an error that `write` raises from now on; None for none. Also `fail_syncs`. For tests of a
+            full disk.
     """
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class MemoryJournal:
     def write(self, batch: Batch) -> None:
         self._check()
         if not isinstance(batch, MemoryBatch):
-            raise TypeError("a batch goes to the journal that made it")
+            raise TypeError("a batch is written to the journal that made it")
         if self.fail_writes is not None:
             raise StoreError(f"the store refused a write: {self.fail_writes}")
         self._table.apply(batch)
@@ -120,7 +120,7 @@ class MemoryJournal:
             self._synced.apply(batch)
 
     def crash(self, keep: int = 0) -> None:
-        """Lose what was written since the last sync, but for the first `keep` batches, as a power cut may."""
+        """Lose the writes since the last sync, except for the first `keep` batches, as a power cut may."""
         for batch in self._unsynced[:keep]:
             self._synced.apply(batch)
         self._unsynced = []

@@ -1,6 +1,6 @@
-"""How many files one store may keep open.
+"""The limit of files that one store may keep open.
 
-What it is: RocksDB's `max_open_files`, a share of what the system allows the process. What it is not: a bound of the data:
+What it is: RocksDB's `max_open_files`, a share of the process's limit. What it is not: a limit of the data:
 files beyond it are opened when they are read.
 """
 

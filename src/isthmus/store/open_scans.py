@@ -1,11 +1,11 @@
-"""The scans of a RocksDB database that are not over, so that it can be closed below them.
+"""The open scans of a RocksDB database, so that it can be closed in spite of them.
 
-What it is: a database stays open, and its folder locked, for as long as one iterator of it exists: one that a suspended scan
-has, or a frame in the traceback of an error that somebody keeps. Here each scan has its iterator in a place from which it can
-be taken.
+What it is: a database stays open, and its folder locked, for as long as one iterator of it exists: a suspended scan has
+one, or a frame in the traceback of an error that is still referenced. Here each scan has its iterator in an object from which it can
+be removed.
 
 Invariants:
-    I1. Behind `close_all` no scan that stood still has an iterator; it raises where it goes on, and does not end as if there
+    I1. After `close_all` no suspended scan has an iterator; it raises when it is continued, and does not end as if there
         were nothing more.
 """
 
@@ -22,7 +22,7 @@ class OpenScan:
     """The iterator of one scan.
 
     Attributes:
-        pairs: the iterator; None once it was taken.
+        pairs: the iterator; None once it was removed.
     """
 
     __slots__ = ("__weakref__", "pairs")
@@ -31,7 +31,7 @@ class OpenScan:
         self.pairs = pairs
 
     def close(self) -> None:
-        """Take the iterator."""
+        """Remove the iterator."""
         self.pairs = None
 
 
@@ -43,14 +43,14 @@ class OpenScans:
         self._lock = threading.Lock()  # scans are begun in several threads
 
     def begin(self, pairs: Any) -> OpenScan:
-        """Keep a scan's iterator."""
+        """Register a scan's iterator."""
         scan = OpenScan(pairs)
         with self._lock:
             self._scans.add(scan)
         return scan
 
     def close_all(self) -> None:
-        """Take the iterators of all scans."""
+        """Remove the iterators of all scans."""
         with self._lock:
             scans, self._scans = list(self._scans), weakref.WeakSet()
         for scan in scans:

@@ -1,10 +1,10 @@
 """Folders that only their owner may use, whatever the umask.
 
-What it is: a folder made with mode 0700, or brought to it. What it is not: a mode for files that RocksDB makes while it
+What it is: a folder made with mode 0700, or changed to it. What it is not: a mode for files that RocksDB makes while it
 runs; the process that serves a namespace sets its umask.
 
 Invariants:
-    I1. Others see nothing of what is in the folder: a folder that belongs to another user and is open to more than
+    I1. Others cannot read anything in the folder: a folder that belongs to another user and is open to more than
         its owner is refused.
     I2. A folder that others share on purpose (sticky, as /tmp is) is never narrowed.
 """
@@ -24,10 +24,10 @@ _OTHERS = 0o077
 
 
 def make_private(folder: Path) -> bool:
-    """Make a folder for this user alone; whether it was there and open to others.
+    """Make a folder for this user alone; returns whether it existed and was open to others.
 
     Raises:
-        StoreError: it cannot be made, or belongs to somebody else and others may use it.
+        StoreError: it cannot be made, or belongs to another user and others may use it.
     """
     try:
         folder.mkdir(mode=0o700, parents=True)
@@ -54,12 +54,12 @@ def make_private(folder: Path) -> bool:
     try:
         folder.chmod(0o700)
     except OSError as error:
-        raise StoreError(f"The folder '{folder}' cannot be brought to mode 0700: {error.strerror}") from error
+        raise StoreError(f"The folder '{folder}' cannot be changed to mode 0700: {error.strerror}") from error
     return bool(mode & _OTHERS)
 
 
 def narrow_files(folder: Path) -> None:
-    """Bring the files of a folder to mode 0600; those of other users, which it cannot, are left.
+    """Change the files of a folder to mode 0600; those of other users, which cannot be changed, are left.
 
     Raises:
         StoreError: the folder cannot be read.
@@ -67,10 +67,10 @@ def narrow_files(folder: Path) -> None:
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                with suppress(FileNotFoundError):  # RocksDB removes files as it goes
+                with suppress(FileNotFoundError):  # RocksDB removes files itself
                     if entry.is_file(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_mode & _OTHERS:
                         Path(entry.path).chmod(0o600)
     except FileNotFoundError:
         return
     except OSError as error:
-        raise StoreError(f"The files in '{folder}' cannot be brought to mode 0600: {error.strerror}") from error
+        raise StoreError(f"The files in '{folder}' cannot be changed to mode 0600: {error.strerror}") from error

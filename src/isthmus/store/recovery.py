@@ -1,19 +1,19 @@
-"""The start of a store: what a kill or a power cut left is taken over, damage is refused.
+"""The start of a store: the remains of a kill or a power cut are recovered, damage is refused.
 
-What it is: a look at the write-ahead logs, then RocksDB's own recovery in the mode `kTolerateCorruptedTailRecords`, which
-verifies every checksum and refuses what does not fit. RocksDB's default, `kPointInTimeRecovery`, ends at the first fault
-and drops everything behind it, synced or not, without a word. What it is not: a repair.
+What it is: a check of the write-ahead logs, then RocksDB's own recovery in the mode `kTolerateCorruptedTailRecords`, which
+verifies every checksum and refuses a mismatch. RocksDB's default, `kPointInTimeRecovery`, ends at the first fault
+and silently drops everything behind it, synced or not. What it is not: a repair.
 Spec: RocksDB's wiki, "WAL Recovery Modes".
 
 Invariants:
-    I1. Only the end of the newest log may be torn: what a kill or a power cut leaves of a write that was not synced. It is
-        cut off before RocksDB sees it, and the cut is synced.
-    I2. A log that is older than the manifest needs is RocksDB's to remove, whatever it holds: a kill may leave one, with a gap
+    I1. Only the end of the newest log may be torn, by a kill or a power cut during an unsynced write. It is
+        cut off before RocksDB reads it, and the cut is synced.
+    I2. A log that is older than the manifest needs is left to RocksDB to remove, whatever it contains: a kill may leave one, with a gap
         behind it.
     I3. Damage with an intact record behind it, a torn log before the newest, a gap between logs, and a damaged or missing
         table are refused, and the files are left as they are.
-    I4. A log that was in use and is needed, and is not there any more, is damage: RocksDB would start without it.
-    I5. What is cut off to see whether RocksDB opens the store then is kept beside the log until that is known, over a kill as well.
+    I4. A log that was in use and is needed, and is missing, is damage: RocksDB would start without it.
+    I5. Bytes that are cut off to test whether RocksDB opens the store then are kept beside the log until that is known, also over a kill.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _PLACE_BYTES = 8
 
 
 def lock_folder(folder: Path) -> int:
-    """Take a store's folder for this journal alone; the descriptor that has to be closed to let it go.
+    """Lock a store's folder for this journal alone; returns the descriptor whose closing unlocks it.
 
-    RocksDB's own lock comes too late: logs are looked at before, and one that is being written to seems torn. It is asked
-    for all the same, since another release may have the folder open.
+    RocksDB's own lock comes too late: logs are checked before, and a log during a write seems torn. RocksDB's lock is tested
+    all the same, since another release may have the folder open.
 
     Raises:
-        StoreError: somebody has the folder, or it cannot be opened.
+        StoreError: the folder is locked, or cannot be opened.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
@@ -72,7 +72,7 @@ def _try_lock(lock: Callable[[], None], folder: Path) -> None:
     except OSError as error:
         if error.errno in (errno.EAGAIN, errno.EACCES):
             raise _in_use(folder) from error
-        # A file system without such locks has RocksDB's.
+        # On a file system without such locks, RocksDB's remains.
 
 
 def _in_use(folder: Path) -> StoreError:
@@ -99,10 +99,10 @@ def open_database(folder: Path, options: Any) -> Any:
             text = str(error)
             if "While lock file" in text or "lock hold by" in text:
                 raise _in_use(folder) from error
-            # A whole record whose bytes are not its own: torn, if nothing intact is behind it.
+            # A whole record with a wrong checksum: torn, if nothing intact is behind it.
             removed = _cut_last(newest, cut) if newest is not None and text.startswith("Corruption: ") else b""
             if not removed:
-                text += _give_back(newest, cut)
+                text += _restore_cut(newest, cut)
                 raise damaged(folder, text) if "Corruption" in text else _unusable(folder, text) from error
             cut = removed + cut
         else:
@@ -112,9 +112,9 @@ def open_database(folder: Path, options: Any) -> Any:
 
 
 def damaged(folder: Path, reason: str) -> StoreError:
-    """The error for a store whose files are not as they were written."""
+    """The error for a store with damaged files."""
     return StoreError(
-        f"The store in '{folder}' is damaged: {reason}. Restore a back-up; look at the disk before you use it again."
+        f"The store in '{folder}' is damaged: {reason}. Restore a back-up; check the disk before you use it again."
     )
 
 
@@ -123,9 +123,9 @@ def _unusable(folder: Path, reason: str) -> StoreError:
 
 
 def _check_logs(folder: Path) -> Path | None:
-    """See that the logs follow on each other, and cut a torn end off; the newest that holds anything."""
+    """Check that the logs follow each other, and cut a torn end off; returns the newest one that is not empty."""
     try:
-        _put_back(folder)
+        _restore_kept(folder)
         logs = sorted(log_files(folder), key=log_number)
         oldest = oldest_log(folder) if len(logs) > 1 else 0
         logs = [file for file in logs if log_number(file) >= oldest]
@@ -136,14 +136,14 @@ def _check_logs(folder: Path) -> Path | None:
     if missing:
         raise damaged(folder, f"log {missing} is missing, to which the last messages were written")
     while walks and walks[-1][1].first is None and not walks[-1][1].damage:
-        _cut(walks.pop()[0], 0)  # nothing but a torn first record
-    for place, (file, walked) in enumerate(walks):
-        is_newest = place == len(walks) - 1
+        _cut(walks.pop()[0], 0)  # it has only a torn first record
+    for index, (file, walked) in enumerate(walks):
+        is_newest = index == len(walks) - 1
         reason = walked.damage
         if not reason and walked.is_torn and not is_newest:
             reason = f"it ends within a record at byte {walked.end}"
-        elif not reason and place and walked.first is not None and walked.first != walks[place - 1][1].next:
-            reason = f"it begins with sequence number {walked.first}, where {walks[place - 1][1].next} has to follow"
+        elif not reason and index and walked.first is not None and walked.first != walks[index - 1][1].next:
+            reason = f"it begins with sequence number {walked.first}, where {walks[index - 1][1].next} has to follow"
         if reason:
             raise damaged(folder, f"log {file.name}: {reason}")
     if not walks:
@@ -155,12 +155,12 @@ def _check_logs(folder: Path) -> Path | None:
 
 
 def _walk(file: Path) -> LogWalk:
-    # Read, not mapped: what the disk cannot give must be an error, not the end of the process.
+    # Read, not mapped: a failed read of the disk must be an error, not the end of the process.
     return walk(file.read_bytes())
 
 
 def _cut_last(file: Path, behind: bytes) -> bytes:
-    """Cut the last record off if its bytes are not as they were written; what was removed. `behind` was removed before."""
+    """Cut the last record off if its bytes are damaged; returns the removed bytes. `behind` was removed before."""
     try:
         data = file.read_bytes()
     except OSError as error:
@@ -168,17 +168,17 @@ def _cut_last(file: Path, behind: bytes) -> bytes:
     walked = walk(data)
     if not walked.last or all(fragment.is_intact(data) for fragment in walked.last):
         return b""
-    if missed_record(data, walked) is not None:  # its length is not its own, and has led past others
+    if missed_record(data, walked) is not None:  # its length is wrong, and the walk has skipped others
         return b""
     start = walked.last[0].at
-    with suppress(OSError):  # without room for it a kill is not provided for: the store starts all the same
+    with suppress(OSError):  # without room for it, a kill now loses the cut bytes: the store starts all the same
         write_file(_kept(file), start.to_bytes(_PLACE_BYTES, "big") + data[start:] + behind)
     _cut(file, start)
     return data[start:]
 
 
-def _give_back(file: Path | None, cut: bytes) -> str:
-    """Undo what `_cut_last` did: the damage began before it. What is to be told where the disk refuses it; else empty."""
+def _restore_cut(file: Path | None, cut: bytes) -> str:
+    """Undo `_cut_last`: the damage began before it. Returns an addition to the error where the disk refuses that; else empty."""
     if file is None or not cut:
         return ""
     try:
@@ -192,8 +192,8 @@ def _give_back(file: Path | None, cut: bytes) -> str:
     return ""
 
 
-def _put_back(folder: Path) -> None:
-    """Undo what `_cut_last` did before this process was killed. Where RocksDB has opened the store since, there is a newer log.
+def _restore_kept(folder: Path) -> None:
+    """Undo `_cut_last` of a process that was killed then. If RocksDB has opened the store since, there is a newer log.
 
     Raises:
         OSError: the disk refuses.
@@ -213,12 +213,12 @@ def _put_back(folder: Path) -> None:
 
 
 def _kept(file: Path) -> Path:
-    """Where the end of a log is kept that was cut off: at which byte it began, and its bytes."""
+    """The file for the end of a log that was cut off: its offset, and its bytes."""
     return file.with_name(file.name + _CUT)
 
 
 def _forget_cut(file: Path) -> None:
-    with suppress(OSError):  # then the next start sees to it
+    with suppress(OSError):  # then the next start removes it
         _kept(file).unlink(missing_ok=True)
 
 

@@ -1,20 +1,20 @@
 """The journal on RocksDB: a write-ahead log for durability, an ordered table for reading back.
 
 What it is: options measured for a broker's load (written once, read once in order, deleted from the front) and the
-translation of errors. What it is not: a layout of keys (`isthmus.entities.storage.key`).
+translation of errors. What it is not: the keys (`isthmus.entities.storage.key`).
 
 Invariants:
     I1. `write` does not sync; `sync` does, with the interpreter released, so that it may run in a thread.
     I2. Memory is bounded: memtables, the block cache with index and filter blocks, nothing per message.
     I3. What a start must replay is bounded by the memtables' size, whatever the backlog.
-    I4. A checkpoint has everything written before it, and holds neither the interpreter nor a writer for long.
-    I5. A read gives what was written or raises a StoreError: it neither leaves out what cannot be read, nor fails in
+    I4. A checkpoint has everything written before it, and blocks neither the interpreter nor a writer for long.
+    I5. A read returns the written value or raises a StoreError: it neither omits unreadable rows, nor fails in
         another way while the store is not open. A later `reopen` may open it, whatever scans have not ended
         (`isthmus.store.open_scans`).
-    I6. Folder and files are for their owner alone.
-    I7. What was synced is kept though somebody removes the log that is written to, unless the process ends before the next
+    I6. Folder and files are accessible to their owner alone.
+    I7. Synced changes are kept even if the log in use is removed, unless the process ends before the next
         sync.
-    I8. Once a write or a sync has failed, be it that of a checkpoint, every sync fails until a `reopen`.
+    I8. Once a write or a sync has failed, also one of a checkpoint, every sync fails until a `reopen`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _READ_AHEAD_BYTES = 1 << 20
 _BLOCK_BYTES = 32 << 10
 _VERIFIED_BYTES = 256 << 10
 _MEMTABLE_FILTER_SHARE = 0.02
-# Room that a start needs beyond what its log holds.
+# Free space that a start needs beyond the size of its log.
 _SPARE_BYTES = 8 << 20
 
 
@@ -59,10 +59,10 @@ class RocksJournal:
 
     Args:
         folder: created if absent, for this user alone.
-        share: it takes this fraction of the memory of a store: one of so many.
+        share: it uses this fraction of the memory of a store: one of so many.
 
     Raises:
-        StoreError: another process has the folder open, it is another user's and open to others, or it holds no usable
+        StoreError: another process has the folder open, it is another user's and open to others, or it contains no usable
             store.
     """
 
@@ -73,7 +73,7 @@ class RocksJournal:
         self._scans = OpenScans()
         self.unsynced_bytes = 0
         self._failed = ""
-        # A database is neither closed nor reopened below a checkpoint or a sync in another thread.
+        # A database is neither closed nor reopened during a checkpoint or a sync in another thread.
         self._use = threading.Condition()
         self._users = 0
         self._log_sync = threading.Lock()
@@ -140,8 +140,8 @@ class RocksJournal:
         return self._pairs(self._scans.begin(pairs), options)
 
     def _pairs(self, scan: OpenScan, options: Any) -> Iterator[tuple[bytes, bytes]]:
-        # While it stands at a yield, and in the traceback of an error, no variable of this frame has the iterator. The frame keeps
-        # the options alive: RocksDB reads the upper bound from them, also where another thread closes the store meanwhile.
+        # While it is suspended, and in the traceback of an error, no variable of this frame has the iterator. The frame keeps
+        # the options alive: RocksDB reads the upper bound from them, even if another thread closes the store meanwhile.
         pairs: Any = None
         try:
             pairs = self._of(scan)
@@ -151,8 +151,8 @@ class RocksJournal:
                 yield key, value
                 pairs = self._of(scan)
                 pairs.next()
-            # A block that cannot be read ends the pairs as the last key does. Only these pairs tell one from the other: to
-            # another look the disk may give the block.
+            # A block that cannot be read ends the pairs like the last key does. Only these pairs distinguish the two: in
+            # another read the disk may return the block.
             pairs.status()
         except StoreError:
             raise
@@ -167,7 +167,7 @@ class RocksJournal:
         """The iterator of a scan.
 
         Raises:
-            StoreError: the store was opened again, or closed, since the scan was begun.
+            StoreError: the store was reopened or closed since the scan began.
         """
         pairs = scan.pairs
         if pairs is None:
@@ -196,17 +196,17 @@ class RocksJournal:
             database = self._read()
             try:
                 self._sync_log(database)
-                if self._log.is_gone():
+                if self._log.is_missing():
                     self._save(database)
             except Exception as error:
                 self._failed = str(error)
                 raise StoreError(f"The store in '{self._folder}' could not be synced: {error}") from error
 
     def _sync_log(self, database: Any) -> None:
-        """Bring the log to the disk.
+        """Sync the log.
 
-        A disk says once that it could not take something, to whoever asks first, and nothing of it to those who ask later: what
-        it then has is not what was written (I8).
+        A disk reports a failed write once, to the first sync, and not to later ones: the data on it
+        then differs from the written data (I8).
 
         Raises:
             StoreError: a write or a sync has failed before.
@@ -221,9 +221,9 @@ class RocksJournal:
                 raise
 
     def _save(self, database: Any) -> None:
-        """The log was removed from below: what it held is still in memory."""
+        """The log was removed while in use: its contents are still in memory."""
         _log.error(
-            "log of the store was removed while it was in use: file='%s'; what it held is written to a table now, and a "
+            "log of the store was removed while it was in use: file='%s'; its contents are written to a table now, and a "
             "new one is begun", self._log.path,
         )  # fmt: skip
         database.flush()
@@ -241,11 +241,11 @@ class RocksJournal:
                 self._use.notify_all()
 
     def reopen(self) -> None:
-        # After a failed write RocksDB takes no more; only a new start helps, and that needs room for what the log
-        # holds. On a disk that is still full the old one stays: it can be read, and writes go on being refused.
+        # After a failed write RocksDB takes no more; only a new start helps, and that needs space for the log's
+        # contents. On a full disk the old database stays: it can be read, and writes are still refused.
         with self._use:
             reason = (
-                "a back-up or a sync is under way" if self._users else self._lack_of_files() or self._lack_of_room()
+                "a back-up or a sync is in progress" if self._users else self._lack_of_files() or self._lack_of_room()
             )
             if not reason:
                 self._renew()
@@ -255,7 +255,7 @@ class RocksJournal:
                 self._failed = self._failed or reason
 
     def _lack_of_files(self) -> str:
-        """Without the file that names all others an empty store would be made in place of this one."""
+        """Without the file that names all others an empty store would be made instead of this one."""
         try:
             (self._folder / "CURRENT").stat()
         except OSError as error:
@@ -272,7 +272,7 @@ class RocksJournal:
 
     def _renew(self) -> None:
         self._scans.close_all()
-        with suppress(Exception):  # a database that failed says so again when it is closed; the lock goes all the same
+        with suppress(Exception):  # a failed database raises again when it is closed; the lock is released all the same
             self._database.close()
         self._database = None
         try:
@@ -287,14 +287,14 @@ class RocksJournal:
         return self._failed if self._database is not None else self._failed or "it is closed"
 
     def tables(self) -> list[str]:
-        """Names of the files that hold the tables in use."""
+        """Names of the files that contain the tables in use."""
         return [file["name"].lstrip("/") for file in self._read().live_files()]
 
     def verified(self) -> Iterator[int]:
-        """Read everything from the disk, and verify every checksum; the bytes read, from time to time.
+        """Read everything from the disk, and verify every checksum; yields the bytes read, from time to time.
 
         Raises:
-            StoreError: something is not as it was written.
+            StoreError: a file is damaged.
         """
         options = rocksdict.ReadOptions()
         options.fill_cache(False)  # type: ignore[call-arg]
@@ -312,7 +312,7 @@ class RocksJournal:
         with self._in_use():
             database = self._read()
             try:
-                # Only a flush lets the interpreter go; a checkpoint after it finds little left to do.
+                # Only a flush releases the interpreter; a checkpoint after it has little left to do.
                 self._sync_log(database)
                 database.flush()
                 rocksdict.Checkpoint(database).create_checkpoint(str(folder))
@@ -325,7 +325,7 @@ class RocksJournal:
 
     def statistics(self) -> dict[str, int]:
         size = 0
-        with suppress(OSError), os.scandir(self._folder) as files:  # files come and go meanwhile
+        with suppress(OSError), os.scandir(self._folder) as files:  # files appear and disappear meanwhile
             size = sum(file.stat().st_size for file in files)
         return {"size_bytes": size}
 
@@ -349,7 +349,7 @@ class RocksJournal:
         try:
             if not self._failed:
                 self._database.flush_wal(True)
-                with suppress(Exception):  # the log has everything: without room for tables the next start is slower
+                with suppress(Exception):  # the log has everything: without space for tables the next start is slower
                     self._database.flush()
             self._database.close()
         except Exception as error:
@@ -381,7 +381,7 @@ def _options(share: int) -> rocksdict.Options:
     blocks.set_cache_index_and_filter_blocks(True)
     blocks.set_bloom_filter(10, False)
     options.set_block_based_table_factory(blocks)
-    # Ids and keys of duplicate detection are asked for and rarely there: without a filter each memtable is searched for each.
+    # Ids and keys of duplicate detection are looked up and rarely exist: without a filter each memtable is searched for each.
     options.set_memtable_prefix_bloom_ratio(_MEMTABLE_FILTER_SHARE)
     options.set_memtable_whole_key_filtering(True)
     return options

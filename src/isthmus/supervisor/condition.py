@@ -1,18 +1,18 @@
-"""What condition a route is in, judged by data that moved.
+"""The condition of a route, judged by the messages that it moved.
 
-What it is: a pure machine that takes what was seen of a route (it started, so many messages are through, so many wait,
-it failed) with the time of each, and gives the phase of the route and one sentence about it. What it is not: the control of the route.
+What it is: a pure machine that takes observations of a route (it started, it has moved so many messages, so many wait,
+it failed) with their times, and returns the phase of the route and one sentence about it. What it is not: the control of the route.
 
 Invariants:
-    I1. A route is `moving` only if messages were settled within the last MOVING_SECONDS; that a query runs says nothing.
-    I2. A route is `stalled` if a message has waited for `stalled_after_seconds` in which none was settled, and if it takes in
-        nothing because its target is away. How long it was idle before that message came does not count. Where no age is known,
-        messages wait from the look that first saw some.
-    I3. A failed route tells when it will be tried again.
-    I6. A route that the operator limits is not `stalled` for as long as its rate explains that nothing moves.
+    I1. A route is `moving` only if messages were settled within the last MOVING_SECONDS; a running query is no evidence.
+    I2. A route is `stalled` if a message has waited for `stalled_after_seconds` in which none was settled, and if it receives
+        nothing because its target is unreachable. Its idle time before that message arrived does not count. Where no age is known,
+        messages wait from the first query that found some.
+    I3. The text of a failed route says when it is retried.
+    I6. A route that the operator limits is not `stalled` for as long as its rate explains that no message moves.
     I7. A route is `stalled` where a canary is late, unless messages move and others wait before the canary, or its rate explains it.
-    I5. A route that the operator has paused is `paused`, and well, whatever waits before it.
-    I4. What was moved, dead-lettered and discarded are counted apart, over restarts.
+    I5. A route that the operator has paused is `paused`, and well, whatever waits in its source.
+    I4. Moved, dead-lettered and discarded messages are counted separately, over restarts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOVING_SECONDS = 3.0
 
 RATE_WINDOW_SECONDS = 5.0
 
-# Of a route that moves one message in a minute none has moved for a minute: so many times that are waited for.
+# A route that moves one message a minute moves none for a minute: so many of its intervals are allowed.
 LIMIT_PERIODS = 2
 
 
@@ -58,12 +58,12 @@ class Condition:
         stalled_after_seconds: how long messages may wait without any being settled before the route counts as stalled.
 
     Attributes:
-        counts: what became of messages in this process, over restarts.
+        counts: outcomes of messages in this process, over restarts.
         restarts: how often the route has been started again.
-        last_error: the latest failure's text; empty where there was none.
-        last_error_at: monotonic seconds of it; 0 where there was none.
+        last_error: the latest failure's text; empty if there was none.
+        last_error_at: monotonic seconds of it; 0 if there was none.
         canary: age and latency of the route's canaries in seconds, None before the first or without any, and how late one is.
-        away: alias of the namespace that keeps the route from moving, and why; empty where none does.
+        away: alias of the namespace that keeps the route from moving, and why; empty if there is none.
     """
 
     def __init__(self, stalled_after_seconds: float = 15.0) -> None:
@@ -86,7 +86,7 @@ class Condition:
         self._waiting_since = 0.0
         self._history: deque[tuple[float, int]] = deque()
 
-    # ---- what happened
+    # ---- events
 
     def starting(self, now: float) -> None:
         """The route is being started."""
@@ -96,7 +96,7 @@ class Condition:
         self._sighting = Sighting()
 
     def counted(self, now: float, sighting: Sighting) -> None:
-        """What became of messages was looked at; its phase stays."""
+        """The counts of a route that does not run; its phase stays."""
         counts = self._counts_before.plus(sighting.counts)
         if counts.settled > self.counts.settled or counts.moved > self.counts.moved:
             self._last_moved_at = now
@@ -104,7 +104,7 @@ class Condition:
         self.counts = counts
 
     def seen(self, now: float, sighting: Sighting) -> None:
-        """A running route was looked at."""
+        """The progress of a running route."""
         self.counted(now, sighting)
         counts, self._sighting = self.counts, sighting
         history = self._history
@@ -114,31 +114,33 @@ class Condition:
         if sighting.ready and not (sighting.held or sighting.error):
             self.away = ("", "")
         if sighting.error and self._phase is Phase.FAILED:
-            return  # it has told when it begins again
+            return  # its text says when it starts again
         if self._phase is not Phase.DRAINING:
             self._phase, self._detail = self._judge(now)
 
-    def stands(self, now: float, waiting: int, oldest_age_seconds: float | None, *, are_ready: bool = True) -> None:
-        """The route's source was looked at, whether the route runs or not.
+    def backlog_seen(
+        self, now: float, waiting: int, oldest_age_seconds: float | None, *, are_ready: bool = True
+    ) -> None:
+        """The backlog of the route's source, whether the route runs or not.
 
         Args:
             now: monotonic seconds.
-            waiting: how many messages are there.
+            waiting: how many messages wait.
             oldest_age_seconds: of the first of them; None where it is not known.
             are_ready: whether the route gets all of them now.
         """
         if oldest_age_seconds is not None:
             self._waiting_since = now - oldest_age_seconds
         elif not (are_ready and self._waiting):
-            self._waiting_since = now  # else it is since they were first seen
+            self._waiting_since = now  # else since they were first seen
         self._waiting, self._oldest_age_seconds = waiting, oldest_age_seconds
 
-    def unseen(self) -> None:
-        """What waits in the route's source is not known, or not any more."""
+    def backlog_unknown(self) -> None:
+        """The backlog of the route's source is unknown, or not known any more."""
         self._waiting = self._oldest_age_seconds = None
 
     def failed(self, now: float, error: str, retry_seconds: float, away: str = "") -> None:
-        """The route failed and will be tried again; `away` is the alias of a namespace that the error is about."""
+        """The route failed and will be retried; `away` is the alias of a namespace that the error is about."""
         self._phase = Phase.FAILED
         self.away = (away, error) if away else ("", "")
         self.last_error, self.last_error_at = error, now
@@ -152,12 +154,12 @@ class Condition:
         self._history.clear()
 
     def pending(self, why: str, away: str = "") -> None:
-        """The route may not start yet; `away` is the alias of the namespace that is in the way."""
+        """The route may not start yet; `away` is the alias of the namespace that prevents it."""
         self._phase, self._detail = Phase.PENDING, why
         self.away = (away, why) if away else ("", "")
 
     def paused(self, since: str) -> None:
-        """The operator has paused the route, and nothing of it is under way."""
+        """The operator has paused the route, and it has no messages in flight."""
         self._phase, self._detail = Phase.PAUSED, since
         self.away = ("", "")
         self._history.clear()
@@ -167,7 +169,7 @@ class Condition:
         self._phase, self._detail = Phase.DRAINING, ""
 
     def done(self) -> None:
-        """All that it was to move is moved."""
+        """All messages that it had to move are moved."""
         self._phase, self._detail = Phase.DONE, ""
 
     def stopped(self) -> None:
@@ -179,7 +181,7 @@ class Condition:
 
     @property
     def phase(self) -> Phase:
-        """The condition in one word."""
+        """The phase."""
         return self._phase
 
     def text(self, now: float) -> str:
@@ -196,8 +198,8 @@ class Condition:
         return f"{self._phase}: {self._detail}" if self._detail else str(self._phase)
 
     def is_well(self) -> bool:
-        """Whether the route moves what there is to move, as far as can be seen; one that has failed since is not well again
-        before it has moved something or nothing waits.
+        """Whether the route moves waiting messages, as far as is known; one that has failed since is well again only
+        after it has moved a message, or when none waits.
         """
         if self._phase is Phase.STARTING:
             return not self.last_error or self.last_error_at <= self._last_moved_at
@@ -210,17 +212,17 @@ class Condition:
 
     @property
     def limit(self) -> str:
-        """The rate that the operator has set and that holds now, as last seen; empty for none."""
+        """The rate that the operator has set and that applies now, as last seen; empty for none."""
         return self._sighting.limit
 
     @property
     def note(self) -> str:
-        """What its source wants an operator to know, as last seen, though no message waits for it; empty for nothing."""
+        """The note of its source for the operator, as last seen, though no message waits for it; empty for none."""
         return self._sighting.note
 
     @property
     def spool(self) -> SpoolView | None:
-        """What is in its spools, as last seen; None where it has none."""
+        """The contents of its spools, as last seen; None if it has none."""
         return self._sighting.spool
 
     @property
@@ -230,12 +232,12 @@ class Condition:
 
     @property
     def waiting(self) -> int | None:
-        """Messages before the route, as last seen; None where nobody could tell."""
+        """Messages in the route's source, as last seen; None if unknown."""
         return self._waiting
 
     @property
     def oldest_age_seconds(self) -> float | None:
-        """Age of the oldest waiting message, as last seen; None where nobody could tell."""
+        """Age of the oldest waiting message, as last seen; None if unknown."""
         return self._oldest_age_seconds
 
     def rate_per_second(self, now: float) -> float:
@@ -253,23 +255,23 @@ class Condition:
         return self.counts.settled > self._counts_before.settled
 
     def stuck_seconds(self, now: float) -> float:
-        """How long messages have waited, none moving, for no reason that the route knows of; 0 where it knows one."""
+        """How long messages have waited while none moved, for no known reason; 0 if there is one."""
         if self._phase is not Phase.STALLED or self._sighting.held or not self._waiting:
             return 0.0
         return self._idle_seconds(now)
 
     def _idle_seconds(self, now: float) -> float:
-        """For how long nothing has been settled though a message waited and the route ran."""
+        """How long nothing has been settled though a message waited and the route ran."""
         return now - max(self._last_moved_at, self._started_at, self._waiting_since)
 
     def _canary_late_seconds(self, now: float) -> float:
-        """How long ago a canary was sent that the route should have brought by now; 0 where none was."""
+        """How long ago the oldest overdue canary was sent; 0 if none is overdue."""
         has_begun = self._sighting.ready and now - self._started_at > self.stalled_after_seconds
         late_seconds = self.canary[2]
         return late_seconds if has_begun and late_seconds > self._limited_seconds() else 0.0
 
     def _limited_seconds(self) -> float:
-        """For how long the operator's rate may be why nothing moves; infinite where it lets nothing move."""
+        """How long the operator's rate may explain that no message moves; infinite if it allows none."""
         rate = self._sighting.limit_per_second
         return LIMIT_PERIODS / rate if rate else math.inf
 

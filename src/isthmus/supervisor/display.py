@@ -1,4 +1,4 @@
-"""Routes as a table for people."""
+"""Routes as a table for the terminal."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _STYLES = {
     "done": "green",
 }
 
-# Shown where any route has some.
+# Shown if any route has a value.
 _FURTHER = ("dead_lettered", "diverted", "discarded", "dropped")
 
-# A failure that the route has recovered from is shown for so long.
+# How long a failure is shown after the route has recovered.
 RECENT_SECONDS = 600
 
 
@@ -63,23 +63,23 @@ def route_table(routes: Sequence[dict[str, Any]], title: str = "") -> FittingTab
 
 
 def _notes(route: dict[str, Any]) -> tuple[Text, ...]:
-    """What its source wants to be known, and the latest failure, while it is of interest."""
-    told = (Text(route["note"], style="dim"),) if route.get("note") else ()
+    """The note of its source, and the latest failure while it is recent."""
+    notes = (Text(route["note"], style="dim"),) if route.get("note") else ()
     if not route["last_error"]:
-        return told
+        return notes
     if route["phase"] in {"failed", "starting", "pending"}:
-        return (*told, Text(route["last_error"], style="dim"))
+        return (*notes, Text(route["last_error"], style="dim"))
     if (route["last_error_seconds_ago"] or 0) <= RECENT_SECONDS and route["phase"] not in {"stopped", "paused"}:
-        return (*told, Text(f"failed {_age(route['last_error_seconds_ago'])} ago: {route['last_error']}", style="dim"))
-    return told
+        return (*notes, Text(f"failed {_age(route['last_error_seconds_ago'])} ago: {route['last_error']}", style="dim"))
+    return notes
 
 
 def _spool(spool: dict[str, Any] | None) -> str:
-    """What a route's spools hold: messages, megabytes, and how many were set aside there."""
+    """The contents of a route's spools: messages, megabytes, and how many were set aside there."""
     if not spool:
         return ""
-    told = f"{spool['waiting']:,}, {spool['bytes'] / 1048576:,.0f} MiB"
-    return told + (f", {spool['refused']:,} refused" if spool["refused"] else "")
+    shown = f"{spool['waiting']:,}, {spool['bytes'] / 1048576:,.0f} MiB"
+    return shown + (f", {spool['refused']:,} refused" if spool["refused"] else "")
 
 
 def _canary(route: dict[str, Any]) -> str:

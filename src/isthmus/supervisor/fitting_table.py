@@ -1,4 +1,4 @@
-"""A table for people that fits the terminal.
+"""A table that fits the terminal.
 
 What it is: a renderable of rich that shows rows side by side where the terminal is wide enough, and one below the other where it is
 not, so that no name, id or number is cut off. Columns without a value in any row are left out. What it is not: a format for
@@ -6,7 +6,7 @@ programs; those read `--json`.
 
 Invariants:
     I1. Every cell is shown whole, at any width.
-    I2. Where the output is no terminal, every row is one line (and its notes), whatever the width.
+    I2. If the output is not a terminal, every row is one line (and its notes), whatever the width.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class FittingTable:
     Args:
         *headings: of columns; one that begins with ">" is right-aligned.
         title: a line above.
-        names: how many of the first columns say what a row is about; they are in the first line of a stacked row, without headings.
+        names: how many of the first columns identify a row; they are in the first line of a stacked row, without headings.
     """
 
     def __init__(self, *headings: str, title: str | Text = "", names: int = 2) -> None:

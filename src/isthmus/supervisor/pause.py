@@ -1,12 +1,12 @@
 """Tasks that the operator has paused.
 
 What it is: a file in the state folder of a federation's runs that names the paused tasks, and since when. `isthmus pause` and
-`isthmus resume` write it; a run reads it in each round, and so does one that starts later. docs/how-to/pause-a-task.md. What it is
+`isthmus resume` write it; a run reads it in each iteration, and at its start. docs/how-to/pause-a-task.md. What it is
 not: the pausing (`isthmus.supervisor.supervisor`).
 
 Invariants:
-    I1. The file is replaced as a whole: whoever reads it finds the state before or after a change.
-    I2. A file that cannot be read ends a run before it starts; while it runs, what was read last counts.
+    I1. The file is replaced as a whole: a reader gets the state before or after a change.
+    I2. A file that cannot be read ends a run before it starts; while it runs, the last contents read are valid.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class PauseFile:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
-        self._seen: tuple[int, int, int] | None = None  # the file as it was read last: inode, time, size
+        self._seen: tuple[int, int, int] | None = None  # the file at the last read: inode, time, size
         self._tasks: Mapping[str, str] = {}
         self._fault = ""
 
     def tasks(self) -> Mapping[str, str]:
-        """The paused tasks, each with the time since when, ISO 8601.
+        """The paused tasks, each with the time since when it is paused, ISO 8601.
 
         Raises:
             PauseFileError: the file cannot be read.
@@ -68,20 +68,20 @@ class PauseFile:
         return self._tasks
 
     def last_known(self) -> Mapping[str, str]:
-        """As `tasks`; where the file cannot be read, what was read last, and the fault is logged once."""
+        """As `tasks`; if the file cannot be read, the last contents read, and the fault is logged once."""
         fault = ""
         try:
             return self.tasks()
         except PauseFileError as error:
             fault = str(error)
             if fault != self._fault:
-                log.warning("%s; what is paused stays as it was", fault)
+                log.warning("%s; the paused tasks stay as they were", fault)
             return self._tasks
         finally:
             self._fault = fault
 
     def pause(self, task: str) -> bool:
-        """Pauses a task; whether it was not paused before.
+        """Pauses a task; returns whether it was not paused before.
 
         Raises:
             PauseFileError: the file cannot be read or written.
@@ -94,7 +94,7 @@ class PauseFile:
         return True
 
     def resume(self, task: str) -> bool:
-        """Lets a task continue; whether it was paused before.
+        """Resumes a task; returns whether it was paused before.
 
         Raises:
             PauseFileError: the file cannot be read or written.
@@ -120,7 +120,7 @@ class PauseFile:
 
     @contextmanager
     def _changing(self) -> Iterator[dict[str, str]]:
-        """The tasks, while nobody else changes them."""
+        """The tasks, locked against other changes."""
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self.path.with_suffix(".lock").open("w") as lock:

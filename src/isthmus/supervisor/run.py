@@ -1,16 +1,16 @@
 """One run of a federation's routes, from the claims to a clean end.
 
-What it is: the order of steps. First what every route needs is tried, and the claims are taken, since a run that is not
-configured, or that is the second, must be refused before it starts anything; then Spark, whose virtual machine may have been launched meanwhile; then the routes. At the end the routes drain, Spark stops, and the claims go last: the next run finds no work in
+What it is: the order of steps. First the preflight, and the claims are taken, since a run that is not
+configured, or that is the second, must be refused before it starts anything; then Spark, whose virtual machine may have been launched meanwhile; then the routes. At the end the routes drain, Spark stops, and the claims are released last: the next run finds no work in
 progress. What it is not: the command line, or the watching of routes (`isthmus.supervisor.supervisor`).
 
 Invariants:
-    I1. A task that another run moves is refused, with who runs it and since when; no query has been started by then.
-    I2. A claim whose holder ran on this machine and has ended, or that carries no name, is waited for, not refused at once: its
+    I1. A task that another run moves is refused, with the holder and since when; no query has been started by then.
+    I2. A claim whose holder ran on this machine and has ended, or that has no name, is waited for, not refused immediately: its
         lock expires.
-    I3. Claims are given up only after every route has stopped.
+    I3. Claims are released only after every route has stopped.
     I5. Two runs never share a state folder (`isthmus.supervisor.claim.folder_lock`).
-    I4. A fault that only the operator can fix ends the run before a query is started, with all such faults at once.
+    I4. A fault that only the operator can fix ends the run before a query is started, with all such faults together.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from isthmus.replication.spark.launch import LOG_FILE
 from isthmus.replication.spark_session import create_spark_session
 from isthmus.replication.step.chain.chain import check as check_steps
 from isthmus.supervisor.claim.claim import ClaimKeeper, TaskClaimedError
-from isthmus.supervisor.claim.folder_lock import held_folder, usable_folder
+from isthmus.supervisor.claim.folder_lock import locked_folder, usable_folder
 from isthmus.supervisor.condition import Condition
 from isthmus.supervisor.examination.preflight import preflight
 from isthmus.supervisor.left import warn_of_left
@@ -63,7 +63,7 @@ __all__ = ["RunOptions", "TaskClaimedError", "checkpoint_folder", "route_checkpo
 
 log = logging.getLogger(__name__)
 
-# In the state folder. Releases before this one kept a folder for each route beside those of the queries; nothing reads them.
+# In the state folder. Earlier releases had a folder for each route beside those of the queries; they are not used.
 CHECKPOINTS = "checkpoints"
 DECIDE_SECONDS = 20.0
 STATUS_SECONDS = 1.0
@@ -71,14 +71,14 @@ STATUS_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How to run.
+    """The options of a run.
 
     Attributes:
         folder: the state folder: checkpoints, Spark's temporary files, status.
         task: run this task only; empty for all.
         settings: of the supervisor.
         lease_seconds: see `SharedSettings`.
-        master: of Spark; empty: the federation file's.
+        master: of Spark; empty for the federation file's.
         spark_options: further settings of Spark.
     """
 
@@ -103,22 +103,22 @@ def run_federation(
 
     Args:
         federation: with absolute paths.
-        options: how.
+        options: of the run.
         stop: set to end the run.
         on_status: called with every status document.
         on_started: called once Spark runs, which takes over signal handlers on its start.
-        early: Spark's virtual machine, launched ahead.
+        early: Spark's virtual machine, started ahead.
 
     Returns:
-        Whether every route ended as it should.
+        Whether every route ended without a failure.
 
     Raises:
         TaskClaimedError: another run moves a task.
         FolderInUseError: another run uses the state folder.
         SparkGoneError: Spark's Java process has ended.
-        InvalidArgumentError: there is no such task, a step cannot work, or nothing can be written in the state folder.
-        PauseFileError: what is paused cannot be read.
-        ConfigError: a secret, a right or an entity is missing; holds all such faults.
+        InvalidArgumentError: there is no such task, a step cannot work, or the state folder is not writable.
+        PauseFileError: the file of paused tasks cannot be read.
+        ConfigError: a secret, a right or an entity is missing; contains all such faults.
     """
     if options.task and options.task not in federation.tasks:
         raise InvalidArgumentError(f"no task {options.task} in {federation.file}: {', '.join(federation.tasks)}")
@@ -128,11 +128,11 @@ def run_federation(
             f"nothing to run in {federation.file}: the namespaces forward the messages of its tasks themselves"
         )
     paused = PauseFile(options.folder)
-    for task in (
-        paused.tasks().keys() - federation.tasks.keys()
-    ):  # one that cannot be read is refused before anything starts
+    for task in paused.tasks().keys() - federation.tasks.keys():  # an unreadable file is refused before anything starts
         log.warning(
-            "task %s is paused and not in %s; one of its name would begin paused: isthmus resume", task, federation.file
+            "task %s is paused and not in %s; a new one of its name would start paused: isthmus resume",
+            task,
+            federation.file,
         )
     usable_folder(options.folder).close()
     fill = FillWatch(federation, chosen)
@@ -167,7 +167,7 @@ def run_federation(
     try:
         _check(federation, chosen, options.folder)
         _decide(claims, stop)
-        holds.enter_context(held_folder(options.folder))
+        holds.enter_context(locked_folder(options.folder))
         starting.enter_context(run.starting(chosen, paused.last_known()))
         note_places(places_of(chosen, options.folder, federation.namespaces), options.folder)
         note_topics(chosen, federation.namespaces, options.folder)
@@ -222,16 +222,16 @@ def run_federation(
                     backlog=watch.backlog,
                     # A route that joins a running query costs little.
                     paused=paused.last_known,
-                    canary=canaries.told,
+                    canary=canaries.figures,
                     settings=replace(options.settings, starts_at_once=max(1, len(chosen))),
                 )
                 starting.close()
                 ended_well = supervisor.run(
-                    stop, lambda: run.tell(supervisor, "draining" if stop.is_set() else "running")
+                    stop, lambda: run.write_status(supervisor, "draining" if stop.is_set() else "running")
                 )
             finally:
                 carried.close()
-            run.tell(supervisor, "ended", at_once=True)
+            run.write_status(supervisor, "ended", at_once=True)
             return ended_well
         finally:
             with suppress(SparkGoneError), calling_spark():
@@ -243,25 +243,25 @@ def run_federation(
         ledgers.close()
         fill.close()
         watch.close()
-        holds.close()  # before the claims: whoever waits for them finds the folder free
+        holds.close()  # before the claims: a run that waits for them must find the folder free
         claims.close()
 
 
 def _carriers(route: Route, federation: Federation, options: RunOptions) -> tuple[RouteSpec, ...]:
-    """What carries a route. A ledger notes what the route's target has, not what went into a spool before it."""
+    """The specifications of a route. A ledger records the messages at the route's target, not those in a spool before it."""
     spec = route_spec(route, federation, only_present=options.settings.available_now, state_folder=options.folder)
     *into, last = route_specs(route, spec, spool_folder(route, options.folder))
     return (*(noted_diverts(route, each) for each in into), noted(route, last))
 
 
 def checkpoint_folder(uri: str, options: RunOptions) -> str:
-    """Where the queries that the routes of a run share keep their checkpoints.
+    """The folder for the checkpoints of queries that the routes of a run share.
 
-    Two runs of one file may move different tasks at once. Each has a state folder of its own, but the URI of the file is one: a run of one
+    Two runs of one file may move different tasks at the same time. Each has a state folder of its own, but the URI in the file is one: a run of one
     task has a folder of its own there.
 
     Args:
-        uri: as the federation file says it; empty: in the state folder.
+        uri: from the federation file; empty for the state folder.
         options: of the run.
     """
     if not uri:
@@ -270,11 +270,11 @@ def checkpoint_folder(uri: str, options: RunOptions) -> str:
 
 
 def route_checkpoints(uri: str, options: RunOptions) -> str:
-    """Where the queries of single routes keep their checkpoints, each in a folder of the route's name: those of windows and of tables. A run of
-    one task goes on with those of a run of all tasks, and the other way round: the state of windows is in them.
+    """The folder for the checkpoints of queries of single routes, each in a folder of the route's name: those of windows and of tables. A run of
+    one task continues those of a run of all tasks, and vice versa: they contain the state of windows.
 
     Args:
-        uri: as the federation file says it; empty: in the state folder.
+        uri: from the federation file; empty for the state folder.
         options: of the run.
     """
     return checkpoint_folder(uri, replace(options, task=""))
@@ -296,10 +296,10 @@ class _Run:
         self._warned: set[tuple[str, str]] = set()
         self._on_status = on_status
         self._footprint = Footprint()
-        self._told_at = float("-inf")
+        self._written_at = float("-inf")
 
     def starting(self, chosen: Sequence[Route], paused: Mapping[str, str]) -> AbstractContextManager[None]:
-        """While it lasts, the status says that the run is about to start its routes."""
+        """Within, the status says that the run is about to start its routes."""
         now = time.monotonic()
         described = []
         for route in chosen:
@@ -311,12 +311,12 @@ class _Run:
             described.append(describe(route, condition, now) | {"dropped": self._drops.dropped(route.name)})
         return self._file.repeated("starting", described)
 
-    def tell(self, supervisor: Supervisor, state: str, *, at_once: bool = False) -> None:
-        """Write the status, unless that was moments ago."""
+    def write_status(self, supervisor: Supervisor, state: str, *, at_once: bool = False) -> None:
+        """Write the status, unless it was written moments ago."""
         now = time.monotonic()
-        if now - self._told_at < STATUS_SECONDS and not at_once:
+        if now - self._written_at < STATUS_SECONDS and not at_once:
             return
-        self._told_at = now
+        self._written_at = now
         self._footprint.measure()
         described = [
             describe(route, condition, now, self._footprint) | {"dropped": self._drops.dropped(route.name)}
@@ -329,7 +329,7 @@ class _Run:
             self._on_status(document)
 
     def _warn(self, fills: Sequence[Fill]) -> None:
-        """Log once that a topic is about to be full, and again after it was not."""
+        """Log once that a topic is nearly full, and again after it was not."""
         for each in fills:
             key = each.namespace, each.topic
             if each.warns and key not in self._warned:
@@ -344,7 +344,7 @@ def _warn_of_spark(spark: SparkSettings, needed: int) -> None:
 
 
 def _teller(federation: Federation, route: Route) -> Callable[[str], str]:
-    """Makes texts about a route's connections readable for an operator. Each is reported twice a second while a target is away, and the
+    """A function that replaces addresses in texts about a route's connections by aliases. Each text is reported twice a second while a target is unreachable, and the
     namespace's address may be in a vault.
     """
     ends = (route.source.alias, *(target.alias for target in route.sent_to if not target.is_table))
@@ -352,7 +352,7 @@ def _teller(federation: Federation, route: Route) -> Callable[[str], str]:
 
 
 def _check(federation: Federation, chosen: Sequence[Route], state_folder: Path) -> None:
-    """Refuse what cannot run before somebody changes the configuration."""
+    """Refuse what cannot run until the configuration is changed."""
     for route in chosen:
         parts = legs(route.options.steps)
         check_steps(parts.before)
@@ -377,7 +377,7 @@ def _decide(claims: ClaimKeeper, stop: threading.Event) -> None:
     lapse_limit = time.monotonic() + CLAIM_LOCK_MS / 1000 + DECIDE_SECONDS
     waited_for = ""
     while not stop.is_set():
-        held = claims.elsewhere()
+        held = claims.held_by_others()
         living = {key: holder for key, holder in held.items() if holder is not None and not holder.has_ended()}
         if living or (held and time.monotonic() > lapse_limit):
             (task, alias), holder = next(iter((living or held).items()))
@@ -385,7 +385,7 @@ def _decide(claims: ClaimKeeper, stop: threading.Event) -> None:
         if not held and (claims.decided() or time.monotonic() > undecided_limit):
             return
         awaited = next(iter(held.values()), None)
-        ended = f"the claim of {awaited}, which has ended," if awaited else "a claim of nobody known"
+        ended = f"the claim of {awaited}, which has ended," if awaited else "a claim without a name"
         if held and ended != waited_for:
             waited_for = ended
             log.warning("waiting for %s to expire", ended)

@@ -1,6 +1,6 @@
 """A route that was started, as the supervisor sees it.
 
-What it is: what the supervisor asks of whatever runs a route. What it is not: that (`isthmus.replication.query.shared_route`).
+What it is: the interface of everything that runs a route. What it is not: its implementation (`isthmus.replication.query.shared_route`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class RunningRoute(Protocol):
         ...
 
     def failure(self) -> str:
-        """Why it ended; empty while it runs, and where it ended because all was moved."""
+        """Why it ended; empty while it runs, and if it ended because all was moved."""
         ...
 
     def sighting(self) -> Sighting:
@@ -32,7 +32,7 @@ class RunningRoute(Protocol):
         ...
 
     def drained(self) -> bool:
-        """Whether it has nothing in flight."""
+        """Whether it has no messages in flight."""
         ...
 
     def stop(self) -> None:

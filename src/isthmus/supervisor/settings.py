@@ -17,20 +17,20 @@ class Settings:
     Attributes:
         retry_first_seconds: the first delay after a failure.
         retry_limit_seconds: no delay is longer.
-        step_seconds: time between two rounds.
+        step_seconds: time between two iterations.
         drain_seconds: how long routes may take to finish at the end.
         stalled_after_seconds: see `Condition`.
-        stuck_after_seconds: a route that has moved nothing for so long, though messages wait and it names no reason, is
+        stuck_after_seconds: a route that has moved nothing for so long, though messages wait and it reports no reason, is
             stopped and started again; one that is to be paused and settles nothing for so long is stopped.
         steady_seconds: a route that ran this long before it failed starts from the first delay again, unless it failed because it moved
             nothing, or the run has an end.
-        available_now: routes end when what waited at their start is moved.
+        available_now: routes end when the messages that waited at their start are moved.
         starts_at_once: how many routes may be starting at the same time. A start costs seconds of CPU, and Spark gives up
             on a Python process that takes ten to connect.
         start_seconds: after so long a route that is still starting no longer delays the next.
         claim_seconds: with `available_now`, how long a route waits for its claim before it is given up.
-        attempts_limit: with `available_now`, how many failures in a row without a message moved end a route permanently; more than
-            it takes to find a message that kills its worker (`isthmus.bridge.lease.crash_search`).
+        attempts_limit: with `available_now`, how many failures in a row without a moved message end a route permanently; more than
+            are needed to find a message that kills its worker (`isthmus.bridge.lease.crash_search`).
     """
 
     retry_first_seconds: float = 5.0

@@ -1,6 +1,6 @@
-"""A route in the supervisor's account, and what runs for it.
+"""A route in the supervisor, and the object that runs it.
 
-What it is: the state of one route between the rounds. What it is not: what is done about it (`supervisor`).
+What it is: the state of one route between iterations. What it is not: the decisions about it (`supervisor`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Slot"]
 
 @dataclass(slots=True)
 class Slot:
-    """A route and what runs for it."""
+    """A route and the object that runs it."""
 
     route: Route
     condition: Condition
@@ -29,10 +29,10 @@ class Slot:
     given_up: bool = False
     unclaimed_since: float | None = None
     is_faulty: bool = False
-    is_leaving: bool = False  # it finishes what it has begun, to be paused
+    is_leaving: bool = False  # it finishes its messages in flight, to be paused
     leaving_since: float = 0.0  # without a message settled meanwhile
-    retry_seconds: float | None = None  # after which it begins again by itself, as last told
-    is_seen: bool = False  # what waits in its source is known
+    retry_seconds: float | None = None  # after which it starts again by itself, as last reported
+    is_seen: bool = False  # its backlog is known
     settled_at_failure: int = 0
     failing_since: float = 0.0  # by itself, without a message settled meanwhile
-    is_noted: bool = False  # what its source wants to be known is in the log
+    is_noted: bool = False  # the note of its source is in the log

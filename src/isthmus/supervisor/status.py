@@ -4,9 +4,9 @@ What it is: the document that `run` writes every second into its state folder, a
 What it is not: a history, or a promise: the reader gets the age of the document and whether its writer is alive.
 
 Invariants:
-    I1. A reader sees a whole document or none: it is replaced in one step.
-    I2. The document of a run that has ended holds its last counts; its phases and backlog are no longer valid.
-    I3. The folder is this user's alone; the document holds no secret.
+    I1. A reader sees a whole document or none: it is replaced atomically.
+    I2. The document of a run that has ended has its last counts; its phases and backlog are no longer valid.
+    I3. The folder is this user's alone; the document contains no secret.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def describe(route: Route, condition: Condition, now: float, footprint: Footprin
         route: the route.
         condition: its condition.
         now: monotonic seconds.
-        footprint: what its processes take.
+        footprint: the memory of its processes.
     """
     age = condition.oldest_age_seconds
     away, why = condition.away
@@ -82,7 +82,7 @@ def describe(route: Route, condition: Condition, now: float, footprint: Footprin
 
 
 def ends_of(route: Route) -> dict[str, str]:
-    """Where a route reads, and where it sends."""
+    """The source and the target of a route."""
     return {"source": str(route.source), "target": ", ".join(str(target) for target in route.targets)}
 
 
@@ -110,11 +110,11 @@ def _since(age_seconds: float) -> str:
 
 @dataclass(slots=True)
 class Footprint:
-    """Resident memory of this process and all below it, measured now and then.
+    """Resident memory of this process and all below it, measured at intervals.
 
     Attributes:
         total_bytes: of all of them; pages that they share count each time.
-        processes: how many they are.
+        processes: their number.
     """
 
     total_bytes: int = 0
@@ -123,7 +123,7 @@ class Footprint:
     _measured_at: float = float("-inf")
 
     def measure(self) -> None:
-        """Measure again, unless that was moments ago."""
+        """Measure again, unless it was done moments ago."""
         now = time.monotonic()
         if now - self._measured_at < FOOTPRINT_SECONDS:
             return
@@ -167,10 +167,10 @@ class StatusFile:
         """Replace the document. Where that fails, e.g. on a full disk, it is logged once.
 
         Args:
-            state: what the run as a whole does: starting, running, draining, ended.
+            state: of the run as a whole: starting, running, draining, ended.
             routes: from `describe`.
             footprint: of the whole run.
-            fill: how full the topics are, as far as known.
+            fill: the fill of the topics, as far as known.
 
         Returns:
             The document.
@@ -199,7 +199,7 @@ class StatusFile:
     def repeated(
         self, state: str, routes: list[dict[str, Any]], every_seconds: float = REPEAT_SECONDS
     ) -> Iterator[None]:
-        """While it lasts, the document says this, and does not become old."""
+        """Within, the document has these contents, and does not become old."""
         is_over = threading.Event()
 
         def repeat() -> None:
@@ -219,7 +219,7 @@ class StatusFile:
         temporary = self._path.with_suffix(".new")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(json.dumps(document))  # `dump` takes the encoder that is written in Python
+            file.write(json.dumps(document))  # `dump` uses the slower encoder, written in Python
         temporary.replace(self._path)
 
 
@@ -229,7 +229,7 @@ def read_status(folder: Path) -> dict[str, Any] | None:
         document: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))
         age_seconds = max(0.0, time.time() - float(document["updated_at_seconds"]))
         alive = document["state"] != "ended" and _lives(document) and age_seconds < STALE_SECONDS
-    except (OSError, ValueError, KeyError, TypeError):  # none, or not as a run of this release writes it
+    except (OSError, ValueError, KeyError, TypeError):  # missing, or not written by a run of this release
         return None
     return document | {"alive": alive, "age_seconds": round(age_seconds, 1)}
 

@@ -1,12 +1,12 @@
-"""The topics of durable subscriptions at AMQP brokers, as the runs of a state folder have asked for them.
+"""The topics of durable subscriptions at AMQP brokers, as the runs of a state folder have requested them.
 
-What it is: a list in the state folder, and the check of routes against it. A subscription is known by its name: where a route asks for it at
-another topic, ActiveMQ Artemis deletes it with the messages that wait there, and creates another one, as JMS specifies. What it is not: the link that asks
+What it is: a list in the state folder, and the check of routes against it. A subscription is identified by its name: if a route requests it at
+another topic, ActiveMQ Artemis deletes it with its messages, and creates another one, as JMS specifies. What it is not: the link
 (`isthmus.connectors.amqp.peer`).
 Specification: Jakarta Messaging 3.1, 8.3.3 (unshared durable subscriptions).
 
 Invariants:
-    I1. A topic is on the list before a run asks for its subscription.
+    I1. A topic is on the list before a run requests its subscription.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _FILE = "amqp-topics.json"
 
 
 def check_topics(routes: Iterable[Route], namespaces: Mapping[str, NamespaceRef], state_folder: Path) -> None:
-    """Refuse routes that would have a broker delete what waits for them.
+    """Refuse routes for which a broker would delete waiting messages.
 
     Raises:
-        ConfigError: a task reads another topic by the subscription that it had.
+        ConfigError: a task reads another topic with its former subscription.
         InvalidArgumentError: the list cannot be read.
     """
     known, faults = _known(state_folder), []
@@ -40,9 +40,9 @@ def check_topics(routes: Iterable[Route], namespaces: Mapping[str, NamespaceRef]
             faults.append(
                 Fault(
                     f"task {route.task}: the subscription {route.options.plain.subscription} at {route.source.alias} is of topic {former}, and the "
-                    f"task reads {topic} now: the broker may delete it, with what waits there",
-                    "let the former file's run move that first (isthmus run --available-now), with nothing published there any more; then take "
-                    f"{key} out of {state_folder / _FILE}",
+                    f"task reads {topic} now: the broker may delete it, with its messages",
+                    "first let a run of the former file move them (isthmus run --available-now), after publishing has stopped; then remove "
+                    f"{key} from {state_folder / _FILE}",
                 )
             )
     if faults:
@@ -50,7 +50,7 @@ def check_topics(routes: Iterable[Route], namespaces: Mapping[str, NamespaceRef]
 
 
 def note_topics(routes: Iterable[Route], namespaces: Mapping[str, NamespaceRef], state_folder: Path) -> None:
-    """Add what routes are about to ask for to the list.
+    """Add the subscriptions that routes are about to request to the list.
 
     Raises:
         InvalidArgumentError: the list cannot be read, or written.

@@ -1,20 +1,20 @@
 """Keeps the routes of a federation running in one driver.
 
-What it is: the loop that starts each route once its task's claim is held, watches that messages move, starts what failed
-again with growing delays and without end, and at the end lets every route finish what it has begun before it stops it.
-What it is not: Spark, or a namespace; a route is started by a function, claims are asked for by an object.
+What it is: the loop that starts each route once its task's claim is held, checks that messages move, restarts failed
+routes with growing delays and without limit, and at the end lets every route drain before it is stopped.
+What it is not: Spark, or a namespace; a route is started by a function, claims are reported by an object.
 
-Order at the end (docs/explanation/lease.md): drain, wait until the leases have ended, stop the query, give the claims back. A
-query that is stopped first would leave its reader without `finally`, and its locks to expire.
+Order at the end (docs/explanation/lease.md): drain, wait until the leases have ended, stop the query, release the claims. A
+query that is stopped first would end its reader without `finally`, and leave its locks to expire.
 
 Invariants:
     I1. A route runs only while its claim is held.
     I2. The failure of one route does not affect any other.
-    I3. A route that failed is tried again, later each time up to the limit; once it has moved messages, the delay starts
+    I3. A route that failed is retried, later each time up to the limit; once it has moved messages, the delay starts
         from the first step again.
-    I4. No more routes than the settings say are starting at a time; `isthmus run` starts them all at once.
-    I5. A paused route takes in nothing more once it has finished what was under way; the leases that carried it continue.
-    I6. Stopping drains every route, all at once, before any query is stopped.
+    I4. At most as many routes as the settings allow are starting at a time; `isthmus run` starts them all at once.
+    I5. A paused route receives nothing more once it has finished its messages in flight; the leases that carried it continue.
+    I6. Stopping drains every route, all together, before any query is stopped.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class Supervisor:
 
     Args:
         routes: all routes of the run.
-        start: starts a route and returns at once.
-        claims: says whether a route may run.
-        backlog: what waits in a route's source, as far as known; never blocks.
+        start: starts a route and returns immediately.
+        claims: reports whether a route may run.
+        backlog: the backlog of a route's source, as far as known; never blocks.
         settings: times and limits.
-        clock: where time comes from.
-        paused: the tasks that the operator has paused, with the time since when; asked in each round.
+        clock: monotonic seconds.
+        paused: the tasks that the operator has paused, with the time since when; called in each iteration.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Supervisor:
         """Keeps the routes running until `stop` is set, or until all are done; then drains and stops them. Blocks.
 
         Returns:
-            Whether every route ended as it should.
+            Whether every route ended without a failure.
 
         Raises:
             SparkGoneError: no route can run any more in this process.
@@ -106,18 +106,18 @@ class Supervisor:
         return not any(slot.given_up or slot.is_faulty for slot in self._slots)
 
     def finished(self) -> bool:
-        """Whether no route has anything left to do."""
+        """Whether all routes are done."""
         ended = {Phase.DONE, Phase.PAUSED} if self.settings.available_now else {Phase.DONE}
         return all(slot.condition.phase in ended or slot.given_up for slot in self._slots)
 
     def step(self) -> None:
-        """One round over all routes."""
+        """One iteration over all routes."""
         paused = self._paused()
         for slot in self._slots:
             if slot.given_up or slot.condition.phase is Phase.DONE:
                 continue
-            self._look(slot)
-            if self._rests(slot, paused.get(slot.route.task, "")):
+            self._update_backlog(slot)
+            if self._is_paused(slot, paused.get(slot.route.task, "")):
                 continue
             if self._claimed(slot):
                 if slot.running is None:
@@ -125,16 +125,16 @@ class Supervisor:
                 else:
                     self._watch(slot, slot.running)
 
-    def _rests(self, slot: Slot, since: str) -> bool:
-        """Whether a route is paused, or on its way there; one that is resumed meanwhile leaves first, and then starts again."""
+    def _is_paused(self, slot: Slot, since: str) -> bool:
+        """Whether a route is paused, or being paused; one that is resumed meanwhile first finishes, and then starts again."""
         running = slot.running
         if since and running is not None and not slot.is_leaving:
-            log.info("route %s: paused by the operator; it finishes what is under way", slot.route.name)
+            log.info("route %s: paused by the operator; it finishes its messages in flight", slot.route.name)
             slot.is_leaving, slot.leaving_since = True, self.clock.monotonic()
             slot.condition.draining()
             _quietly(running.drain, slot)
         if slot.is_leaving and running is not None:
-            if running.is_active() and not running.drained() and self._leaves(slot, running):
+            if running.is_active() and not running.drained() and self._is_finishing(slot, running):
                 return True
             self._stop(slot, running)
         slot.is_leaving = False
@@ -147,8 +147,8 @@ class Supervisor:
             slot.backoff.reset()
         return bool(since)
 
-    def _leaves(self, slot: Slot, running: RunningRoute) -> bool:
-        """Whether what is under way is still being finished, as far as can be seen."""
+    def _is_finishing(self, slot: Slot, running: RunningRoute) -> bool:
+        """Whether messages in flight are still being finished, as far as is known."""
         now, before = self.clock.monotonic(), slot.condition.counts.settled
         slot.condition.seen(now, running.sighting())
         if slot.condition.counts.settled > before:
@@ -157,19 +157,19 @@ class Supervisor:
         if idle_seconds < self.settings.stuck_after_seconds:
             return True
         log.warning(
-            "route %s: it has not finished what is under way for %.0f s; it stops", slot.route.name, idle_seconds
+            "route %s: it has not finished its messages in flight for %.0f s; it stops", slot.route.name, idle_seconds
         )
         return False
 
-    def _look(self, slot: Slot) -> None:
+    def _update_backlog(self, slot: Slot) -> None:
         slot.condition.canary = self._canary(slot.route, self.clock.monotonic())
         found = self._backlog(slot.route)
         if found is None and slot.is_seen:
-            slot.condition.unseen()
+            slot.condition.backlog_unknown()
         slot.is_seen = found is not None
         if found is not None:
             age_seconds = found.age_seconds(self.clock.wall_ms())
-            slot.condition.stands(self.clock.monotonic(), found.waiting, age_seconds, are_ready=found.are_ready)
+            slot.condition.backlog_seen(self.clock.monotonic(), found.waiting, age_seconds, are_ready=found.are_ready)
 
     def _claimed(self, slot: Slot) -> bool:
         if not slot.route.is_claimed:
@@ -198,7 +198,7 @@ class Supervisor:
         return False
 
     def _give_up_unclaimed(self, slot: Slot, view: ClaimView) -> None:
-        """A run with an end does not wait without limit for a namespace that is away, or for another run."""
+        """A run with an end does not wait without limit for an unreachable namespace, or for another run."""
         now = self.clock.monotonic()
         slot.unclaimed_since = now if slot.unclaimed_since is None else slot.unclaimed_since
         if now - slot.unclaimed_since >= self.settings.claim_seconds:
@@ -219,11 +219,11 @@ class Supervisor:
             slot.running = self._start(slot.route)
         except SparkGoneError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, the other routes go on and this one is tried again
+        except Exception as error:  # noqa: BLE001 - after any error, the other routes continue and this one is retried
             self._fail(slot, _one_line(error))
 
     def _starting(self, now: float) -> int:
-        """How many routes have been started moments ago and do not look for messages yet."""
+        """How many routes were started moments ago and do not receive yet."""
         return sum(
             slot.running is not None
             and now - slot.started_at < self.settings.start_seconds
@@ -238,7 +238,7 @@ class Supervisor:
             about, held = _about(slot.route, sighting.held)
             sighting = replace(sighting, held=held)
         slot.condition.seen(self.clock.monotonic(), sighting)
-        self._tell_note(slot, sighting.note)
+        self._log_note(slot, sighting.note)
         if sighting.held:
             slot.condition.away = (about, scrub(sighting.held))
         if active and self._retries(slot, sighting):
@@ -254,7 +254,7 @@ class Supervisor:
                 self._fail(slot, f"{why}; another receiver may hold them, or their sessions", is_stuck=True)
             return
         failure = running.failure()
-        self._stop(slot, running)  # what is left of it must not meet what is started next
+        self._stop(slot, running)  # its remains must not overlap with its next start
         if failure:
             self._fail(slot, failure)
         elif self.settings.available_now:
@@ -262,25 +262,25 @@ class Supervisor:
         else:
             self._fail(slot, "the query ended without being asked to")
 
-    def _tell_note(self, slot: Slot, note: str) -> None:
-        """Logs that there is something to know, once until there is nothing any more; the status tells the latest."""
+    def _log_note(self, slot: Slot, note: str) -> None:
+        """Logs a note, once until there is none any more; the status has the latest."""
         if note and not slot.is_noted:
             log.warning("route %s: %s", slot.route.name, scrub(note))
         slot.is_noted = bool(note)
 
     def _stop(self, slot: Slot, running: RunningRoute) -> None:
-        """Ends what runs for a route, and counts what was settled until then."""
+        """Stops the running route, and counts its settlements until then."""
         _quietly(running.stop, slot)
         _quietly(lambda: slot.condition.counted(self.clock.monotonic(), running.sighting()), slot)
         slot.running = None
 
     def _retries(self, slot: Slot, sighting: Sighting) -> bool:
-        """A route that failed and begins again by itself is told like one that is started again; whether it is given up."""
+        """Reports a route that failed and restarts by itself like one that is restarted; returns whether it is given up."""
         before, slot.retry_seconds = slot.retry_seconds, sighting.retry_in_seconds if sighting.error else None
         if slot.retry_seconds is None:
             return False
         if before is not None and slot.retry_seconds <= before:
-            return False  # the same failure, as it was told before
+            return False  # the same failure was reported before
         now, settled = self.clock.monotonic(), slot.condition.counts.settled
         if settled > slot.settled_at_failure or not slot.failures_in_a_row:
             slot.failures_in_a_row = 0
@@ -292,13 +292,13 @@ class Supervisor:
         return slot.given_up
 
     def _patience_seconds(self) -> float:
-        """How long a route of a run with an end fails by itself before it is given up: as long as one that is started again."""
+        """How long a route of a run with an end may fail by itself before it is given up: as long as one that is restarted."""
         first, limit = self.settings.retry_first_seconds, self.settings.retry_limit_seconds
         return sum(0.75 * min(limit, first * 2.0**attempt) for attempt in range(self.settings.attempts_limit - 1))
 
     def _fail(self, slot: Slot, error: str, *, is_stuck: bool = False) -> None:
         now = self.clock.monotonic()
-        # How long a route ran says nothing for one that moved nothing of what waits, as a route of a run with an end does.
+        # The running time of a route that moved no waiting message does not count, nor that of a route in a run with an end.
         counts_time = not (is_stuck or self.settings.available_now)
         was_steady = counts_time and now - slot.started_at >= self.settings.steady_seconds
         if slot.condition.has_moved_since_start() or was_steady:
@@ -333,7 +333,7 @@ class Supervisor:
             for slot, route in running:
                 slot.condition.seen(self.clock.monotonic(), route.sighting())
             if on_round is not None:
-                with suppress(Exception):  # a route that cannot be asked must not keep the others from draining
+                with suppress(Exception):  # an error of one route must not keep the others from draining
                     on_round()
             pause.wait(min(0.1, self.settings.step_seconds))
         stoppers = [threading.Thread(target=_quietly, args=(route.stop, slot)) for slot, route in running]
@@ -358,13 +358,13 @@ class Supervisor:
 
 
 def _named(route: Route, text: str) -> str:
-    """The alias of the namespace that a text names with its place; empty where it names none."""
+    """The alias of the namespace whose address is in a text; empty if there is none."""
     ends = (route.source.alias, *(target.alias for target in route.sent_to))
     return next((alias for alias in ends if f"{alias} (" in text), "")
 
 
 def _about(route: Route, text: str) -> tuple[str, str]:
-    """The alias of the namespace that a text is about, the target's where it names none, and a text that names it."""
+    """The alias of the namespace that a text is about, by default the target's, and a text that names it."""
     ends = (route.source.alias, *(target.alias for target in route.sent_to))
     for alias in ends:
         if text.startswith((f"{alias} (", f"{alias}:")):
@@ -376,7 +376,7 @@ def _about(route: Route, text: str) -> tuple[str, str]:
 def _quietly(action: Callable[[], None], slot: Slot) -> None:
     try:
         action()
-    except Exception as error:  # noqa: BLE001 - a failure of one route at the end must not keep the others from draining
+    except Exception as error:  # noqa: BLE001 - a failure of one route must not keep the others from draining
         log.warning("route %s did not end well: %s", slot.route.name, _one_line(error))
 
 

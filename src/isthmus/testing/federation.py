@@ -28,7 +28,7 @@ from isthmus.replication.reach import Reach
 from isthmus.replication.verification.reconciliation.reconcile import Reconciliation
 from isthmus.replication.verification.verify import verify
 from isthmus.supervisor.status import read_status
-from isthmus.supervisor.watch.watch import BacklogLook
+from isthmus.supervisor.watch.watch import BacklogMeter
 from isthmus.testing.namespace import NamespaceProcess
 from isthmus.testing.proxy import Proxy
 from isthmus.topology import plan
@@ -314,7 +314,7 @@ class FederationProcess:
 
     def _waiting(self, reach: Reach, source: str = "") -> int:
         return sum(
-            BacklogLook()(reach.peek(route.source)).waiting
+            BacklogMeter()(reach.peek(route.source)).waiting
             for route in routes(self.federation)
             if not source or route.source.alias == source
         )

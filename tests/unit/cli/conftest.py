@@ -1,4 +1,4 @@
-"""What all tests of verbs share."""
+"""Fixtures of all tests of verbs."""
 
 from __future__ import annotations
 

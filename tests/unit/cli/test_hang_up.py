@@ -21,7 +21,7 @@ def test_a_hang_up_is_a_wish_to_end_once_it_is_heard() -> None:
     hang_up = HangUp(lambda: wishes.append(True))
     signal.raise_signal(signal.SIGHUP)
     assert wishes == []
-    hang_up.hear()
+    hang_up.listen()
     signal.raise_signal(signal.SIGHUP)
     assert wishes == [True]
 
@@ -29,6 +29,6 @@ def test_a_hang_up_is_a_wish_to_end_once_it_is_heard() -> None:
 def test_under_nohup_it_is_none() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     wishes: list[bool] = []
-    HangUp(lambda: wishes.append(True)).hear()
+    HangUp(lambda: wishes.append(True)).listen()
     signal.raise_signal(signal.SIGHUP)
     assert wishes == []

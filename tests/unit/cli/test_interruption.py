@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a question."""
+"""Ctrl-C and SIGTERM as a flag."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def test_a_drain_whose_messages_were_refused_fails(
     code, out = ran(capsys, "drain", box)
     assert code == 1
     assert "3 messages delivered, 2 refused, 0 left" in out
-    assert f"2 messages were refused; isthmus outbox peek {box} --refused tells why" in out
+    assert f"2 messages were refused; isthmus outbox peek {box} --refused shows why" in out
 
 
 def test_messages_in_damaged_bytes_are_no_success(
@@ -162,5 +162,5 @@ def test_what_is_no_outbox_is_told(tmp_path: Path, capsys: pytest.CaptureFixture
         for verb in ("status", "peek", "drain"):
             code, out = ran(capsys, verb, folder)
             assert code == 2
-            assert "is no outbox" in out
+            assert "is not an outbox" in out
     assert not (tmp_path / "none").exists()

@@ -1,4 +1,4 @@
-"""`isthmus pair` and `isthmus run` where the file declares something else than they need, and what a forced fail-over tells."""
+"""`isthmus pair` and `isthmus run` with files that lack the declarations they need, and the output of a forced fail-over."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pairs:
     [
         (["run"], "has no tasks; write tasks:, or use isthmus pair run for its pairs"),
         (["pair", "status", "acme"], "declares no pair 'acme'; it has: contoso"),
-        (["pair", "failover", "contoso", "--consume-for", "soon"], "--consume-for is 'soon', which is no duration"),
+        (["pair", "failover", "contoso", "--consume-for", "soon"], "--consume-for is 'soon', which is not a duration"),
         (["pair", "failover", "contoso", "--force", "--abort"], "--force and --abort contradict each other"),
         (["pair", "failover", "contoso", "--to", "jfk"], "--to goes with --force"),
         (["pair", "failover", "contoso", "--force", "--to", "lga"], "has no member 'lga'; write ewr or jfk"),
@@ -148,7 +148,7 @@ def test_ctrl_c_ends_a_planned_fail_over_where_it_can_be_carried_on(
     with pytest.raises(SystemExit) as ended:
         main(["pair", "failover", "contoso"])
     assert ended.value.code == 130
-    assert "isthmus pair run or failover carries it on" in capsys.readouterr().err
+    assert "isthmus pair run or failover continues it" in capsys.readouterr().err
 
 
 class AtRest:

@@ -1,4 +1,4 @@
-"""Time in the models: what all of them do alike."""
+"""Time in the models: the common functions."""
 
 from __future__ import annotations
 

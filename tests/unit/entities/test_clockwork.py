@@ -1,4 +1,4 @@
-"""What time asks of the entities of one store: bounded turns, and an entity at fault."""
+"""The due work of one store: bounded ticks, and an entity with a fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing is lost, doubled, reordered or stuck, whatever fails: see `conservation`."""
+"""No message is lost, doubled, reordered or stuck, whatever fails: see `conservation`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORLDS = 100
 @pytest.fixture(autouse=True)
 def small_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Topics copy little at a time, so that messages wait to be copied when something fails."""
-    for name, value in {"SENT_UNITS": 3, "TURN_UNITS": 2, "TURNS": 2}.items():
+    for name, value in {"SENT_UNITS": 3, "SLICE_UNITS": 2, "SLICES": 2}.items():
         monkeypatch.setattr(f"isthmus.entities.topic.fan_out.{name}", value)
 
 

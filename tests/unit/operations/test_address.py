@@ -1,4 +1,4 @@
-"""Which namespace a command line means; no connection is made."""
+"""The namespace that a command line names; no connection is made."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_an_alias_of_the_federation_file() -> None:
     ("alias", "told"),
     [
         ("ew", "isthmus.yaml has no namespace 'ew'; write ewr"),
-        ("log", "namespace log is of kind kafka; this command asks Service Bus namespaces, use the tools of kafka"),
+        ("log", "namespace log is of kind kafka; this command is for Service Bus namespaces, use the tools of kafka"),
     ],
 )
 def test_an_alias_that_is_of_no_use(alias: str, told: str) -> None:
@@ -100,5 +100,7 @@ def test_the_folder_of_one_that_does_not_run(tmp_path: Path) -> None:
 
 
 def test_i2_two_ways_at_once_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match="--namespace and --data name one namespace each; write one of them"):
+    with pytest.raises(
+        InvalidArgumentError, match="--namespace and --data each name a namespace; write only one of them"
+    ):
         find_address(alias="ewr", data=tmp_path)

@@ -1,4 +1,4 @@
-"""What a tool is told of the copies that it sends to a route's target."""
+"""The verdicts of copies that a tool sends to a route's target."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_i1_each_message_is_told_what_became_of_it(system: System, open_target: 
     with open_target() as target:
         found = target.send(MESSAGES, lambda: None)
         assert found == [Sent(), Sent(), Kept("amqp:x: no"), Sent(), Sent()]
-        assert not target.gone
+        assert not target.failure
         assert target.send(MESSAGES[:1], lambda: None) == [Sent()]
     assert len(entity.accepted) == 5
 
@@ -56,9 +56,9 @@ def test_i2_nothing_is_sent_to_a_target_that_takes_nothing(
     entity = refuse_by(system, kind, "m/1")
     with open_target() as target:
         assert isinstance(target.send(MESSAGES[:2], lambda: None)[1], Kept)
-        assert "no" in target.gone
+        assert "no" in target.failure
         entity.faults.verdict = None
-        assert target.send(MESSAGES[2:], lambda: None) == [Kept(target.gone)] * 3
+        assert target.send(MESSAGES[2:], lambda: None) == [Kept(target.failure)] * 3
     assert len(entity.accepted) == 1
 
 
@@ -69,7 +69,7 @@ def test_i1_what_was_not_answered_before_the_connection_was_lost_is_kept(
     entity.faults.lose(Step.AFTER_STORE, 2)
     with open_target() as target:
         found = target.send(MESSAGES, lambda: None)
-        assert target.gone
+        assert target.failure
         assert [type(each) for each in found].count(Sent) <= len(entity.accepted)
         assert any(isinstance(each, Kept) and "not confirmed" in each.text for each in found)
 
@@ -90,7 +90,7 @@ def test_a_target_that_never_answers_is_given_up(
         system.touch()
         found = target.send(MESSAGES, lambda: called.append(None))
         assert all(isinstance(each, Kept) for each in found)
-        assert target.gone
+        assert target.failure
     assert called  # locks are renewed meanwhile
 
 
@@ -107,4 +107,4 @@ def test_a_fault_at_the_connection_gives_the_target_up(
         target._results.clear()
         target._credit = 0
         assert target.send(MESSAGES[:1], lambda: None) == [Kept("b/to: a fault at the connection: ValueError: a fault")]
-        assert target.gone == "b/to: a fault at the connection: ValueError: a fault"
+        assert target.failure == "b/to: a fault at the connection: ValueError: a fault"

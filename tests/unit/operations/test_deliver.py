@@ -1,4 +1,4 @@
-"""What is told of messages where not all answers come."""
+"""The results of messages when answers are missing."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_i2_the_answers_that_came_are_told_with_the_error(is_silent: bool, monke
     full = QuotaExceededError("full")
     link: Any = Link(Outcome(40, 41, None), Outcome(44, 44, full), is_silent=is_silent)
     monkeypatch.setattr(module.time, "monotonic", lambda: link.now)
-    with pytest.raises(UnconfirmedError, match="nothing was answered" if is_silent else "3 messages were not") as lost:
+    with pytest.raises(UnconfirmedError, match="no answer arrived" if is_silent else "3 messages were not") as lost:
         deliver(link, link, [b""] * 6)
     error = lost.value
     assert isinstance(error, OutcomeUnknownError)

@@ -1,4 +1,4 @@
-"""What an operator's tools read from a message that its sender made to mislead them."""
+"""The fields that an operator's tools read from a message with misleading contents."""
 
 from __future__ import annotations
 

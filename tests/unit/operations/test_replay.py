@@ -1,4 +1,4 @@
-"""Which messages of an archive a replay sends, and as what."""
+"""The messages of an archive that a replay sends, and their form."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_i1_a_damaged_row_is_not_sent_and_is_told(table: Path, monkeypatch: pyte
 
 
 def test_what_is_no_archive_is_told(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match="is no archive"):
+    with pytest.raises(InvalidArgumentError, match="is not an archive"):
         list(chosen(tmp_path, Replay(name="r"), Replayed()))
 
 

@@ -1,4 +1,4 @@
-"""The loops of a pair at work."""
+"""The loops of a pair."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Session:
     def addresses(self) -> dict[str, tuple[str, int]]:
         return {}
 
-    def look(self, addresses: object) -> Callable[[], Lead]:
+    def lead_reader(self, addresses: object) -> Callable[[], Lead]:
         return lambda: self.lead
 
     def state(self) -> SimpleNamespace:

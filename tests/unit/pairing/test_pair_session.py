@@ -1,4 +1,4 @@
-"""A forced fail-over against members in memory, the old one of which gives no answer."""
+"""A forced fail-over against members in memory, the old one of which does not answer."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_the_run_keeps_nobody_from_a_fail_over_while_it_tells_the_members(
     held = []
 
     def told() -> None:
-        with session.file.held(0.0):
+        with session.file.locked(0.0):
             held.append("free")
 
     members["ewr"].on_marker = told
@@ -250,7 +250,7 @@ def test_the_alias_turns_by_a_saving_that_has_the_stamp_of_the_one_before(
     monkeypatch.setattr(session.file, "stamp", lambda: stamp)
     now_ns = [1_003_000_000]
     monkeypatch.setattr(pair_session.time, "time_ns", lambda: now_ns[0])
-    look = session.look({"ewr": ("e", 1), "jfk": ("j", 2)})
+    look = session.lead_reader({"ewr": ("e", 1), "jfk": ("j", 2)})
     assert look().host == "e"
     session.force()
     assert look().host == "j"
@@ -303,7 +303,7 @@ def test_i5_what_a_list_of_the_active_member_does_not_tell_is_not_deleted(
     _, found = session.sync()
     assert deleted == [str(step) for step in found.done] == ["- queue gone"]
     assert [str(error) for _, error in found.failed] == [
-        "ewr/orders is there, although the list of its namespace did not tell it; the next round compares again"
+        "ewr/orders exists, although the list of its namespace did not contain it; the next round compares again"
     ]
     assert not found.is_in_step
     assert session.state().made_here == ("orders",)
@@ -429,7 +429,7 @@ def test_what_was_stopped_at_a_member_that_is_fenced_now_is_not_opened(
     fenced_standby(session, members)
     members["jfk"].statuses["gone"] = members["ewr"].statuses["gone"] = "SendDisabled"
     state = session.state().with_stopped("jfk", {"gone": "Active"})
-    assert session.keeper.give_back(state) == state
+    assert session.keeper.restore(state) == state
     assert members["jfk"].statuses["gone"] == "SendDisabled"
 
 

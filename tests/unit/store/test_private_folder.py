@@ -1,4 +1,4 @@
-"""Folders of the owner alone: what is narrowed while files come and go."""
+"""Folders of the owner alone: modes that are narrowed while files appear and disappear."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a start takes over of the write-ahead logs, and what it refuses."""
+"""The write-ahead logs that a start recovers, and those that it refuses."""
 
 from __future__ import annotations
 
@@ -308,7 +308,7 @@ def test_i5_a_damaged_store_is_left_as_it_was_though_its_start_is_killed(
 ) -> None:
     """The damaged end was cut off, and nobody knew of it any more."""
     changed = change(left, lambda content: flip(-10)(flip(-1100)(flip(0.5)(content))))
-    whole = recovery._give_back
+    whole = recovery._restore_cut
 
     def killed(file: Path | None, *rest: Any) -> str:
         assert file is not None
@@ -321,7 +321,7 @@ def test_i5_a_damaged_store_is_left_as_it_was_though_its_start_is_killed(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(recovery, "_give_back", killed)
+        patch.setattr(recovery, "_restore_cut", killed)
         with pytest.raises(KeyboardInterrupt):
             RocksJournal(left)
     for _ in range(2):

@@ -216,7 +216,7 @@ def test_a_reopen_during_a_sync_leaves_the_store_open(tmp_path: Path) -> None:
     assert slow.begun.wait(60)
     journal.reopen()
     assert journal.get(b"000001") is not None
-    with pytest.raises(StoreError, match="a sync is under way"):
+    with pytest.raises(StoreError, match="a sync is in progress"):
         journal.write(journal.batch())
     slow.goes_on.set()
     thread.join()

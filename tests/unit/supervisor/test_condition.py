@@ -10,7 +10,7 @@ from isthmus.supervisor.condition import MOVING_SECONDS, Condition, Phase
 def test_i1_moving_needs_a_count_that_rises() -> None:
     condition = Condition()
     condition.starting(0)
-    condition.stands(0, 0, 0.0)
+    condition.backlog_seen(0, 0, 0.0)
     condition.seen(1, Sighting(counts=Counts(0, 0)))
     assert condition.phase is Phase.WAITING
     condition.seen(2, Sighting(counts=Counts(5, 5)))
@@ -22,7 +22,7 @@ def test_i1_moving_needs_a_count_that_rises() -> None:
 def test_i2_messages_that_wait_while_none_moves_make_a_stall() -> None:
     condition = Condition(stalled_after_seconds=10)
     condition.starting(0)
-    condition.stands(0, 7, 1.0)
+    condition.backlog_seen(0, 7, 1.0)
     condition.seen(1, Sighting(counts=Counts(3, 3)))
     condition.seen(12, Sighting(counts=Counts(3, 3)))
     assert condition.phase is Phase.STALLED
@@ -35,7 +35,7 @@ def test_i2_how_long_a_route_was_idle_before_a_message_came_is_no_stall() -> Non
     condition = Condition(stalled_after_seconds=10)
     condition.starting(0)
     condition.seen(1, Sighting(counts=Counts(3, 3)))
-    condition.stands(600, 1, 0.5)
+    condition.backlog_seen(600, 1, 0.5)
     condition.seen(600, Sighting(counts=Counts(3, 3)))
     assert condition.phase is Phase.WAITING
     condition.seen(610, Sighting(counts=Counts(3, 3)))
@@ -49,15 +49,15 @@ def test_i2_where_no_age_is_known_messages_wait_from_the_look_that_first_saw_som
     condition.starting(0)
     condition.seen(1, Sighting())
     for now in range(100, 114, 2):
-        condition.stands(now, 5, None)
+        condition.backlog_seen(now, 5, None)
         condition.seen(now, Sighting())
         assert condition.phase is not Phase.STALLED
-    condition.stands(116, 5, None)
+    condition.backlog_seen(116, 5, None)
     condition.seen(116, Sighting())
     assert (condition.phase, condition.oldest_age_seconds) == (Phase.STALLED, None)
     assert condition.stuck_seconds(116) == 16
-    condition.stands(118, 0, 0.0)
-    condition.stands(120, 5, None)
+    condition.backlog_seen(118, 0, 0.0)
+    condition.backlog_seen(120, 5, None)
     condition.seen(120, Sighting())
     assert condition.phase is not Phase.STALLED
 
@@ -67,7 +67,7 @@ def test_i2_what_may_be_hidden_makes_no_stall_where_no_age_is_known() -> None:
     condition = Condition(15)
     condition.starting(0)
     for now in range(0, 600, 2):
-        condition.stands(now, 5, None, are_ready=False)
+        condition.backlog_seen(now, 5, None, are_ready=False)
         condition.seen(now, Sighting())
         assert condition.phase is not Phase.STALLED
 
@@ -75,7 +75,7 @@ def test_i2_what_may_be_hidden_makes_no_stall_where_no_age_is_known() -> None:
 def test_i4_what_is_set_aside_is_not_moved_and_yet_no_stall() -> None:
     condition = Condition(stalled_after_seconds=10)
     condition.starting(0)
-    condition.stands(0, 500, 60.0)
+    condition.backlog_seen(0, 500, 60.0)
     condition.seen(20, Sighting(counts=Counts(settled=7, moved=0, dead_lettered=5, discarded=2)))
     assert (condition.moved, condition.counts.dead_lettered, condition.counts.discarded) == (0, 5, 2)
     assert condition.phase is Phase.MOVING
@@ -99,7 +99,7 @@ def test_a_route_is_well_while_it_moves_what_there_is() -> None:
     condition.seen(7, Sighting(counts=Counts(1, 1)))
     assert condition.is_well()
     assert condition.away == ("", "")
-    condition.stands(8, 4, 1.0)
+    condition.backlog_seen(8, 4, 1.0)
     condition.seen(30, Sighting(counts=Counts(1, 1)))
     assert condition.phase is Phase.STALLED
     assert not condition.is_well()
@@ -108,7 +108,7 @@ def test_a_route_is_well_while_it_moves_what_there_is() -> None:
 def test_i2_a_route_that_never_moved_what_waits_is_starting_and_then_stalled() -> None:
     condition = Condition(stalled_after_seconds=10)
     condition.starting(0)
-    condition.stands(0, 1, 4.0)
+    condition.backlog_seen(0, 1, 4.0)
     condition.seen(5, Sighting())
     assert condition.phase is Phase.STARTING
     condition.seen(10, Sighting())
@@ -194,7 +194,7 @@ def test_a_namespace_that_is_back_is_not_told_as_away_though_nothing_moves() -> 
 def test_i6_a_rate_that_explains_why_nothing_moves_makes_no_stall() -> None:
     condition = Condition(stalled_after_seconds=10)
     condition.starting(0)
-    condition.stands(0, 50, 0.0)
+    condition.backlog_seen(0, 50, 0.0)
     slow = Sighting(counts=Counts(1, 1), limit="2/m", limit_per_second=2 / 60)
     condition.seen(1, slow)
     assert condition.text(1) == "moving, at most 2/m"
@@ -214,7 +214,7 @@ def test_i6_a_rate_that_explains_why_nothing_moves_makes_no_stall() -> None:
 def test_i7_a_canary_that_does_not_arrive_makes_a_stall_where_nothing_explains_it() -> None:
     condition = Condition(stalled_after_seconds=10)
     condition.starting(0)
-    condition.stands(0, 0, 0.0)
+    condition.backlog_seen(0, 0, 0.0)
     condition.canary = (5.0, 0.02, 0.0)
     condition.seen(1, Sighting(counts=Counts(1, 1)))
     assert condition.phase is Phase.MOVING
@@ -227,7 +227,7 @@ def test_i7_a_canary_that_does_not_arrive_makes_a_stall_where_nothing_explains_i
     assert not condition.is_well()
     assert condition.stuck_seconds(200) == 0  # to start it again would not help
     # A backlog moves, and the canary stands in it.
-    condition.stands(21, 5000, 95.0)
+    condition.backlog_seen(21, 5000, 95.0)
     condition.seen(21, Sighting(counts=Counts(900, 900)))
     assert condition.phase is Phase.MOVING
     # A rate explains it.
@@ -238,9 +238,9 @@ def test_i7_a_canary_that_does_not_arrive_makes_a_stall_where_nothing_explains_i
 def test_a_route_of_which_nobody_sees_any_more_what_waits_is_not_stalled_for_what_waited_once() -> None:
     condition = Condition(15.0)
     condition.starting(0.0)
-    condition.stands(1.0, 5, 1.0)
+    condition.backlog_seen(1.0, 5, 1.0)
     condition.seen(40.0, Sighting(ready=True))
     assert condition.phase is Phase.STALLED
-    condition.unseen()
+    condition.backlog_unknown()
     condition.seen(41.0, Sighting(ready=True))
     assert (condition.phase, condition.waiting, condition.stuck_seconds(41.0)) == (Phase.WAITING, None, 0.0)

@@ -1,4 +1,4 @@
-"""What an operator sees of a route that failed."""
+"""The display of a route that failed."""
 
 from __future__ import annotations
 

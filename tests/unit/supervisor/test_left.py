@@ -1,4 +1,4 @@
-"""What a run says at its beginning of what earlier ones have left."""
+"""Warnings of a run about remains of earlier ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from isthmus.connectors.spool.block import Record
 from isthmus.connectors.spool.writer import SpoolWriter
-from isthmus.supervisor.claim.folder_lock import held_folder
+from isthmus.supervisor.claim.folder_lock import locked_folder
 from isthmus.supervisor.left import warn_of_left
 from isthmus.topology import read
 from isthmus.topology.file.name import state_folder
@@ -20,7 +20,7 @@ def test_spools_and_folders_that_no_run_goes_on_with_are_told(tmp_path: Path, ca
     file.write_text(f"{text}tasks:\n  t: {{pattern: copy, source: ewr, target: jfk, topic: a}}\n")
     folder, former = state_folder(file), state_folder(tmp_path / "isthmus.yaml")
     for each in (folder, former):
-        with held_folder(each):
+        with locked_folder(each):
             pass
         writer = SpoolWriter(each / "spools" / "gone.ewr.jfk" / "in").open()
         writer.append([Record("ewr/gone id", 1, 1, b"m")])
@@ -28,6 +28,6 @@ def test_spools_and_folders_that_no_run_goes_on_with_are_told(tmp_path: Path, ca
         writer.close()
     warn_of_left(read(file.read_text(), str(file)), folder)
     spool, renamed = caplog.messages
-    assert spool.startswith(f"spool {folder}/spools/gone.ewr.jfk/in holds 1 messages that were taken from their source")
-    assert renamed.startswith(f"{former} is the state folder of a file that is there no more")
+    assert spool.startswith(f"spool {folder}/spools/gone.ewr.jfk/in has 1 messages that were taken from their source")
+    assert renamed.startswith(f"{former} is the state folder of a file that does not exist any more")
     assert f"rename the folder to {folder}" in renamed

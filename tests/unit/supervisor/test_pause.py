@@ -1,4 +1,4 @@
-"""Tasks that the operator has paused, and the supervisor that lets their routes rest."""
+"""Tasks that the operator has paused, and the supervisor that pauses their routes."""
 
 from __future__ import annotations
 

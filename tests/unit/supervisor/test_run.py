@@ -1,4 +1,4 @@
-"""What a run does before it starts anything."""
+"""The checks of a run before it starts anything."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from isthmus.errors import InvalidArgumentError
 from isthmus.supervisor import run as run_module
 from isthmus.supervisor.claim.claim import Holder
-from isthmus.supervisor.claim.folder_lock import FolderInUseError, held_folder
+from isthmus.supervisor.claim.folder_lock import FolderInUseError, locked_folder
 from isthmus.supervisor.run import RunOptions, TaskClaimedError, _decide, checkpoint_folder, route_checkpoints
 from isthmus.supervisor.status import read_status
 from isthmus.topology import read
@@ -27,7 +27,7 @@ class Claims:
     def __init__(self, *views: dict[tuple[str, str], Holder | None]) -> None:
         self.views = list(views)
 
-    def elsewhere(self) -> dict[tuple[str, str], Holder | None]:
+    def held_by_others(self) -> dict[tuple[str, str], Holder | None]:
         return self.views.pop(0) if len(self.views) > 1 else self.views[0]
 
     def decided(self) -> bool:
@@ -60,7 +60,7 @@ def test_i5_a_second_run_in_one_state_folder_starts_nothing_and_gives_its_claims
         monkeypatch.setattr(run_module, name, MagicMock())
     started = MagicMock(side_effect=AssertionError("Spark was started"))
     monkeypatch.setattr(run_module, "create_spark_session", started)
-    with held_folder(tmp_path), pytest.raises(FolderInUseError):
+    with locked_folder(tmp_path), pytest.raises(FolderInUseError):
         run_module.run_federation(federation, RunOptions(tmp_path), threading.Event())
     keeper.close.assert_called_once()
     with pytest.raises(AssertionError, match="Spark was started"):

@@ -1,4 +1,4 @@
-"""What a run tells of itself is whole, private and honest about its age."""
+"""The status document of a run is whole, private, and has its age."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_i3_the_document_is_private_and_scrubbed(tmp_path: Path) -> None:
 def test_a_route_is_described_and_shown() -> None:
     condition = Condition()
     condition.starting(0)
-    condition.stands(1, 7, 90.0)
+    condition.backlog_seen(1, 7, 90.0)
     condition.seen(1, Sighting(counts=Counts(3, 3), processes=(os.getpid(),)))
     footprint = Footprint()
     footprint.measure()

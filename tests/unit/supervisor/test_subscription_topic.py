@@ -37,7 +37,7 @@ def test_a_subscription_that_would_be_deleted_with_what_waits_there_is_refused(t
         check(federation("gates"), tmp_path)
     (fault,) = told.value.faults
     assert "the subscription isthmus.t.ewr at mq is of topic flights, and the task reads gates now" in fault.message
-    assert f"take mq/isthmus.t.ewr out of {tmp_path / 'amqp-topics.json'}" in fault.hint
+    assert f"remove mq/isthmus.t.ewr from {tmp_path / 'amqp-topics.json'}" in fault.hint
     check(federation("flights"), tmp_path)
 
 

@@ -386,7 +386,7 @@ def test_a_route_that_moves_nothing_though_messages_wait_is_started_again() -> N
     bench.step()
     first = bench.started["a"][0]
     condition = bench.supervisor.conditions()[0][1]
-    condition.stands(0, 200, 30.0)
+    condition.backlog_seen(0, 200, 30.0)
     for _ in range(100):
         bench.step()
     assert first.active
@@ -448,7 +448,7 @@ def test_a_route_whose_target_is_away_waits_for_it() -> None:
     bench = Bench(stuck_after_seconds=60.0)
     bench.step()
     bench.started["a"][0].seen = Sighting(held="the target is away")
-    bench.supervisor.conditions()[0][1].stands(bench.clock.monotonic(), 200, 30.0)
+    bench.supervisor.conditions()[0][1].backlog_seen(bench.clock.monotonic(), 200, 30.0)
     for _ in range(300):
         bench.step()
     assert bench.journal == []

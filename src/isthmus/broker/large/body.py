@@ -36,7 +36,7 @@ def front_end(start: bytes) -> int:
     except (IndexError, CodecError, ValueError):
         pass
     raise InvalidMessageError(
-        f"no body begins in the first {len(start)} bytes of the payload: it is no AMQP message, or its properties and "
+        f"no body begins in the first {len(start)} bytes of the payload: it is not an AMQP message, or its properties and "
         "annotations are too large"
     )
 
@@ -79,7 +79,7 @@ class BodyScan:
             InvalidMessageError: it is incomplete.
         """
         if self._skip or self._held or self._values:
-            raise InvalidMessageError("the payload is no AMQP message: its last section is cut off")
+            raise InvalidMessageError("the payload is not an AMQP message: its last section is cut off")
 
     def _pass(self, data: bytes, at: int) -> int | None:
         """The end of the value or section that begins at `at`; None if too few bytes are there to know."""
@@ -89,7 +89,7 @@ class BodyScan:
                 return None
             code = data[at + 2]
             if data[at] or data[at + 1] != 0x53 or self._footer or not DATA <= code <= FOOTER:
-                raise InvalidMessageError("the payload is no AMQP message: something else follows its body")
+                raise InvalidMessageError("the payload is not an AMQP message: something else follows its body")
             self._footer = code == FOOTER
             self._values = 1
             return at + 3
@@ -103,7 +103,7 @@ class BodyScan:
             return at + 1 + width
         size = _SIZED.get(code >> 4)
         if size is None:
-            raise InvalidMessageError(f"the payload is no AMQP message: 0x{code:02x} begins no value")
+            raise InvalidMessageError(f"the payload is not an AMQP message: 0x{code:02x} begins no value")
         if left < 1 + size:
             return None
         self._values -= 1

@@ -34,11 +34,11 @@ _REST_SECONDS = 0.001
 class Room(Protocol):
     """An entity with a quota."""
 
-    def hold_room(self, size_bytes: int, /) -> None:
+    def reserve_room(self, size_bytes: int, /) -> None:
         """Counts bytes of a message that is still arriving, or raises IsthmusError."""
         ...
 
-    def give_back_room(self, size_bytes: int, /) -> None:
+    def release_room(self, size_bytes: int, /) -> None:
         """Subtracts them again."""
         ...
 
@@ -137,14 +137,14 @@ class Upload:
             self._work()
 
     def _hold_room(self, size_bytes: int) -> None:
-        self._room.hold_room(size_bytes)
+        self._room.reserve_room(size_bytes)
         self._room_bytes += size_bytes
 
-    def give_back_room(self) -> None:
+    def release_room(self) -> None:
         """From now on the entity counts the message, or nothing does."""
         size_bytes, self._room_bytes = self._room_bytes, 0
         if size_bytes:
-            self._room.give_back_room(size_bytes)
+            self._room.release_room(size_bytes)
 
     def payload(self) -> Large:
         """The message.
@@ -204,7 +204,7 @@ class Upload:
         if self._is_discarded:
             return
         self._is_discarded = True
-        self.give_back_room()
+        self.release_room()
         self._count_out()
         if self._queued_bytes:
             size, self._queued_bytes = self._queued_bytes, 0

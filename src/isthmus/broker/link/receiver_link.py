@@ -45,12 +45,12 @@ class Destination(Participant, Refusing, Protocol):
         """Takes messages as one unit."""
         ...
 
-    def hold_room(self, size_bytes: int, /) -> None:
-        """See `isthmus.entities.queue.intake.Intake.hold_room`."""
+    def reserve_room(self, size_bytes: int, /) -> None:
+        """See `isthmus.entities.queue.intake.Intake.reserve_room`."""
         ...
 
-    def give_back_room(self, size_bytes: int, /) -> None:
-        """See `isthmus.entities.queue.intake.Intake.give_back_room`."""
+    def release_room(self, size_bytes: int, /) -> None:
+        """See `isthmus.entities.queue.intake.Intake.release_room`."""
         ...
 
 
@@ -165,7 +165,7 @@ class ReceiverLink(IncomingLink):
         first, settled = event.first_delivery_id, event.settled
         rejected = self._rejected
         payload: Large | None = None
-        upload.give_back_room()
+        upload.release_room()
         try:
             payload = upload.payload()
             payload.is_copy = self._takes_copies

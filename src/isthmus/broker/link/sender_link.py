@@ -170,7 +170,7 @@ class SenderLink(LinkHandler):
             IsthmusError: the entity was deleted, or is disabled for receiving.
         """
         count = max(1, min(limit, self._room, _TURN_BYTES // self._mean_bytes))
-        if count > 1 and self.queue.holds_large:
+        if count > 1 and self.queue.has_large:
             count = 1
         if not self._deletes:
             acquired = self.queue.acquire(count)

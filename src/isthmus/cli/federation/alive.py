@@ -1,4 +1,4 @@
-"""What `plan` and `apply` say of a run that is alive while its file was changed."""
+"""The note of `plan` and `apply` about a run that is alive while its file was changed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["with_run"]
 
 
 def with_run(made: Plan, file: str) -> Plan:
-    """The plan, with a note where it has changes and a run of the file is alive.
+    """The plan, with a note if it has changes and a run of the file is alive.
 
     Args:
         made: the plan.
@@ -25,7 +25,7 @@ def with_run(made: Plan, file: str) -> Plan:
     if document is None or not document["alive"]:
         return made
     note = (
-        f"a run of this file is alive, process {document['process']}: it goes on with what it has read, and its copies bear the mark that it "
-        "knows; end it before apply, and start it again"
+        f"a run of this file is alive, process {document['process']}: it still uses the file as it has read it, and its copies have the mark that it "
+        "knows; end it before apply, and restart it"
     )
     return replace(made, notes=(*made.notes, note))

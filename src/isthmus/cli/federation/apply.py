@@ -41,15 +41,15 @@ def run(
         bool,
         typer.Option(
             "--prune",
-            help="Then list what isthmus made for members of these tasks that are gone, with what waits there, and what forwards to a task "
-            "that names another queue now.",
+            help="Then list the entities that isthmus made for removed members of these tasks, with their messages, and entities that forward to a task "
+            "that now names another queue.",
         ),
     ] = False,
     yes: Annotated[
         bool,
         typer.Option(
             "--yes",
-            help="With --prune: delete what it lists, with the messages that wait there, and end that forwarding.",
+            help="With --prune: delete the listed entities, with their messages, and end that forwarding.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -67,7 +67,7 @@ def run(
     is_interrupted = False
     console = Console(soft_wrap=True)
 
-    def say(change: Change) -> None:
+    def print_change(change: Change) -> None:
         if not as_json:
             console.print(Text(f"{change.alias}: {change.action} {change.kind} {change.path}"))
 
@@ -80,22 +80,22 @@ def run(
                 print_plan(made, console)
                 raise typer.Exit(2)
             if prune:
-                administrations.inventory()  # what it refuses is told before anything is changed
+                administrations.inventory()  # a refusal is reported before anything is changed
             with interruption(CHANGES) as is_stopped:
-                applied = administrations.apply(made, say, is_stopped)
+                applied = administrations.apply(made, print_change, is_stopped)
                 if prune and applied.is_whole:
-                    held = administrations.inventory()
-                    stray = strays(federation, held.values())
+                    existing = administrations.inventory()
+                    stray = strays(federation, existing.values())
                     if not as_json:
                         _print_strays(stray, console, consent=yes)
                     if yes:
-                        ended = administrations.make(stray, say, is_stopped)
-                    orphans, others = of_tasks(federation, find_orphans(federation, held.values()))
+                        ended = administrations.make(stray, print_change, is_stopped)
+                    orphans, others = of_tasks(federation, find_orphans(federation, existing.values()))
                     shown = None if as_json else console
                     claims = claims_of(federation)
                     if ended is None or ended.is_whole:
                         pruned = remove_orphans(
-                            administrations, held, orphans,
+                            administrations, existing, orphans,
                             consent=yes, console=shown, claims=claims, is_stopped=is_stopped,
                         )  # fmt: skip
                 is_interrupted = is_stopped()
@@ -104,17 +104,17 @@ def run(
     ok = applied.is_whole and not pruned.failed and (ended is None or ended.is_whole)
     if as_json:
         notes = list(made.notes)
-        told = {**applied.to_dict(), "notes": notes, "faults": []}
+        answer = {**applied.to_dict(), "notes": notes, "faults": []}
         if prune:
             unknown = sorted({each.task for each in others})
-            told |= {
+            answer |= {
                 **pruned.to_dict(),
                 "unknown_tasks": unknown,
                 "forwarding": [each.to_dict() for each in stray],
                 "ended": ended.to_dict() if ended else None,
                 "spools": spools,
             }
-        print(json.dumps({"file": file, "ok": ok, **told}))
+        print(json.dumps({"file": file, "ok": ok, **answer}))
     else:
         _print_outcome(applied, made.notes, console)
         if pruned.rows and not yes:
@@ -122,8 +122,8 @@ def run(
         if stray and not yes:
             console.print("Nothing that forwards was changed; add --yes to end it.")
         if ended is not None and ended.failed is not None:
-            told_failed = f"{ended.failed.alias}: update {ended.failed.kind} {ended.failed.path} failed: {ended.error}"
-            console.print(Text(f"{told_failed}; run it again", style="red"))
+            failure = f"{ended.failed.alias}: update {ended.failed.kind} {ended.failed.path} failed: {ended.error}"
+            console.print(Text(f"{failure}; run it again", style="red"))
         print_others(others, file, console)
         print_spools(spools, console)
     if not ok:
@@ -131,13 +131,13 @@ def run(
 
 
 def _print_strays(stray: tuple[Change, ...], console: Console, *, consent: bool) -> None:
-    """Name what forwards to a task that no longer names it."""
+    """Print the entities that forward to a task that no longer names them."""
     for each in stray:
         for field, what in (("forward_to", "messages"), ("forward_dead_letters_to", "dead-lettered messages")):
             if getattr(each.after, field) is not None:
                 target = getattr(each.before, field)
-                told = f"{each.kind} {each.path} at {each.alias} forwards its {what} to {target}, and its task no longer names it"
-                console.print(Text(f"{told}: they go where those of the new one go" if not consent else told))
+                answer = f"{each.kind} {each.path} at {each.alias} forwards its {what} to {target}, and its task no longer names it"
+                console.print(Text(f"{answer}: they go where those of the new one go" if not consent else answer))
 
 
 def _print_outcome(applied: Applied, notes: tuple[str, ...], console: Console) -> None:

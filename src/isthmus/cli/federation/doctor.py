@@ -1,4 +1,4 @@
-"""`isthmus doctor`: try what a federation needs of every namespace, without effect."""
+"""`isthmus doctor`: test everything that a federation needs of every namespace, without effect."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def run(
     file: Annotated[str, typer.Argument(help="The federation file.")] = DEFAULT_FILE,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Try what plan, apply and run need of every namespace: connection, certificate, clock, rights, tier, size.
+    """Test everything that plan, apply and run need of every namespace: connection, certificate, clock, rights, tier, size.
 
-    Nothing is received, sent or changed. Exit code 0: nothing keeps a run from starting. 1: something does.
+    Nothing is received, sent or changed. Exit code 0: nothing prevents a run. 1: something does.
     """
     from isthmus.supervisor.examination.doctor import examine
     from isthmus.supervisor.examination.examination import Verdict, worst

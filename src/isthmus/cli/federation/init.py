@@ -34,7 +34,7 @@ def run(
         ),
     ] = "",
     file: Annotated[str, typer.Argument(help="The file to write; - for standard output.")] = DEFAULT_FILE,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write a commented federation file with one task of a pattern; without a pattern, list them."""
@@ -53,7 +53,7 @@ def run(
         with Path(file).open("w" if force else "x", encoding="utf-8") as out:
             out.write(text)
     except FileExistsError:
-        raise InvalidArgumentError(f"{file} is there already; write another name, or --force to replace it") from None
+        raise InvalidArgumentError(f"{file} exists already; write another name, or --force to replace it") from None
     except OSError as error:
         raise InvalidArgumentError(f"{file} cannot be written ({error.strerror})") from None
     print(json.dumps({"file": file, "pattern": pattern}) if as_json else f"{file} written; next: isthmus lint {file}")

@@ -29,7 +29,7 @@ def run(
 ) -> None:
     """Report every fault of a federation file, with line, column and what to write instead.
 
-    Warnings name what is allowed and causes trouble later; they do not change the exit code.
+    Warnings name settings that are allowed and cause trouble later; they do not change the exit code.
     """
     try:
         text = load_text(file)
@@ -39,11 +39,11 @@ def run(
         text, faults, warned = "", list(error.faults), []
     notes = [] if faults else list(federation_notes(read(text, file)))
     if as_json:
-        told: dict[str, Any] = {
+        answer: dict[str, Any] = {
             "faults": [asdict(fault) for fault in faults],
             "warnings": [asdict(each) for each in warned],
         }
-        print(json.dumps({"file": file, "ok": not faults, **told} | ({"notes": notes} if notes else {})))
+        print(json.dumps({"file": file, "ok": not faults, **answer} | ({"notes": notes} if notes else {})))
     else:
         _show(file, text, faults, warned)
         for note in notes:

@@ -40,7 +40,7 @@ def run(
         bool,
         typer.Option(
             "--detailed-exitcode",
-            help="Exit code 0: nothing to change; 2: there are changes; 1: any error, bad input among them.",
+            help="Exit code 0: nothing to change; 2: there are changes; 1: any error, also bad input.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -70,9 +70,9 @@ def run(
 
 
 def make_plan(federation: Federation, administrations: Administrations) -> Plan:
-    """The plan of a file, with notes of what its tasks have left at topics that it names no more.
+    """The plan of a file, with notes of remains of its tasks at topics that it does not name any more.
 
-    All that a namespace holds is asked for only where the plan makes such subscriptions; where it is refused, it is not noted.
+    The list of a namespace's entities is only read if the plan makes such subscriptions; if that is refused, there are no notes.
 
     Raises:
         ConfigError: a namespace cannot be opened or reached.
@@ -86,13 +86,13 @@ def make_plan(federation: Federation, administrations: Administrations) -> Plan:
 
 
 def refuse(error: ConfigError, file: str, *, as_json: bool, applied: Applied | None = None) -> typer.Exit:
-    """Say all faults and give the exit that ends the verb.
+    """Print all faults and return the exit that ends the verb.
 
     Args:
-        error: holds the faults.
+        error: contains the faults.
         file: the federation file.
         as_json: print one JSON object.
-        applied: what had been changed before.
+        applied: the changes made before.
     """
     if as_json:
         faults = [asdict(fault) for fault in error.faults]
@@ -104,7 +104,7 @@ def refuse(error: ConfigError, file: str, *, as_json: bool, applied: Applied | N
 
 
 def print_plan(made: Plan, console: Console) -> None:
-    """The plan for people."""
+    """Print the plan as text."""
     for fault in made.faults:
         console.print(Text(str(fault), style="red"))
     if made.changes:

@@ -1,4 +1,4 @@
-"""What `apply --prune` and `remove` share: orphans listed with what waits in them, and deleted with consent."""
+"""The common part of `apply --prune` and `remove`: orphans listed with their messages, and deleted with consent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Claims = Callable[[Sequence[tuple[str, str]]], AbstractContextManager[None]]
 
 
 class OrphanFilledError(IsthmusError):
-    """Messages came into what was to be deleted since they were counted."""
+    """Messages have arrived in an entity that was to be deleted since they were counted."""
 
     code = "orphan-filled"
     retryable = True
@@ -37,18 +37,18 @@ class OrphanFilledError(IsthmusError):
         a = self.attributes
         return (
             f"{a.get('path')} was forwarded to while its messages were counted, and has {a.get('messages')} messages now; nothing forwards to "
-            "it any more, and nothing was deleted: look again, and delete it then"
+            "it any more, and nothing was deleted: list it again, and delete it then"
         )
 
 
 @dataclass
 class Removal:
-    """What became of orphans.
+    """The result for orphans.
 
     Attributes:
         rows: each orphan as plain values for `--json`: namespace, kind, path, task, member, messages (None: not known).
         applied: the changes that were made; None without consent.
-        error: why nothing was deleted though there was consent.
+        error: why nothing was deleted in spite of consent.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -57,8 +57,8 @@ class Removal:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values for `--json`."""
-        told = {"orphans": self.rows, "removed": self.applied.to_dict() if self.applied else None}
-        return told | ({"error": self.error.to_dict()} if self.error is not None else {})
+        answer = {"orphans": self.rows, "removed": self.applied.to_dict() if self.applied else None}
+        return answer | ({"error": self.error.to_dict()} if self.error is not None else {})
 
     @property
     def failed(self) -> bool:
@@ -68,7 +68,7 @@ class Removal:
 
 def remove_orphans(
     administrations: Administrations,
-    held: Mapping[str, NamespaceState],
+    existing: Mapping[str, NamespaceState],
     orphans: Sequence[Orphan],
     *,
     consent: bool,
@@ -76,16 +76,16 @@ def remove_orphans(
     claims: Claims,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> Removal:
-    """Name the orphans and the messages that wait in them, and delete them where that is consented to.
+    """List the orphans and their messages, and delete them with consent.
 
     Args:
         administrations: of the namespaces.
-        held: what they hold.
+        existing: their entities.
         orphans: to delete.
         consent: whether to delete.
-        console: for people; None for `--json`.
-        claims: holds claims of tasks, by task and alias, while it lasts; an error where a run has one.
-        is_stopped: asked before each change; once it says so nothing more is deleted.
+        console: for text; None for `--json`.
+        claims: holds claims of tasks, by task and alias, within; raises if a run has one.
+        is_stopped: checked before each change; once it returns true nothing more is deleted.
     """
     found = Removal([_row(administrations, each) for each in orphans])
     if console and orphans:
@@ -93,22 +93,22 @@ def remove_orphans(
     if not consent or not orphans:
         return found
 
-    def say(change: Change) -> None:
+    def print_change(change: Change) -> None:
         if console:
             console.print(Text(f"{change.alias}: {change.action} {change.kind} {change.path}"))
 
-    claimed = claims_at(held, {each.task for each in orphans})
+    claimed = claims_at(existing, {each.task for each in orphans})
     try:
         with claims(claimed) if claimed else nullcontext():
-            changes = removal(held, orphans)
-            # First what ends forwarding: only then is what waits in its target known.
+            changes = removal(existing, orphans)
+            # First the changes that end forwarding: only then are the messages in its target known.
             ended = tuple(each for each in changes if each.action == "update")
             deletions = tuple(each for each in changes if each.action != "update")
-            first = administrations.make(ended, say, is_stopped)
+            first = administrations.make(ended, print_change, is_stopped)
             found.applied = replace(first, pending=first.pending + deletions)
             if first.is_whole:
                 _recount(administrations, ended, orphans, found.rows)
-                made = _delete(administrations, deletions, say, is_stopped)
+                made = _delete(administrations, deletions, print_change, is_stopped)
                 found.applied = replace(made, done=first.done + made.done)
     except IsthmusError as error:
         found.error = error
@@ -117,10 +117,10 @@ def remove_orphans(
         return found
     failed = found.applied.failed
     if console and failed is not None:
-        told = (
+        answer = (
             f"{failed.alias}: {failed.action} {failed.kind} {failed.path} failed: {found.applied.error}; run it again"
         )
-        console.print(Text(told, style="red"))
+        console.print(Text(answer, style="red"))
     elif console and found.applied.pending:
         console.print(f"{len(found.applied.pending)} deletions not begun; run it again")
     return found
@@ -129,16 +129,16 @@ def remove_orphans(
 def claims_of(federation: Federation) -> Claims:
     """Holds claims at a federation's namespaces."""
 
-    def hold(wanted: Sequence[tuple[str, str]]) -> AbstractContextManager[None]:
+    def take_claims(wanted: Sequence[tuple[str, str]]) -> AbstractContextManager[None]:
         from isthmus.supervisor.claim.removal import held_claims
 
         return held_claims(federation, wanted)
 
-    return hold
+    return take_claims
 
 
 def print_others(others: Iterable[Orphan], file: str, console: Console) -> None:
-    """Name the tasks that the file does not have and that have entities at its namespaces."""
+    """Print the tasks that the file does not have and that have entities at its namespaces."""
     for task in dict.fromkeys(each.task for each in others):
         where = ", ".join(dict.fromkeys(each.alias for each in others if each.task == task))
         console.print(
@@ -150,10 +150,10 @@ def print_others(others: Iterable[Orphan], file: str, console: Console) -> None:
 
 
 def spools_left(federation: Federation, folder: Path) -> list[dict[str, Any]]:
-    """Spools of a state folder whose messages no task of the file sends on: they have been taken from their source.
+    """Spools of a state folder whose messages no task of the file sends on: they have been removed from their source.
 
     Raises:
-        InvalidArgumentError: what runs have noted of their spools cannot be read.
+        InvalidArgumentError: the runs' notes of their spools cannot be read.
     """
     if not folder.exists():
         return []
@@ -165,12 +165,12 @@ def spools_left(federation: Federation, folder: Path) -> list[dict[str, Any]]:
 
 
 def print_spools(spools: Iterable[Mapping[str, Any]], console: Console) -> None:
-    """Name the spools that hold messages which no task sends on."""
+    """Print the spools with messages that no task sends on."""
     for each in spools:
         console.print(
             Text(
-                f"note: spool {each['spool']} holds {each['messages']:,} messages that were taken from their source and that no task of the file "
-                "sends on; it is not deleted: put the task back, and let it drain"
+                f"note: spool {each['spool']} has {each['messages']:,} messages that were taken from their source and that no task of the file "
+                "sends on; it is not deleted: restore the task, and let it drain"
             )
         )
 
@@ -178,18 +178,18 @@ def print_spools(spools: Iterable[Mapping[str, Any]], console: Console) -> None:
 def _delete(
     administrations: Administrations,
     deletions: Sequence[Change],
-    say: Callable[[Change], None],
+    print_change: Callable[[Change], None],
     is_stopped: Callable[[], bool],
 ) -> Applied:
-    """Delete; the topics of claims last, and only where no other operator has made a claim there meanwhile."""
+    """Delete; the topics of claims last, and only if no other operator has made a claim there meanwhile."""
     topics = tuple(each for each in deletions if each.kind == "topic" and each.topic.lower() == CLAIM_TOPIC)
-    made = administrations.make([each for each in deletions if each not in topics], say, is_stopped)
+    made = administrations.make([each for each in deletions if each not in topics], print_change, is_stopped)
     if not made.is_whole:
         return replace(made, pending=made.pending + topics)
     for index, topic in enumerate(topics):
         try:
             is_used = administrations.subscriptions(topic)
-            last = Applied() if is_used else administrations.make([topic], say, is_stopped)
+            last = Applied() if is_used else administrations.make([topic], print_change, is_stopped)
         except IsthmusError as error:
             last = Applied(failed=topic, error=error)
         made = replace(last, done=made.done + last.done)
@@ -201,10 +201,10 @@ def _delete(
 def _recount(
     administrations: Administrations, ended: Sequence[Change], orphans: Sequence[Orphan], rows: Sequence[dict[str, Any]]
 ) -> None:
-    """Look whether more came into what was forwarded to than was told.
+    """Check whether more messages have been forwarded to an entity since they were counted.
 
     Raises:
-        OrphanFilledError: it did.
+        OrphanFilledError: they have.
     """
     targets = {
         (each.alias, str(target).lower())
@@ -237,7 +237,7 @@ def _row(administrations: Administrations, orphan: Orphan) -> dict[str, Any]:
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> FittingTable:
-    table = FittingTable("namespace", "what", "of task", ">messages", title=f"{len(rows)} entities that nothing needs")
+    table = FittingTable("namespace", "what", "of task", ">messages", title=f"{len(rows)} entities that no task needs")
     for row in rows:
         messages = row["messages"]
         style = "" if messages == 0 else "bold red"

@@ -1,4 +1,4 @@
-"""`isthmus remove`: what a task or member that is gone has left at the namespaces."""
+"""`isthmus remove`: remains of a removed task or member at the namespaces."""
 
 from __future__ import annotations
 
@@ -30,28 +30,26 @@ def register(app: typer.Typer) -> None:
 def run(
     file: Annotated[str, typer.Argument(help="The federation file.")],
     name: Annotated[
-        str, typer.Argument(metavar="TASK|MEMBER", help="A task or member that was taken out of the file.")
+        str, typer.Argument(metavar="TASK|MEMBER", help="A task or member that was removed from the file.")
     ],
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Delete what is listed, with the messages that wait in it.")
-    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete the listed entities, with their messages.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """List what isthmus made for a task or member that is gone, with the messages that wait there; delete it with --yes.
+    """List the entities that isthmus made for a removed task or member, with their messages; delete them with --yes.
 
-    Only entities whose names begin with "isthmus.", and the task's claim; nothing of an application's. Stop the task's run first: while one holds a claim, nothing is deleted.
+    Only entities whose names begin with "isthmus.", and the task's claim; none of an application's. Stop the task's run first: while one holds a claim, nothing is deleted.
     """
     console = Console(soft_wrap=True)
     try:
         federation = load(file)
         spools = spools_left(federation, state_folder(file))
         with Administrations(federation) as administrations:
-            held = administrations.inventory()
-            orphans = named(federation, find_orphans(federation, held.values()), name)
+            existing = administrations.inventory()
+            orphans = named(federation, find_orphans(federation, existing.values()), name)
             with interruption(CHANGES) as is_stopped:
                 found = remove_orphans(
                     administrations,
-                    held,
+                    existing,
                     orphans,
                     consent=yes,
                     console=None if as_json else console,
@@ -72,4 +70,4 @@ def run(
     if found.failed:
         raise typer.Exit(130 if is_interrupted else 1)
     if yes and name not in federation.tasks:
-        PauseFile(state_folder(file)).resume(name)  # else a new task of its name would begin paused
+        PauseFile(state_folder(file)).resume(name)  # else a new task of its name would start paused

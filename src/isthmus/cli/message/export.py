@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
 
 def run(
     entity: Entity,
-    file: Annotated[Path, typer.Argument(help="File to write; must not be there.")],
+    file: Annotated[Path, typer.Argument(help="File to write; must not exist.")],
     connection: Connection = "",
     alias: Alias = "",
     federation: Federation = DEFAULT_FILE,
@@ -50,9 +50,9 @@ def run(
     remove: Annotated[bool, typer.Option("--remove", help="Remove them, once the file is on disk.")] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Write messages to a file, every byte of them, in sequence order: active, deferred and scheduled ones.
+    """Write messages to a file, with all their bytes, in sequence order: active, deferred and scheduled ones.
 
-    Ctrl-C and SIGTERM leave no file; once it is on disk, they end the removal in good order. Exit code 1 if some could not be removed.
+    Ctrl-C and SIGTERM leave no file; once it is on disk, they end the removal after pending answers. Exit code 1 if some could not be removed.
     """
     from isthmus.operations.file.carry import export
     from isthmus.operations.message import make_choice
@@ -82,7 +82,7 @@ def run(
         rest = (
             "left: interrupted; they are in the file too"
             if is_interrupted
-            else "are locked or gone: they are in the file, and may be in the entity too"
+            else "are locked, or were removed by others: they are in the file, and may be in the entity too"
         )
         more += f", {left} {rest}" if left else ""
         print(f"{path}: wrote {count} messages to {file}{more}")

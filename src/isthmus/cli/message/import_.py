@@ -43,9 +43,9 @@ def run(
     keep_message_ids: Annotated[bool, KEEP_IDS] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Send the messages of a file, in order, with their properties and, if nothing else is asked for, their ids.
+    """Send the messages of a file, in order, with their properties and, by default, their ids.
 
-    Interrupted, it continues where it was when run again: every message is sent at least once. Ctrl-C ends it in good order, so that none
+    Interrupted, it continues at the same position when run again: every message is sent at least once. Ctrl-C ends it after pending answers, so that none
     is sent twice.
     """
     from isthmus.operations.detection import check_detection
@@ -73,7 +73,7 @@ def run(
     else:
         more = f", {done.passed_over} were sent before" if done.passed_over else ""
         more += f", {done.deferred} were deferred and are active now" if done.deferred else ""
-        more += "" if sure else "; how many of them were dropped as duplicates cannot be told"
+        more += "" if sure else "; how many of them were dropped as duplicates is unknown"
         more += "; interrupted: run it again to send the rest" if is_interrupted else ""
         print(f"{path}: {'sent' if sure else 'accepted'} {done.accepted} messages{more}")
     if is_interrupted:

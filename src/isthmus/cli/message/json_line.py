@@ -1,6 +1,6 @@
 """A message as one line of JSON.
 
-Its letters are readable where the output can have them. Elsewhere they are JSON's escapes: those that Python would write instead are none of
+Its letters are readable if the output can encode them. Else they are JSON's escapes: Python's own escapes are not
 JSON's.
 """
 
@@ -14,6 +14,6 @@ __all__ = ["json_line"]
 
 
 def json_line(message: dict[str, Any]) -> str:
-    """One line, without its end."""
+    """One line, without its end-of-line."""
     encoding = getattr(sys.stdout, "encoding", None) or ""
     return json.dumps(message, ensure_ascii=encoding.lower().replace("-", "") != "utf8")

@@ -49,8 +49,8 @@ def run(
     """Show messages, with nothing locked or changed."""
     from rich.console import Console
 
-    from isthmus.operations.look import messages
     from isthmus.operations.message import make_choice, read
+    from isthmus.operations.peek import messages
     from isthmus.supervisor.fitting_table import FittingTable
 
     chosen = make_choice(condition)
@@ -77,13 +77,13 @@ def run(
             title=path,
         )
         for seen in found:
-            told = seen.to_dict()
+            answer = seen.to_dict()
             last = f"{seen.reason}: {seen.description}" if dead_letter else seen.body
             table.add_row(
                 str(seen.sequence),
                 seen.message_id,
                 seen.state if seen.state != "active" else "",
-                told["enqueued_at"][:-6],
+                answer["enqueued_at"][:-6],
                 str(seen.delivery_count) if seen.delivery_count else "",
                 str(seen.size_bytes),
                 seen.session_id,
@@ -97,12 +97,12 @@ def run(
 
 
 def _hint(address: Any, path: str) -> None:
-    """Say where the messages of a topic are, where the key may ask what `path` is."""
+    """Print where the messages of a topic are, if the key may read the kind of `path`."""
     from isthmus.connectors.servicebus.entity import Entities, EntityPath
     from isthmus.errors import IsthmusError
 
     with contextlib.suppress(IsthmusError), Entities(address.administration()) as namespace:
         names = namespace.show(EntityPath.parse(path)).get("subscriptions")
         if names:
-            told = ", ".join(str(EntityPath(path, name)) for name in names)
-            print(f"{path} is a topic; its messages are in its subscriptions: {told}", file=sys.stderr)
+            answer = ", ".join(str(EntityPath(path, name)) for name in names)
+            print(f"{path} is a topic; its messages are in its subscriptions: {answer}", file=sys.stderr)

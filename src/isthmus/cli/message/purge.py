@@ -47,18 +47,18 @@ def run(
     yes: Annotated[bool, YES] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Remove messages: active, deferred and scheduled ones that are there now.
+    """Remove messages: active, deferred and scheduled ones that exist now.
 
-    Ctrl-C ends it in good order. Exit code 1 if some could not be removed, since a receiver has them locked.
+    Ctrl-C ends it after pending answers. Exit code 1 if some could not be removed, since a receiver has them locked.
     """
-    from isthmus.operations.look import take_census
     from isthmus.operations.message import make_choice
+    from isthmus.operations.peek import take_census
     from isthmus.operations.removal.purge import Removal, remove
 
     chosen = make_choice(condition)
     target, path = target_of(connection, alias, federation, data, ca_file), entity_path(entity, dead_letter=dead_letter)
     with target.open(path) as client:
-        with progress("looking", quiet=as_json) as note:
+        with progress("counting", quiet=as_json) as note:
             meant = take_census(client, path, chosen, limit=limit, progress=note)
         counts, total = meant.counts(), meant.total
         done, is_interrupted = Removal(0, 0), False
@@ -69,9 +69,9 @@ def run(
     if as_json:
         print(json.dumps({"entity": path, "dry_run": not yes, "meant": counts, **done._asdict()}))
     elif yes:
-        rest = "left: interrupted" if is_interrupted else "are locked or gone"
+        rest = "left: interrupted" if is_interrupted else "are locked, or were removed by others"
         print(f"{path}: removed {done.removed} messages" + (f", {done.left} {rest}" if done.left else ""))
     else:
-        told = ", ".join(f"{count} {state}" for state, count in counts.items())
-        print(f"{path}: {total} messages would be removed ({told}); --yes removes them")
+        answer = ", ".join(f"{count} {state}" for state, count in counts.items())
+        print(f"{path}: {total} messages would be removed ({answer}); --yes removes them")
     raise typer.Exit(130 if is_interrupted else 1 if done.left else 0)

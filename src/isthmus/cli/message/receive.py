@@ -26,7 +26,7 @@ from isthmus.errors import InvalidArgumentError, IsthmusError
 
 __all__ = ["register"]
 
-_INTERRUPTED = "interrupted: what was printed is removed, and what is locked is given back; Ctrl-C again ends at once"
+_INTERRUPTED = "interrupted: printed messages are removed, and locked ones are released; Ctrl-C again ends immediately"
 
 
 def register(app: typer.Typer) -> None:
@@ -45,21 +45,19 @@ def run(
     limit: Annotated[int, typer.Option("--max", help="At most so many; 0: all.", min=0)] = 1,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the next message.", min=0.1)] = 10.0,
     session_id: Annotated[str, typer.Option(help="Receive from this session.")] = "",
-    next_session: Annotated[
-        bool, typer.Option("--next-session", help="Receive from the next session that no receiver has.")
-    ] = False,
+    next_session: Annotated[bool, typer.Option("--next-session", help="Receive from the next free session.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line for each message.")] = False,
 ) -> None:
     """Receive messages, print them, and remove them from the entity.
 
-    A message is removed once it was printed; `isthmus peek` shows messages and removes none. Ctrl-C ends it in good order. Exit code 1 if
-    none came.
+    A message is removed once it was printed; `isthmus peek` shows messages and removes none. Ctrl-C ends it after pending answers. Exit code 1 if
+    none arrived.
     """
     from isthmus.operations.message import body_of, read
     from isthmus.operations.receive import receive
 
     if session_id and next_session:
-        raise InvalidArgumentError("--session-id and --next-session name one session each; write one of them")
+        raise InvalidArgumentError("--session-id and --next-session each name a session; write only one of them")
 
     def show(payload: bytes) -> None:
         seen = read(payload)
@@ -89,7 +87,7 @@ def run(
             )  # fmt: skip
             is_interrupted = is_stopped()
     except IsthmusError as error:
-        if not in_session and "requires sessions" in str(error):  # as the service words it
+        if not in_session and "requires sessions" in str(error):  # as in the service's text
             error.add_note("write --session-id ID or --next-session")
         raise
     if done.left:
@@ -97,5 +95,5 @@ def run(
     if is_interrupted:
         raise typer.Exit(130)
     if not done.completed and not as_json:
-        print(f"{path}: no message came within {wait:g} s", file=sys.stderr)
+        print(f"{path}: no message arrived within {wait:g} s", file=sys.stderr)
     raise typer.Exit(0 if done.completed and not done.left else 1)

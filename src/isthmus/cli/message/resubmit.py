@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    entity: Annotated[str, typer.Argument(help="A queue or topic/Subscriptions/name; its dead letters are meant.")],
+    entity: Annotated[str, typer.Argument(help="A queue or topic/Subscriptions/name; its dead letters are sent.")],
     connection: Connection = "",
     alias: Alias = "",
     federation: Federation = DEFAULT_FILE,
@@ -46,7 +46,7 @@ def run(
         str, typer.Option(help="Queue or topic to send to; by default the one in which they were dead-lettered.")
     ] = "",
     condition: Annotated[str, FILTER] = "",
-    action: Annotated[str, typer.Option(help="A SQL action for what is sent, e.g. \"SET retried = 'yes'\".")] = "",
+    action: Annotated[str, typer.Option(help="A SQL action for the sent messages, e.g. \"SET retried = 'yes'\".")] = "",
     new_message_ids: Annotated[bool, NEW_IDS] = False,
     keep_message_ids: Annotated[bool, KEEP_IDS] = False,
     limit: Annotated[int, MAX] = 0,
@@ -56,12 +56,12 @@ def run(
     """Send dead letters again, to the queue or topic in which they were dead-lettered.
 
     Each leaves the dead-letter queue once its copy is acknowledged. Copies have no dead-letter reason and description.
-    What was dead-lettered in one subscription goes to the whole topic; name a queue with --to for anything else. Exit code 1 if some
+    Messages that were dead-lettered in one subscription go to the whole topic; name a queue with --to for anything else. Exit code 1 if some
     were refused or locked.
     """
     from isthmus.operations.detection import check_detection
-    from isthmus.operations.look import take_census
     from isthmus.operations.message import make_change, make_choice
+    from isthmus.operations.peek import take_census
     from isthmus.operations.resubmit import DEAD_LETTER_SUFFIX, Resubmission, origin_of, resubmit
 
     chosen, change = make_choice(condition), make_change(action)
@@ -71,7 +71,7 @@ def run(
     done, is_interrupted = Resubmission(0, 0, 0, ""), False
     with target.open(path) as client:
         client.authorize(destination)
-        with progress("looking", quiet=as_json) as note:
+        with progress("counting", quiet=as_json) as note:
             found = take_census(client, path, chosen, limit=limit, progress=note)
         meant, deferred = found.active, found.deferred.count()
         count = meant.count()
@@ -89,10 +89,10 @@ def run(
                 )
                 is_interrupted = is_stopped()
     if as_json:
-        told = {"from": path, "to": destination, "dry_run": not yes, "meant": count, "deferred": deferred}
-        print(json.dumps({**told, **done._asdict()}))
+        answer = {"from": path, "to": destination, "dry_run": not yes, "meant": count, "deferred": deferred}
+        print(json.dumps({**answer, **done._asdict()}))
     elif yes:
-        rest = "left: interrupted" if is_interrupted else "locked or gone"
+        rest = "left: interrupted" if is_interrupted else "locked, or removed by others"
         print(f"{path}: sent {done.moved} messages to {destination}, {done.refused} refused, {done.left} {rest}")
         if done.first_refusal:
             print(f"first refusal: {done.first_refusal}", file=sys.stderr)
@@ -100,7 +100,7 @@ def run(
         print(f"{path}: {count} messages would be sent to {destination}; --yes sends them")
     if deferred and not as_json:
         print(
-            f"{deferred} deferred ones stay: whoever deferred them receives them by their sequence numbers",
+            f"{deferred} deferred ones stay: their receiver gets them by their sequence numbers",
             file=sys.stderr,
         )
     raise typer.Exit(130 if is_interrupted else 1 if done.refused or done.left else 0)

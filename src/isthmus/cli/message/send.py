@@ -66,16 +66,16 @@ def run(
     ] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Send a message, and say so once the namespace has accepted it.
+    """Send a message, and report once the namespace has accepted it.
 
-    A namespace that detects duplicates drops a message whose MessageId it has had, and tells nobody.
+    A namespace that detects duplicates silently drops a message whose MessageId it has had.
     """
     from isthmus.operations.deliver import UnconfirmedError, deliver
 
     if body and file is not None:
-        raise InvalidArgumentError("BODY and --body-file are two bodies; write one of them")
+        raise InvalidArgumentError("BODY and --body-file are two bodies; write only one of them")
     if message_id and count > 1:
-        raise InvalidArgumentError("--message-id is of one message; leave it out with --count")
+        raise InvalidArgumentError("--message-id is of one message; omit it with --count")
     content = _body(body, file)
     own = dict(_property(each) for each in properties or ())
     settings = {
@@ -114,7 +114,7 @@ def run(
                     note(len(part))
                 is_interrupted = is_stopped()
         except IsthmusError as error:
-            if count > 1:  # sent again as a whole, those would be there twice
+            if count > 1:  # sent again as a whole, those would be duplicates
                 error.add_note(f"{accepted} of {count} messages were accepted")
             raise
     if as_json:
@@ -156,7 +156,7 @@ def _body(text: str, file: Path | None) -> bytes:
 def _property(written: str) -> tuple[str, Any]:
     name, equals, value = written.partition("=")
     if not equals or not name:
-        raise InvalidArgumentError(f"{written!r} is no application property; write NAME=VALUE")
+        raise InvalidArgumentError(f"{written!r} is not an application property; write NAME=VALUE")
     if value in {"true", "false"}:
         return name, value == "true"
     if not (value.isascii() and value.removeprefix("-").isdecimal()):
@@ -175,4 +175,4 @@ def _ttl(text: str) -> int | None:
     try:
         return parse_ms(text)
     except ValueError:
-        raise InvalidArgumentError(f"--time-to-live is a duration, e.g. 30s, 10m, 1h30m; {text!r} is none") from None
+        raise InvalidArgumentError(f"--time-to-live is a duration, e.g. 30s, 10m, 1h30m; {text!r} is not") from None

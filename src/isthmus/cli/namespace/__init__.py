@@ -1,1 +1,1 @@
-"""Verbs about one namespace: serve it, manage its entities, look after it."""
+"""Verbs about one namespace: serve it, manage its entities, operate it."""

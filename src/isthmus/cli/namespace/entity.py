@@ -1,6 +1,6 @@
 """`isthmus entity list|show|create|update|delete`: queues, topics, subscriptions and rules of a namespace.
 
-What it is: options and output. What it is not: what is asked of the namespace (`isthmus.connectors.servicebus.entity`).
+What it is: options and output. What it is not: the requests to the namespace (`isthmus.connectors.servicebus.entity`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _list(
     ca_file: CaFile = "",
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """List queues, topics and subscriptions with their counts. Columns that are 0 everywhere are left out."""
+    """List queues, topics and subscriptions with their counts. Columns that are 0 everywhere are omitted."""
     from rich.console import Console
 
     from isthmus.supervisor.fitting_table import FittingTable
@@ -125,7 +125,7 @@ def _create(
 ) -> None:
     """Create a queue, a topic (--topic), a subscription or a rule.
 
-    Settings have the names of the namespace's file; what is not named has the namespace's default.
+    Settings have the names of the namespace's file; omitted ones have the namespace's default.
     """
     from isthmus.connectors.servicebus.entity import EntityPath
     from isthmus.connectors.servicebus.entity_setting import parse_settings
@@ -133,7 +133,7 @@ def _create(
     wanted = EntityPath.parse(path)
     kind = "rule" if wanted.rule else "subscription" if wanted.subscription else "topic" if topic else "queue"
     if topic and wanted.subscription:
-        raise InvalidArgumentError(f"{path!r} names a {kind}; leave --topic out")
+        raise InvalidArgumentError(f"{path!r} names a {kind}; omit --topic")
     if (condition or action) and kind in {"queue", "topic"}:
         raise InvalidArgumentError(f"a {kind} has no rules; --filter and --action are of subscriptions and rules")
     if settings and kind == "rule":
@@ -142,7 +142,7 @@ def _create(
     chosen = parse_settings(kind, settings or ()) if settings else {}
     with _open(connection, alias, federation, data, ca_file) as namespace:
         namespace.create(wanted, kind, chosen, condition=condition, action=action)
-    _tell(as_json, "created", kind, wanted)
+    _print_result(as_json, "created", kind, wanted)
 
 
 def _update(
@@ -157,7 +157,7 @@ def _update(
     ca_file: CaFile = "",
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Change settings of an entity, or filter and action of a rule; what is not named stays as it is."""
+    """Change settings of an entity, or filter and action of a rule; omitted ones stay unchanged."""
     from isthmus.connectors.servicebus.entity import EntityPath
     from isthmus.connectors.servicebus.entity_setting import parse_settings
 
@@ -175,7 +175,7 @@ def _update(
         kind = namespace.kind(wanted)
         chosen = parse_settings(kind, settings or ()) if settings else {}
         namespace.update(wanted, chosen, condition=condition, action=action)
-    _tell(as_json, "updated", kind, wanted)
+    _print_result(as_json, "updated", kind, wanted)
 
 
 def _delete(
@@ -188,7 +188,7 @@ def _delete(
     ca_file: CaFile = "",
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Delete an entity or a rule. Without --yes it only says how many messages would go."""
+    """Delete an entity or a rule. Without --yes it only reports how many messages would be deleted."""
     from isthmus.connectors.servicebus.entity import EntityPath
 
     wanted = EntityPath.parse(path)
@@ -197,8 +197,8 @@ def _delete(
         if yes:
             namespace.delete(wanted)
     if as_json:
-        told = {"path": str(wanted), "kind": kind, "messages": messages, "dry_run": not yes}
-        print(json.dumps(told))
+        answer = {"path": str(wanted), "kind": kind, "messages": messages, "dry_run": not yes}
+        print(json.dumps(answer))
     elif yes:
         print(f"{kind} {wanted}: deleted" + (f", with {messages:,} messages" if messages else ""))
     else:
@@ -215,7 +215,7 @@ def _open(connection: str, alias: str, federation: str, data: Any, ca_file: str,
 
 
 def _check_rule(condition: str, action: str) -> None:
-    """Name the faults of a filter and an action with their columns, as `isthmus rules eval` does.
+    """Report the faults of a filter and an action with their columns, as `isthmus rules eval` does.
 
     Raises:
         RuleSyntaxError: there are faults.
@@ -234,5 +234,5 @@ def _print_rule(rule: dict[str, Any], indent: str) -> None:
         print(f"{indent}action: {rule['action']}")
 
 
-def _tell(as_json: bool, what: str, kind: str, path: Any) -> None:
+def _print_result(as_json: bool, what: str, kind: str, path: Any) -> None:
     print(json.dumps({"path": str(path), "kind": kind, "done": what}) if as_json else f"{kind} {path}: {what}")

@@ -1,6 +1,6 @@
 """`isthmus namespace health`: whether a namespace on this machine is ready.
 
-What it is: options, output and exit code. What it is not: the question (`isthmus.operations.server.health`).
+What it is: options, output and exit code. What it is not: the query (`isthmus.operations.server.health`).
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ def _health(
     wait: Annotated[float, typer.Option(min=0.0, help="Seconds to wait until it is ready.")] = 0.0,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Ask a namespace of this machine whether it is ready; no key is needed.
+    """Query whether a namespace of this machine is ready; no key is needed.
 
-    Exit code 1 if it is not: its disk refuses changes, it is starting or stopping, or nothing answers.
+    Exit code 1 if it is not: its disk refuses changes, it is starting or stopping, or does not answer.
     """
     from isthmus.operations.server.health import wait_ready
 
     found = wait_ready(data, wait)
     if json_output:
-        told = found._asdict()
+        answer = found._asdict()
         for name in ("partition_stores_down", "zones_down", "without_listener"):
-            if not told[name]:
-                del told[name]
-        print(json.dumps(told))
+            if not answer[name]:
+                del answer[name]
+        print(json.dumps(answer))
     else:
         print(found.status + (f": {found.reason}" if found.reason else ""))
         if found.partition_stores_down:

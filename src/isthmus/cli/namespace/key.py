@@ -1,7 +1,7 @@
 """`isthmus namespace keys`: the shared keys of a namespace on this machine.
 
-What it is: options and output. What it is not: the keys (`isthmus.broker.security.keyring`). A namespace that runs takes a change
-over within seconds.
+What it is: options and output. What it is not: the keys (`isthmus.broker.security.keyring`). A running namespace uses changed
+keys within seconds.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _keys(
 
     file, clock = data / KEY_FILE, SystemClock()
     if not file.exists():
-        raise InvalidArgumentError(f"'{data}' holds no namespace: there is no {KEY_FILE} in it")
+        raise InvalidArgumentError(f"'{data}' contains no namespace: there is no {KEY_FILE} in it")
     keyring = Keyring.open(file, clock)
     found = [each for each in keyring.rules if rule is None or each.key_name == rule]
     if not found or (regenerate is not None and rule is None):

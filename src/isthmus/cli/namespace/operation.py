@@ -1,6 +1,6 @@
 """`isthmus namespace stats|backup`, and the verbs about messages that are verbs of `isthmus` too.
 
-What it is: options, tables, progress. What it is not: what is done (`isthmus.operations`, `isthmus.broker.backup`).
+What it is: options, tables, progress. What it is not: the operations (`isthmus.operations`, `isthmus.broker.backup`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _stats(
 ) -> None:
     """Show counts, sizes, rates, locks, connections and the disk's times of a namespace of isthmus.
 
-    The key needs Manage. With --watch and --json one object a line.
+    The key needs Manage. With --watch and --json, one object per line.
     """
     from rich.console import Console
     from rich.live import Live
@@ -49,7 +49,7 @@ def _stats(
     target = target_of(connection, alias, federation, data, ca_file)
     before = ask_statistics(target)
 
-    def look() -> dict[str, Any]:
+    def read_statistics() -> dict[str, Any]:
         nonlocal before
         time.sleep(interval)
         after = ask_statistics(target)
@@ -57,7 +57,7 @@ def _stats(
         return found
 
     if not watch:
-        found = look()
+        found = read_statistics()
         if as_json:
             print(json.dumps(found))
         else:
@@ -65,10 +65,10 @@ def _stats(
         return
     if as_json:
         while True:
-            print(json.dumps(look()), flush=True)
-    with Live(_stats_table(look(), every=every), console=Console(), refresh_per_second=4) as live:
+            print(json.dumps(read_statistics()), flush=True)
+    with Live(_stats_table(read_statistics(), every=every), console=Console(), refresh_per_second=4) as live:
         while True:
-            live.update(_stats_table(look(), every=every))
+            live.update(_stats_table(read_statistics(), every=every))
 
 
 _STATS_COLUMNS = (
@@ -107,10 +107,10 @@ def _backup(
 
     Everything acknowledged before the call is in it. To restore, serve from a copy of the folder.
     """
-    from isthmus.operations.server.backup import back_up_anyhow
+    from isthmus.operations.server.backup import make_backup
 
     began = time.monotonic()
-    running = back_up_anyhow(data, folder)
+    running = make_backup(data, folder)
     seconds = time.monotonic() - began
     if as_json:
         print(json.dumps({"folder": str(folder), "running": running, "seconds": round(seconds, 3)}))

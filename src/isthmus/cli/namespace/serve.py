@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
 
 def _options() -> None:
     """Run a Service Bus namespace on this machine, and manage its messages."""
-    # The store makes files as it goes, and they hold bodies and keys: whatever these verbs write is for their user alone.
+    # The store creates files at any time, with bodies and keys: the files of these verbs are for their user alone.
     os.umask(0o077)
 
 
@@ -59,7 +59,7 @@ def _serve(
     host_name: Annotated[
         list[str] | None,
         typer.Option(
-            help="A name that clients dial: the namespace's own certificate holds it, and tokens may name it."
+            help="A name that clients connect to: it is in the namespace's own certificate, and tokens may name it."
         ),
     ] = None,
     allow_plain: Annotated[
@@ -77,7 +77,7 @@ def _serve(
 ) -> None:
     """Serve a namespace until SIGTERM or Ctrl-C.
 
-    Every port speaks AMQP, TLS, HTTP and WebSocket, told apart by their first bytes.
+    Every port speaks AMQP, TLS, HTTP and WebSocket, distinguished by their first bytes.
 
     With --config more than once, each file is a namespace of its own in this process: its folder is below --data and has
     the file's name without the ending, and its ports are 10 higher than those of the one before. Each --zone has such folders, too.
@@ -132,7 +132,7 @@ def _several(options: Any, files: list[Path]) -> dict[str, Any]:
         if file.stem in found:
             raise InvalidArgumentError(f"two files are called '{file.stem}': each is a namespace's name; rename one")
         if max(ports.values()) > _LAST_PORT:
-            raise InvalidArgumentError(f"the ports of '{file.stem}' would be above {_LAST_PORT}; begin with lower ones")
+            raise InvalidArgumentError(f"the ports of '{file.stem}' would be above {_LAST_PORT}; start with lower ones")
         zones = tuple(zone / file.stem for zone in options.zones)
         found[file.stem] = replace(options, config=file, data=options.data / file.stem, zones=zones, **ports)
     return found

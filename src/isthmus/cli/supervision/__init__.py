@@ -1,1 +1,1 @@
-"""Verbs about a run: start it, watch it, pause its tasks, prove and repeat what it moved."""
+"""Verbs about a run: start it, watch it, pause its tasks, verify and repeat what it moved."""

@@ -1,4 +1,4 @@
-"""`isthmus drill`: rehearse the loss of a member under load."""
+"""`isthmus drill`: test the loss of a member under load."""
 
 from __future__ import annotations
 
@@ -31,17 +31,18 @@ def run(
     pattern: Annotated[str, typer.Argument(help="active-passive or all-active.")],
     rate: Annotated[float, typer.Option(help="Messages a second, of each publisher.", min=1, max=5000)] = 100,
     before: Annotated[float, typer.Option(help="Seconds of load before the loss.", min=1)] = 5,
-    away: Annotated[float, typer.Option(help="Seconds for which the member is away.", min=1)] = 10,
+    away: Annotated[float, typer.Option(help="Seconds for which the member is unreachable.", min=1)] = 10,
     after: Annotated[float, typer.Option(help="Seconds of load after its return.", min=0)] = 5,
     file: Annotated[
         str,
         typer.Option(
-            "--file", help="Drill with this federation, whose run is alive: you are asked to make a member unreachable."
+            "--file",
+            help="Drill with this federation, whose run is alive: the drill asks you to make a member unreachable.",
         ),
     ] = "",
     task: Annotated[str, typer.Option(help="With --file: the task, of the pattern.")] = "",
     subscription: Annotated[
-        str, typer.Option(help="With --file: the subscription to consume at each member, which nobody else uses.")
+        str, typer.Option(help="With --file: the subscription to consume at each member, which no other receiver uses.")
     ] = "",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the report as one JSON object in the last line.")
@@ -49,7 +50,7 @@ def run(
 ) -> None:
     """Lose a member under load, bring it back, and report RPO and RTO.
 
-    Without --file with two namespaces of its own on this machine, of which one is killed and started again. RPO: messages that the
+    Without --file with two namespaces of its own on this machine, of which one is killed and restarted. RPO: messages that the
     lost member had acknowledged and that were not handled elsewhere before it returned. RTO: from the loss until a message that was
     published after it was handled. Exit code 1 if a message was lost or handled twice.
     """
@@ -79,7 +80,7 @@ def _alone(settings: DrillPlan) -> DrillReport:
     require("demo", "isthmus drill")
     folder = Path(tempfile.mkdtemp(prefix="isthmus-drill-"))
     try:
-        return rehearse(settings, folder, _say)
+        return rehearse(settings, folder, _print_change)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -99,17 +100,17 @@ def _with_operator(settings: DrillPlan, file: str, name: str, subscription: str)
         raise InvalidArgumentError(f"write --task: {' or '.join(fitting) or 'no task has this pattern'}")
     if not subscription:
         raise InvalidArgumentError(
-            "write --subscription NAME: the drill consumes what comes there at each member, so that nobody else may use it"
+            "write --subscription NAME: the drill consumes its messages at each member, so that no other receiver may use it"
         )
     document = read_status(state_folder(file))
     if document is None or not document["alive"]:
         raise InvalidArgumentError(f"no run of {file} is alive; start it: isthmus run {file}")
     plan = replace(settings, members=found.members, topic=getattr(found, "entity"), subscription=subscription)  # noqa: B009
-    return Drill(federation, plan, _Operator(), _say).play()
+    return Drill(federation, plan, _Operator(), _print_change).play()
 
 
 class _Operator:
-    """A person who makes members unreachable."""
+    """A user who makes members unreachable."""
 
     def lose(self, alias: str) -> None:
         self._ask(f"Make {alias} unreachable now, and press Enter once it is.")
@@ -120,13 +121,11 @@ class _Operator:
     @staticmethod
     def _ask(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
-        if not sys.stdin.readline():  # else the report would be of a loss that never was
-            raise InvalidArgumentError(
-                "standard input has ended, and nobody has pressed Enter; run the drill at a terminal"
-            )
+        if not sys.stdin.readline():  # else the report would be of a loss that did not happen
+            raise InvalidArgumentError("standard input has ended without Enter; run the drill at a terminal")
 
 
-def _say(text: str) -> None:
+def _print_change(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
@@ -138,12 +137,12 @@ def _show(report: DrillReport) -> None:
         ("sent", f"{report.sent:,}"),
         ("handled", f"{report.handled:,}"),
         ("handled twice", f"{report.handled_twice:,}"),
-        ("suppressed", f"{report.suppressed:,} came again and were known"),
+        ("suppressed", f"{report.suppressed:,} were received again and recognised"),
         ("lost", f"{report.lost:,}"),
     ):
         print(f"{label:<14} {value}")
 
 
 def _interrupt(*_: object) -> None:
-    """SIGTERM ends the drill as Ctrl-C does, so that it ends its processes."""
+    """SIGTERM ends the drill like Ctrl-C, so that it ends its processes."""
     raise KeyboardInterrupt

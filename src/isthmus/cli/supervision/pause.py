@@ -13,7 +13,7 @@ __all__ = ["State", "register", "run_of", "state_of"]
 
 State = Annotated[
     Path | None,
-    typer.Option("--state", help="Folder that the run keeps its state in; by default .isthmus/NAME beside the file."),
+    typer.Option("--state", help="Folder of the run's state; by default .isthmus/NAME beside the file."),
 ]
 
 
@@ -27,9 +27,9 @@ def run(
     task: Annotated[str, typer.Argument(help="The task.", autocompletion=tasks)],
     state: State = None,
 ) -> None:
-    """Pause a task: its routes finish what is under way, and take in nothing more until `isthmus resume`.
+    """Pause a task: its routes finish their messages in flight, and receive no more until `isthmus resume`.
 
-    It holds over restarts of the run, and needs no run to be alive. Messages wait at their sources meanwhile.
+    It persists over restarts of the run, and does not require a running one. Messages wait at their sources meanwhile.
     """
     from isthmus.errors import InvalidArgumentError
     from isthmus.supervisor.pause import PauseFile
@@ -44,16 +44,16 @@ def run(
             "task stops an entity"
         )
     is_new = PauseFile(folder).pause(task)
-    _say(folder, task, f"task {task} is paused" if is_new else f"task {task} is paused already")
+    _print_change(folder, task, f"task {task} is paused" if is_new else f"task {task} is paused already")
 
 
-def state_of(file: str, task: str, state: Path | None, *, may_be_gone: bool = False) -> Path:
-    """The state folder, after the task has been looked up; where the file has it no more, a run that is alive moves it all the same, or it
-    `may_be_gone` and is paused there.
+def state_of(file: str, task: str, state: Path | None, *, may_be_removed: bool = False) -> Path:
+    """The state folder, after the task has been looked up; if the file does not have it any more, a running run may still move it, or it
+    `may_be_removed` and is paused there.
 
     Raises:
         InvalidArgumentError: there is no such task.
-        PauseFileError: what is paused cannot be read.
+        PauseFileError: the file of paused tasks cannot be read.
     """
     from isthmus.errors import InvalidArgumentError
     from isthmus.supervisor.pause import PauseFile
@@ -62,13 +62,13 @@ def state_of(file: str, task: str, state: Path | None, *, may_be_gone: bool = Fa
 
     federation, folder = load(file), state or state_folder(file)
     is_known = task in federation.tasks or run_of(folder, task)[1]
-    if not is_known and not (may_be_gone and task in PauseFile(folder).tasks()):
+    if not is_known and not (may_be_removed and task in PauseFile(folder).tasks()):
         raise InvalidArgumentError(f"no task {task} in {federation.file}: {', '.join(federation.tasks)}")
     return folder
 
 
 def run_of(folder: Path, task: str) -> tuple[int, bool]:
-    """The process of the run that keeps its state in a folder, 0 where none is alive; and whether it moves a task."""
+    """The process of the run with a state folder, 0 if none is alive; and whether it moves a task."""
     from isthmus.supervisor.status import read_status
 
     document = read_status(folder)
@@ -77,7 +77,7 @@ def run_of(folder: Path, task: str) -> tuple[int, bool]:
     return int(document["process"]), any(route.get("task") == task for route in document["routes"])
 
 
-def _say(folder: Path, task: str, what: str) -> None:
+def _print_change(folder: Path, task: str, what: str) -> None:
     process, moves = run_of(folder, task)
     if moves:
         print(f"{what}; the run by process {process} follows within a second")

@@ -1,4 +1,4 @@
-"""`isthmus prepare`: lets Spark start in half the time on this machine."""
+"""`isthmus prepare`: makes Spark start in half the time on this machine."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    again: Annotated[bool, typer.Option("--again", help="Write the archive though there is one that fits.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Write the archive even if there is one that fits.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write an archive of the classes that Spark loads, with which `isthmus run` starts in about half the time.
 
     It takes half a minute, is kept in the Python environment, and fits one Java and one PySpark: after an upgrade of either run it again.
-    Where there is one that fits nothing is done.
+    If there is one that fits, nothing is done.
     """
     from isthmus.extra import require
 
@@ -40,8 +40,8 @@ def run(
         write_archive(archive)
     java, size = archive.java, archive.file.stat().st_size
     if as_json:
-        told = {"archive": str(archive.file), "bytes": size, "java": str(java.executable), "version": java.version}
-        print(json.dumps({**told, "written": is_written}))
+        answer = {"archive": str(archive.file), "bytes": size, "java": str(java.executable), "version": java.version}
+        print(json.dumps({**answer, "written": is_written}))
         return
     took = f"written in {time.monotonic() - began:.0f} s" if is_written else "there already, and fits"
     print(f"{archive.file}: {size >> 20} MiB, {took}; Spark uses it with Java {java.version} ({java.executable})")

@@ -36,7 +36,7 @@ def run(
     reason: Annotated[
         list[str] | None,
         typer.Option(
-            help="Send those with this DeadLetterReason, and no others. May be repeated. By default those that can succeed when tried "
+            help="Send those with this DeadLetterReason, and no others. May be repeated. By default those that can succeed when sent "
             "again; the table shows which."
         ),
     ] = None,
@@ -46,14 +46,14 @@ def run(
     parked: Annotated[
         bool,
         typer.Option(
-            "--parked", help="The parking queues of spillover, back into the queue that each message failed in."
+            "--parked", help="The messages of spillover's parking queues, back into the queue in which each failed."
         ),
     ] = False,
     diverted: Annotated[
         bool,
         typer.Option(
             "--diverted",
-            help="What steps have diverted (divert_to), through the steps again to the targets of its routes.",
+            help="The messages that steps have diverted (divert_to), through the steps again to the targets of their routes.",
         ),
     ] = False,
     expired: Annotated[
@@ -62,11 +62,11 @@ def run(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Send the messages that routes have set aside to the routes' targets, as the copies that they would have been.
+    """Send the messages that routes have set aside to the routes' targets, as the same copies.
 
-    Each message leaves its queue once its copy is acknowledged; what the target refuses stays. Killed at any time and run again
-    it loses nothing, and doubles nothing where the target detects duplicates by origin. Ctrl-C ends it in good order. Exit code 1 if a message was refused or is
-    locked elsewhere, or a namespace cannot be reached.
+    Each message leaves its queue once its copy is acknowledged; refused ones stay. Killed at any time and run again
+    it loses nothing, and doubles nothing if the target detects duplicates by origin. Ctrl-C ends it after pending answers. Exit code 1 if a message was refused or is
+    locked by another receiver, or a namespace cannot be reached.
     """
     from isthmus.errors import InvalidArgumentError
     from isthmus.operations.redrive.set_aside import Choice
@@ -75,14 +75,14 @@ def run(
     from isthmus.topology.redrive import redrives
 
     if yes and dry_run:
-        raise InvalidArgumentError("write one of --yes and --dry-run")
+        raise InvalidArgumentError("write only one of --yes and --dry-run")
     if parked and diverted:
-        raise InvalidArgumentError("write one of --parked and --diverted")
+        raise InvalidArgumentError("write only one of --parked and --diverted")
     federation = load(file)
     choice = Choice(reasons=frozenset(reason or ()), count=count, expired=expired)
     with Reach(federation, "isthmus-redrive") as reach:
         queues = redrives(federation, tasks or (), parked=parked, diverted=diverted)
-        with terminable():  # while a queue is looked at: what was sent of others before is told
+        with terminable():  # while a queue is counted: the messages of earlier queues are reported
             rows, is_interrupted = _queues(reach, federation, queues, choice, yes=yes, quiet=as_json)
     if not (parked or diverted or as_json):
         _note_parking(federation, tasks or list(federation.tasks))
@@ -100,7 +100,7 @@ def run(
 def _queues(
     reach: Reach, federation: Federation, queues: list[Redrive], choice: Choice, *, yes: bool, quiet: bool
 ) -> tuple[list[dict[str, Any]], bool]:
-    """What happened with each queue until the end or Ctrl-C, and whether it was that."""
+    """The result of each queue until the end or Ctrl-C, and whether it was Ctrl-C."""
     rows: list[dict[str, Any]] = []
     for each in queues:
         has_sent = any(row["sent"] or row["dropped"] for row in rows)
@@ -119,11 +119,11 @@ def _queues(
 def _queue(
     reach: Reach, federation: Federation, each: Redrive, choice: Choice, *, yes: bool, has_sent: bool, quiet: bool
 ) -> tuple[dict[str, Any], bool]:
-    """Look into one queue and send what is chosen; what happened, and whether Ctrl-C ended it. A fault of the file ends the verb only where nothing was sent before."""
+    """Count one queue and send the chosen messages; returns the result, and whether Ctrl-C ended it. A fault of the file ends the verb only if nothing was sent before."""
     from isthmus.cli.progress import progress
     from isthmus.errors import ConfigError, EntityNotFoundError, IsthmusError
     from isthmus.operations.redrive.redrive import Redriven, redrive
-    from isthmus.operations.redrive.set_aside import SetAside, look
+    from isthmus.operations.redrive.set_aside import SetAside, count_queue
     from isthmus.replication.reach import name_places
 
     found, done, error, chosen = None, Redriven(), "", 0
@@ -133,8 +133,8 @@ def _queue(
         try:
             client = reach.open(each.source)
             try:
-                with progress(f"looking at {each.source}", quiet=quiet) as note:
-                    found = look(client, each, choice, progress=note)
+                with progress(f"counting {each.source}", quiet=quiet) as note:
+                    found = count_queue(client, each, choice, progress=note)
             finally:
                 client.close(1.0)
             chosen = found.chosen.count()
@@ -149,7 +149,7 @@ def _queue(
                     done = redrive(reach, federation, each, found, choice, progress=note, is_stopped=is_stopped)
                     is_interrupted = is_stopped()
                 was_cut = "interrupted: run it again to send the rest" if is_interrupted and done.left else ""
-                error = done.gone or was_cut or _locked(done.locked_sessions)
+                error = done.failure or was_cut or _locked(done.locked_sessions)
         except EntityNotFoundError:
             error = f"there is no {each.source}; isthmus apply makes it"
             done.left = chosen
@@ -167,14 +167,14 @@ def _queue(
         "from": str(each.source),
         "to": ", ".join(dict.fromkeys(str(route.target) for route in each.routes)),
         "reasons": dict(found.reasons.most_common()),
-        "found": found.reasons.total() if is_read else None,  # nobody looked, or could
+        "found": found.reasons.total() if is_read else None,  # not counted
         "chosen": chosen,
         "expired": found.expired,
         "deferred": found.deferred,
         "scheduled": found.scheduled,
         "foreign": found.foreign,
         "dead_lettered": found.dead_lettered,
-        **{name: value for name, value in asdict(done).items() if name != "gone"},
+        **{name: value for name, value in asdict(done).items() if name != "failure"},
         "note": each.hindrance if is_other or chosen else "",
         "error": name_places(error, federation, aliases),
     }
@@ -182,7 +182,7 @@ def _queue(
 
 
 def _locked(sessions: list[str]) -> str:
-    """What holds up the messages of these sessions, and what to do; empty where there are none."""
+    """What keeps the messages of these sessions, and what to do; empty if there are none."""
     if not sessions:
         return ""
     others = f" and {len(sessions) - 1:,} more" if len(sessions) > 1 else ""
@@ -195,7 +195,7 @@ def _note_parking(federation: Federation, names: list[str]) -> None:
     parking = [name for name in names if isinstance(federation.tasks[name], SpilloverTask)]
     if parking:
         print(
-            f"{', '.join(parking)}: what the routes set aside is parked; --parked sends it to its queue again",
+            f"{', '.join(parking)}: messages that the routes set aside are parked; --parked sends them to their queue again",
             file=sys.stderr,
         )
 
@@ -235,7 +235,7 @@ def _show(rows: list[dict[str, Any]], *, yes: bool) -> None:
     deferred, scheduled = (sum(row[name] for row in rows) for name in ("deferred", "scheduled"))
     if deferred:
         console.print(
-            f"{deferred:,} messages are not chosen because they are deferred: whoever deferred them receives them by their sequence numbers"
+            f"{deferred:,} messages are not chosen because they are deferred: their receiver gets them by their sequence numbers"
         )
     if scheduled:
         console.print(

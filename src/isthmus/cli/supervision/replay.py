@@ -29,7 +29,7 @@ def run(
     before: Annotated[str, typer.Option("--until", help="Enqueued before this time.")] = "",
     session: Annotated[str | None, typer.Option(help="Of this session only.")] = None,
     where: Annotated[
-        str, typer.Option(help="A SQL filter, as subscriptions have them, e.g. \"carrier = 'UA' AND sys.Label = 'x'\".")
+        str, typer.Option(help="A SQL filter like those of subscriptions, e.g. \"carrier = 'UA' AND sys.Label = 'x'\".")
     ] = "",
     count: Annotated[int, typer.Option(help="At most so many, the oldest first; 0: all.", min=0)] = 0,
     keep_message_ids: Annotated[
@@ -39,17 +39,17 @@ def run(
     name: Annotated[
         str,
         typer.Option(
-            help="Names the replay in its messages. Run again under the same name, messages get the same new ids again, and a target "
+            help="Names the replay in its messages. Repeated with the same name, messages get the same new ids again, and a target "
             "that detects duplicates drops those that it has."
         ),
     ] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Do it; without this only the count is shown.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Send messages of an archive again, in the order that they had, with every type.
+    """Send messages of an archive again, in their order, with all their types.
 
-    Each message carries the application property `isthmus-replay`: the name of the replay, and where the message came from. Ctrl-C ends it in
-    good order. Exit code 1 if a row of the archive is damaged, or a message was refused.
+    Each message has the application property `isthmus-replay`: the name of the replay, and the message's position at its source. Ctrl-C ends it after
+    pending answers. Exit code 1 if a row of the archive is damaged, or a message was refused.
     """
     from pathlib import Path
 
@@ -86,7 +86,7 @@ def run(
     if keep_message_ids:
         _refuse_detection(federation.namespaces[alias], entity)
     if yes:
-        if not name:  # before the first message: nobody can tell it after a kill
+        if not name:  # before the first message: after a kill the name would be unknown
             typer.echo(f"if it is interrupted, run it again with --name {wanted.name}", err=True)
         with Reach(federation, "isthmus-replay") as reach:
             client = reach.open(Endpoint(alias, entity))
@@ -100,10 +100,16 @@ def run(
         done = Replayed()
         for _ in chosen(table, wanted, done):
             pass
-    told = {"chosen": done.chosen, "sent": done.sent, "damaged": done.damaged, "name": wanted.name, "dry_run": not yes}
-    told |= {"outside": waiting}
+    answer = {
+        "chosen": done.chosen,
+        "sent": done.sent,
+        "damaged": done.damaged,
+        "name": wanted.name,
+        "dry_run": not yes,
+    }
+    answer |= {"outside": waiting}
     if as_json:
-        print(json.dumps({"file": file, "task": task, "to": to, **told, "first_damage": done.first_damage}))
+        print(json.dumps({"file": file, "task": task, "to": to, **answer, "first_damage": done.first_damage}))
     elif yes:
         more = f"; interrupted: --name {wanted.name} gives them the same ids again" if is_interrupted else ""
         print(f"{done.sent:,} messages were sent to {to}; name of the replay: {wanted.name}{more}")
@@ -111,7 +117,7 @@ def run(
         print(f"{done.chosen:,} messages would be sent to {to}; --yes sends them")
     if waiting and not as_json:
         typer.echo(
-            f"{waiting:,} messages are in the spool and not in the table yet, and were not looked at: `isthmus run` moves them there",
+            f"{waiting:,} messages are in the spool and not in the table yet, and were not selected: `isthmus run` moves them there",
             err=True,
         )
     if done.damaged and not as_json:
@@ -121,7 +127,7 @@ def run(
 
 
 def _refuse_detection(namespace: object, entity: str) -> None:
-    """Refuse a target that would drop messages for their MessageIds."""
+    """Refuse a target that would drop messages because of their MessageIds."""
     from isthmus.errors import InvalidArgumentError
     from isthmus.operations.detection import find_detection
     from isthmus.operations.server.target import find_target
@@ -130,15 +136,15 @@ def _refuse_detection(namespace: object, entity: str) -> None:
     assert isinstance(namespace, NamespaceRef)
     if namespace.connection is None:
         raise InvalidArgumentError(
-            f"whether {namespace.alias}/{entity} detects duplicates cannot be asked without a connection string; leave out --keep-message-ids"
+            f"whether {namespace.alias}/{entity} detects duplicates cannot be queried without a connection string; omit --keep-message-ids"
         )
     found = find_detection(find_target(str(namespace.connection), namespace.ca_file).read_entity, entity)
     for detecting, window in found.detecting.items():
         raise InvalidArgumentError(
-            f"{namespace.alias}/{detecting} detects duplicates: it would drop a message whose MessageId came within {window}; leave out "
+            f"{namespace.alias}/{detecting} detects duplicates: it would drop a message whose MessageId was received within {window}; omit "
             "--keep-message-ids"
         )
     for unknown, why in found.unknown.items():
         raise InvalidArgumentError(
-            f"whether {namespace.alias}/{unknown} detects duplicates cannot be told ({why}); leave out --keep-message-ids"
+            f"whether {namespace.alias}/{unknown} detects duplicates is unknown ({why}); omit --keep-message-ids"
         )

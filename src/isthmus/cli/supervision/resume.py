@@ -24,11 +24,11 @@ def run(
 ) -> None:
     """Let a task continue that `isthmus pause` has paused.
 
-    A task that is no longer in the file is resumed, too: otherwise a new task of its name would begin paused.
+    A task that is no longer in the file is resumed, too: otherwise a new task of its name would start paused.
     """
     from isthmus.supervisor.pause import PauseFile
 
-    folder = state_of(file, task, state, may_be_gone=True)
+    folder = state_of(file, task, state, may_be_removed=True)
     if not PauseFile(folder).resume(task):
         print(f"task {task} is not paused in {folder}")
         return

@@ -36,21 +36,21 @@ def register(app: typer.Typer) -> None:
 def run(
     file: Annotated[str, typer.Argument(help="The federation file.")] = DEFAULT_FILE,
     task: Annotated[
-        str, typer.Option(help="Run this task only; runs side by side need a --state each.", autocompletion=tasks)
+        str, typer.Option(help="Run this task only; concurrent runs need a --state each.", autocompletion=tasks)
     ] = "",
     available_now: Annotated[
-        bool, typer.Option("--available-now", help="End when what waited at the start has been moved.")
+        bool, typer.Option("--available-now", help="End when the messages that waited at the start have been moved.")
     ] = False,
     state: Annotated[
         Path | None, typer.Option(help="Folder for checkpoints and status; by default .isthmus/NAME beside the file.")
     ] = None,
     retry_first: Annotated[
-        float, typer.Option(help="Seconds before a failed route is tried again the first time.", min=0.1)
+        float, typer.Option(help="Seconds before the first retry of a failed route.", min=0.1)
     ] = 5.0,
     retry_limit: Annotated[
-        float, typer.Option(help="Seconds that the delay grows to, doubling each time.", min=0.1)
+        float, typer.Option(help="The longest delay in seconds; it doubles each time.", min=0.1)
     ] = 300.0,
-    lease: Annotated[float, typer.Option(help="Seconds that a lease lasts; 0: the default.", min=0.0)] = 0.0,
+    lease: Annotated[float, typer.Option(help="Duration of a lease in seconds; 0: the default.", min=0.0)] = 0.0,
     master: Annotated[
         str,
         typer.Option(
@@ -61,9 +61,9 @@ def run(
         bool, typer.Option("--json", help="Print a line for each change of a route's state, and one for the end.")
     ] = False,
 ) -> None:
-    """Move messages until Ctrl-C, which lets every route finish what it has begun. A failed route is tried again.
+    """Move messages until Ctrl-C, which lets every route finish its messages in flight. A failed route is retried.
 
-    SIGTERM and the closing of its terminal end it as Ctrl-C does; under nohup it continues without one.
+    SIGTERM and the closing of its terminal end it like Ctrl-C; under nohup it continues without one.
     """
     require("spark", "isthmus run")
     from isthmus.replication.spark.early_java import launch_early
@@ -77,7 +77,7 @@ def run(
     _handle_signals(stop)
     hang_up = HangUp(stop.set)
     with launch_early(folder, federation.spark.at(master).options()) as early:
-        # What this imports takes as long as the launch.
+        # The imports of this take as long as the launch.
         from isthmus.supervisor.run import RunOptions, run_federation
         from isthmus.supervisor.supervisor import Settings
 
@@ -88,7 +88,7 @@ def run(
 
         def started() -> None:
             _handle_signals(stop)
-            hang_up.hear()
+            hang_up.listen()
 
         show = _Lines(as_json=as_json) if as_json or not sys.stdout.isatty() else _Screen()
         with show:
@@ -106,24 +106,24 @@ def _checked_master(text: str) -> str:
 
 
 def _handle_signals(stop: threading.Event) -> None:
-    """Ctrl-C and SIGTERM ask for a clean end."""
+    """Ctrl-C and SIGTERM request a clean end."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
 
 
 def _log_to_stderr() -> None:
-    """With time and level, and without what Spark's bridge to Java says of each call that its end broke off."""
+    """With time and level, and without the messages of Spark's bridge to Java about each call that the end aborted."""
     logging.basicConfig(
         level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", datefmt="%Y-%m-%dT%H:%M:%S%z"
     )
     logging.getLogger("isthmus").setLevel(logging.INFO)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    # A call that was under way when Java ended is logged at the root logger itself.
+    # A call in progress when Java ended is logged at the root logger itself.
     logging.getLogger().addFilter(lambda record: record.module != "java_gateway")
 
 
 class _Screen:
-    """A table that lives on the terminal."""
+    """A table that is updated on the terminal."""
 
     def __init__(self) -> None:
         self._live = Live(console=Console(), refresh_per_second=4)
@@ -158,13 +158,13 @@ class _Lines:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing to take down."""
+        """Nothing to clean up."""
 
     def __call__(self, document: dict[str, Any]) -> None:
         for route in document["routes"]:
             if self._phases.get(route["name"]) != route["phase"]:
                 self._phases[route["name"]] = route["phase"]
-                self._say(route)
+                self._print_change(route)
         if document["state"] == "ended":
             counts = {name: sum(route.get(name, 0) for route in document["routes"]) for name in _COUNTS}
             if self._as_json:
@@ -172,7 +172,7 @@ class _Lines:
             else:
                 self._print(f"ended: {_counted(counts)}")
 
-    def _say(self, route: dict[str, Any]) -> None:
+    def _print_change(self, route: dict[str, Any]) -> None:
         if self._as_json:
             shown = {name: route[name] for name in ("name", "phase", "state", *_COUNTS, "last_error") if name in route}
             self._print(json.dumps({"route": shown}))
@@ -181,7 +181,7 @@ class _Lines:
             self._print(f"{route['name']}: {route['state']}{error}, {_counted(route)}")
 
     def _print(self, line: str) -> None:
-        """Print a line. A full disk below standard output ends no run; that nobody reads it any more does."""
+        """Print a line. A full disk under standard output does not end a run; a closed standard output does."""
         try:
             print(line, flush=True)
         except BrokenPipeError:
@@ -195,7 +195,7 @@ class _Lines:
 
 
 def _counted(counts: dict[str, Any]) -> str:
-    """What became of messages: `1000 moved, 2 dead-lettered`."""
+    """The counts of messages: `1000 moved, 2 dead-lettered`."""
     words = [f"{counts['moved']} moved"]
     words += [f"{counts[name]} {name.replace('_', '-')}" for name in _COUNTS[1:] if counts.get(name)]
     return ", ".join(words)

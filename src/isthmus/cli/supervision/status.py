@@ -1,4 +1,4 @@
-"""`isthmus status`: what the routes of a federation do, and their backlog."""
+"""`isthmus status`: the state of a federation's routes, and their backlog."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def run(
     file: Annotated[str, typer.Argument(help="The federation file.")] = DEFAULT_FILE,
     state: Annotated[
         Path | None,
-        typer.Option(help="Folder that the run keeps its state in; by default .isthmus/NAME beside the file."),
+        typer.Option(help="Folder of the run's state; by default .isthmus/NAME beside the file."),
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Go on showing it until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Update it until Ctrl-C.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show backlog, lag, rates, memory and errors of every route.
 
-    Exit code 0: a run is alive, and every route of its tasks moves what there is to move. 1: no run is alive, or a route is stalled,
-    fails, may not start, or is run elsewhere. With --watch the code is that of the last status.
+    Exit code 0: a run is alive, and every route of its tasks moves its waiting messages. 1: no run is alive, or a route is stalled,
+    fails, may not start, or is moved by another run. With --watch the code is that of the last status.
     """
     from isthmus.supervisor.watch.survey import survey
     from isthmus.topology.file.name import state_folder
@@ -46,7 +46,7 @@ def run(
     if as_json:
         print(json.dumps(found))
     elif watch:
-        # Ctrl-C ends the showing.
+        # Ctrl-C ends the display.
         with suppress(KeyboardInterrupt), Live(_table(found), console=Console(), refresh_per_second=4) as live:
             while True:
                 time.sleep(1.0)

@@ -1,4 +1,4 @@
-"""`isthmus verify`: compare what entered every member with what is at the others."""
+"""`isthmus verify`: compare the messages that entered every member with those at the others."""
 
 from __future__ import annotations
 
@@ -39,33 +39,33 @@ def run(
     subscription: Annotated[
         str,
         typer.Option(
-            help="The subscription to read at every member, which nobody may consume; by default `audit` where the task has "
+            help="The subscription to read at every member, which no receiver may consume; by default `audit` if the task has "
             "it, else the first ordinary one without a filter, of which applications may have consumed messages."
         ),
     ] = "",
     former_mark: Annotated[
         list[str] | None,
-        typer.Option(help="A `mark` that the file named before: copies that carry it are arrivals. May be repeated."),
+        typer.Option(help="A former `mark` of the file: copies with it are arrivals. May be repeated."),
     ] = None,
     state: Annotated[
         Path | None,
         typer.Option(
-            help="Folder that the run keeps its state in, for what is in spools; by default .isthmus/NAME beside the file."
+            help="Folder of the run's state, for messages in spools; by default .isthmus/NAME beside the file."
         ),
     ] = None,
     by: Annotated[
         _By,
         typer.Option(
-            help="With `hour`: count also by the hour (UTC) in which messages were enqueued at their origin; what has no known "
-            "time there is in the row `unknown`."
+            help="With `hour`: count also by the hour (UTC) in which messages were enqueued at their origin; those without a known "
+            "time there are in the row `unknown`."
         ),
     ] = _By.TASK,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Browse every member and compare by origin, sequence number and content.
+    """Peek every member and compare by origin, sequence number and content.
 
     Exit code 0: everything is accounted for. 1: a message is lost, set aside, expired before its route, stopped although
-    new, doubled, out of order, or other than its original. 3: the reading cannot tell, e.g. because messages were consumed
+    new, doubled, out of order, or different from its original. 3: the result is unclear, e.g. because messages were consumed
     from the subscription that it reads, or a namespace cannot be reached.
     """
     from isthmus.replication.verification.reconciliation.count import Verdict
@@ -77,7 +77,7 @@ def run(
         raise InvalidArgumentError(f"{file} has no tasks; there is nothing to verify")
     names = [task] if task or len(federation.tasks) < 2 else list(federation.tasks)
     results: list[Reconciliation] = []
-    unread: dict[str, IsthmusError] = {}  # by task; what cannot be read of one hides nothing of the others
+    unread: dict[str, IsthmusError] = {}  # by task; an unreadable one hides nothing of the others
     for name in names:
         try:
             results += verify(
@@ -99,29 +99,29 @@ def run(
     verdict = max((result.verdict for result in results), default=Verdict.CLEAN)
     if unread:
         verdict = max(verdict, Verdict.UNCLEAR)
-    told = [result.to_dict() for result in results]
+    rows = [result.to_dict() for result in results]
     if as_json:
-        answer = {"file": file, "clean": verdict is Verdict.CLEAN, "verdict": verdict.name.lower(), "tasks": told}
+        answer = {"file": file, "clean": verdict is Verdict.CLEAN, "verdict": verdict.name.lower(), "tasks": rows}
         errors = {name: error.to_dict() for name, error in unread.items()}
         print(json.dumps(answer | ({"error": next(iter(errors.values())), "unread": errors} if errors else {})))
     else:
-        _show(told, verdict, [_told(name, error, subscription) for name, error in unread.items()])
+        _show(rows, verdict, [_doubt_of(name, error, subscription) for name, error in unread.items()])
     if verdict.exit_code:
         raise typer.Exit(verdict.exit_code)
 
 
-def _told(task: str, error: IsthmusError, subscription: str) -> str:
+def _doubt_of(task: str, error: IsthmusError, subscription: str) -> str:
     hint = ""
     if isinstance(error, EntityNotFoundError):
         hint = " With --subscription every member has to have it" if subscription else " Make it by: isthmus apply"
     return (f"task {task}: " if task else "") + f"{error}{hint}"
 
 
-def _show(told: list[dict[str, Any]], verdict: Any, unread: list[str]) -> None:
+def _show(results: list[dict[str, Any]], verdict: Any, unread: list[str]) -> None:
     from isthmus.replication.verification.reconciliation.count import COUNTS, Verdict
 
     console = Console(soft_wrap=True)
-    for result in told:
+    for result in results:
         console.print(_table(result))
         for table in _hour_tables(result):
             console.print(table)
@@ -133,13 +133,13 @@ def _show(told: list[dict[str, Any]], verdict: Any, unread: list[str]) -> None:
             if count.verdict is Verdict.UNCLEAR and result[count.name]:
                 text = f"cannot tell: {result[count.name]:,} {count.name}: {count.meaning}"
                 console.print(text, style="yellow", highlight=False)
-    if any(reading["shared"] and reading["doubt"] for result in told for reading in result["read"]):
+    if any(reading["shared"] and reading["doubt"] for result in results for reading in result["read"]):
         console.print(
             "write audit: 1d in the task and apply it: verify then reads what no application consumes", style="dim"
         )
     for each in unread:
         console.print(Text(f"cannot tell: {each}", style="yellow"))
-    disordered = any(result["out_of_order"] for result in told)
+    disordered = any(result["out_of_order"] for result in results)
     well = "nothing lost or doubled" if disordered else "nothing lost, doubled or out of order"
     words = {
         Verdict.CLEAN: (well, "green"),
@@ -152,13 +152,13 @@ def _show(told: list[dict[str, Any]], verdict: Any, unread: list[str]) -> None:
 
 def _reading(reading: dict[str, Any]) -> str:
     absent = reading["absent_before"] + reading["absent_between"]
-    gone = f", {absent:,} earlier {'one is' if absent == 1 else 'ones are'} gone" if absent else ""
+    removed = f", {absent:,} earlier {'one is' if absent == 1 else 'ones are'} gone" if absent else ""
     count = reading["messages"]
-    return f"read {reading['member']}: {reading['entity']}, {count:,} message{'' if count == 1 else 's'}{gone}"
+    return f"read {reading['member']}: {reading['entity']}, {count:,} message{'' if count == 1 else 's'}{removed}"
 
 
 def _hour_tables(result: dict[str, Any]) -> list[FittingTable]:
-    """Of the task, and of each flow where there are several: one row for each hour."""
+    """The tables of the task, and of each flow if there are several: one row for each hour."""
     if "hours" not in result:
         return []
     found = [_hour_table(f"task {result['task']}, by hour (UTC)", result["hours"])] if result["hours"] else []
@@ -171,7 +171,7 @@ def _hour_tables(result: dict[str, Any]) -> list[FittingTable]:
 
 
 def _is_flow(compared: dict[str, Any]) -> bool:
-    """Whether a comparison tells more than that an origin has what entered there."""
+    """Whether a comparison has more than the entry of messages at their origin."""
     if compared["origin"] != compared["member"]:
         return True
     return any(hour[name] for hour in compared["hours"] for name in hour.keys() - {"hour", "entered", "arrived"})
@@ -188,10 +188,10 @@ def _hour_table(title: str, hours: list[dict[str, Any]]) -> FittingTable:
     return table
 
 
-# Shown by hour also where they are zero; the others only where they are not: the table above has them.
+# Shown by hour also if they are zero; the others only if they are not: the table above has them.
 _ALWAYS_BY_HOUR = ("entered", "arrived", "lost")
 
-# Shown also where they are zero; the others only where they are not.
+# Shown also if they are zero; the others only if they are not.
 _ALWAYS = ("entered", "arrived", "waiting", "expired", "dead_lettered", "lost", "duplicated", "out_of_order")
 
 

@@ -51,7 +51,7 @@ from isthmus.replication.verification.reconciliation.reconcile import Reconcilia
 from isthmus.replication.verification.verify import verify
 from isthmus.supervisor.run import RunOptions, run_federation
 from isthmus.supervisor.supervisor import Settings
-from isthmus.supervisor.watch.watch import BacklogLook
+from isthmus.supervisor.watch.watch import BacklogMeter
 from isthmus.testing.namespace import NamespaceProcess
 from isthmus.topology import plan
 from isthmus.topology.file.reference import SecretReference
@@ -279,7 +279,7 @@ class Example:
         with Reach(self.federation, "example") as reach:
             for route in routes(self.federation):
                 with suppress(IsthmusError):
-                    backlog = BacklogLook().look(reach, route)
+                    backlog = BacklogMeter().measure(reach, route)
                     found += backlog.waiting if backlog is not None else 0
         return found
 

@@ -1,1 +1,1 @@
-"""Which entities there are: names, descriptions, limits and tiers."""
+"""The catalog of a namespace: names, descriptions, limits and tiers of its entities."""

@@ -1,11 +1,11 @@
-"""The names of a namespace: which entities there are, what they are called, and how they are stored.
+"""The names of a namespace's entities, and their rows in the store.
 
 What it is: one row per queue, topic, subscription and rule, and the syntax of names and addresses.
-What it is not: the entities at work (`engine`). Spec: docs/explanation/protocol.md, Links, Administration.
+What it is not: the entities themselves (`engine`). Spec: docs/explanation/protocol.md, Links, Administration.
 
 Invariants:
     I1. Names are compared without case and kept as they were written.
-    I2. A number is never given twice, deleted entities or not.
+    I2. A number is never assigned twice, not even after its entity was deleted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Address", "Entry", "catalog_key", "check_name", "parse_address", "un
 
 _NAME = re.compile(r"[^\W_](?:[\w./-]*[^\W_])?", re.ASCII)
 _RULE_NAME = re.compile(r"[\w$][\w.$-]*", re.ASCII)
-# Whose names may be paths.
+# The kinds whose names may be paths.
 _WITH_SLASHES = ("queue", "topic", "hybrid connection")
 _SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*://[^/]*", re.IGNORECASE)
 
@@ -35,9 +35,9 @@ class Entry:
         kind: ``queue``, ``topic``, ``subscription`` or ``rule``.
         names: as written: (queue), (topic), (topic, subscription) or (topic, subscription, rule).
         number: of the entity; its dead-letter queue has the next. 0 for rules.
-        transfer_number: of its transfer dead-letter queue; 0 if there never was one.
-        fragments: in how many a partitioned entity lies, each with numbers of its own from `number` on; 0 for others.
-        stores: over how many stores they are spread.
+        transfer_number: of its transfer dead-letter queue; 0 if it has none.
+        fragments: the number of fragments of a partitioned entity, each with numbers of its own from `number` on; 0 for others.
+        stores: the number of stores over which they are spread.
     """
 
     kind: str
@@ -84,16 +84,16 @@ def unpack_entry(value: bytes) -> Entry:
 
 
 def catalog_key(kind: str, *names: str) -> bytes:
-    """Where an entity's row lies; sorts an entity before what belongs to it."""
+    """The key of an entity's row; sorts an entity before its subscriptions and rules."""
     order = {"queue": "1", "topic": "2", "subscription": "3", "rule": "4"}[kind]
     return bytes((CATALOG,)) + (order + "\x00".join(name.lower() for name in names)).encode()
 
 
 def check_name(kind: str, name: str, limit: int) -> None:
-    """Refuse a name that the service would.
+    """Refuse a name that the service refuses.
 
     Raises:
-        InvalidArgumentError: with what is wrong.
+        InvalidArgumentError: with the fault.
     """
     pattern = _RULE_NAME if kind == "rule" else _NAME
     if not name or len(name) > limit:
@@ -105,12 +105,12 @@ def check_name(kind: str, name: str, limit: int) -> None:
             + ", and begin and end with a letter or digit."
         )
     if kind in _WITH_SLASHES and ("//" in name or "/subscriptions/" in f"/{name.lower()}/"):
-        raise InvalidArgumentError(f"The {kind} name '{name}' holds an empty or reserved path segment.")
+        raise InvalidArgumentError(f"The {kind} name '{name}' contains an empty or reserved path segment.")
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An AMQP address taken apart.
+    """A parsed AMQP address.
 
     Attributes:
         name: queue or topic, lower case.
@@ -124,7 +124,7 @@ class Address:
 
 
 def parse_address(path: str) -> Address:
-    """Take an address apart: relative or absolute, any case."""
+    """Parse an address: relative or absolute, in any case."""
     text = _SCHEME.sub("", path).strip("/").lower()
     suffix = ""
     if text.endswith("/$transfer/$deadletterqueue"):

@@ -1,7 +1,7 @@
-"""What the service refuses in a description, whatever else the namespace has.
+"""The checks of a description that do not depend on other entities.
 
-What it is: ranges, tiers, names and texts; a description is changed only where the service changes it, too. What it is not: what
-depends on other entities, such as targets of forwarding (`isthmus.entities.administration`).
+What it is: ranges, tiers, names and texts; a description is changed only where the service changes it, too. What it is not: checks
+against other entities, such as targets of forwarding (`isthmus.entities.administration`).
 Spec: docs/explanation/protocol.md, Administration, Rules.
 """
 
@@ -28,12 +28,12 @@ from isthmus.errors import InvalidArgumentError, QuotaExceededError
 
 __all__ = ["check_filters", "check_rule", "check_settings", "check_tier"]
 
-# The service's limit of its largest tier.
+# The limit of the service's largest tier.
 _LARGEST_MESSAGE_KILOBYTES = 102_400
 
 
 def check_tier(description: Description, limits: Limits) -> None:
-    """Refuse settings that the tier lacks, and cap the time to live where nobody has set one.
+    """Refuse settings that the tier lacks, and cap the time to live where it is not set.
 
     Raises:
         InvalidArgumentError: one is set.
@@ -48,7 +48,7 @@ def check_tier(description: Description, limits: Limits) -> None:
         if not value or value == getattr(unset, attribute):
             continue
         if setting == "max_message_size_in_kilobytes" and value * 1024 <= limits.max_message_size_bytes:
-            continue  # clients send back what they read
+            continue  # clients send back the values that they read
         spelt = "".join(word.capitalize() for word in setting.split("_"))
         kind = type(description).__name__.removesuffix("Description")
         raise InvalidArgumentError(
@@ -101,7 +101,7 @@ def _check_status(description: QueueDescription | TopicDescription | Subscriptio
 
 
 def check_rule(rule: RuleDescription, limits: Limits) -> None:
-    """Refuse a rule whose name or expressions are none, or too long.
+    """Refuse a rule whose name or expressions are invalid or too long.
 
     Raises:
         InvalidArgumentError: they are.
@@ -115,7 +115,7 @@ def check_rule(rule: RuleDescription, limits: Limits) -> None:
 
 
 def check_filters(topic: str, rules: Sequence[RuleDescription], added: RuleDescription, limits: Limits) -> None:
-    """Refuse one more filter than all subscriptions of a topic may have together.
+    """Refuse one more filter than the limit for all subscriptions of a topic together.
 
     Args:
         topic: its name.
@@ -124,7 +124,7 @@ def check_filters(topic: str, rules: Sequence[RuleDescription], added: RuleDescr
         limits: of the namespace.
 
     Raises:
-        QuotaExceededError: there are as many as there may be.
+        QuotaExceededError: the limit is reached.
     """
     for kind, most in (
         (SqlFilter, limits.max_sql_filters_per_topic),

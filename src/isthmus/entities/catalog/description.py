@@ -1,4 +1,4 @@
-"""What an operator says about an entity: queues, topics, subscriptions, rules.
+"""The settings of an entity, as an operator writes them: queues, topics, subscriptions, rules.
 
 What it is: plain records with every setting of the service's management API, its defaults, and their form in the
 store. What it is not: the Atom XML (the broker's admin part) or the entities themselves (`queue`, `topic`).
@@ -6,7 +6,7 @@ Spec: docs/explanation/protocol.md, Administration, Rules, Entities.
 
 Invariants:
     I1. ``load(dump(description)) == description`` for every description.
-    I2. A stored description of an older release loads: fields it lacks take their default, unknown ones are left out.
+    I2. A stored description of an older release loads: missing fields take their default, unknown ones are ignored.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ __all__ = [
     "load",
 ]
 
-# .NET's TimeSpan.MaxValue, P10675199DT2H48M5.4775807S, in whole milliseconds: what the service calls infinite.
+# .NET's TimeSpan.MaxValue, P10675199DT2H48M5.4775807S, in whole milliseconds: the service's value for infinite.
 INFINITE_MS = 922_337_203_685_477
 DEFAULT_RULE_NAME = "$Default"
 
 
 class EntityStatus(StrEnum):
-    """What an entity lets pass (docs/explanation/protocol.md, Entities)."""
+    """Whether an entity accepts and gives messages (docs/explanation/protocol.md, Entities)."""
 
     ACTIVE = "Active"
     DISABLED = "Disabled"
@@ -61,7 +61,7 @@ class DateTime:
 
     Attributes:
         ms: milliseconds since 1970-01-01T00:00:00Z.
-        zoned: whether it was written with a time zone; without one it counts as UTC and is shown without one again.
+        zoned: whether it was written with a time zone; without one it counts as UTC and is shown without one.
     """
 
     ms: int
@@ -162,7 +162,7 @@ class QueueDescription:
     """A queue's settings. Durations are milliseconds; `INFINITE_MS` means without end.
 
     Attributes:
-        forward_to: path of the entity that messages go on to; None keeps them here.
+        forward_to: path of the entity to which messages are forwarded; None keeps them here.
         max_message_size_in_kilobytes: None takes the namespace's limit (`Limits.max_message_size_bytes`).
     """
 
@@ -253,7 +253,7 @@ _T = TypeVar("_T")
 
 
 def dump(value: Any) -> bytes:
-    """A description as it stands in the store: JSON, with a ``$`` key naming each record's kind."""
+    """A description in its stored form: JSON, with a ``$`` key naming each record's kind."""
     return json.dumps(_plain(value), separators=(",", ":")).encode()
 
 
@@ -261,7 +261,7 @@ def load(data: bytes, kind: type[_T]) -> _T:
     """The description that `dump` wrote.
 
     Raises:
-        TypeError: the record is of another kind than asked.
+        TypeError: the record is of another kind.
     """
     value = _record(json.loads(data))
     if not isinstance(value, kind):

@@ -1,10 +1,10 @@
-"""Which entities have an authorization rule of a name.
+"""The entities that have an authorization rule of a given name.
 
-What it is: an index in memory, for clients that show a key and name no entity. What it is not: any check of a key; the
+What it is: an index in memory, for clients that send a key and name no entity. What it is not: any check of a key; the
 rules themselves are in the descriptions.
 
 Invariants:
-    I1. Every entity with a rule of a name is found under it; asking costs what is found, however many entities there are.
+    I1. Every entity with a rule of a name is found under it; a query costs as much as its result, however many entities there are.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class KeyNames:
         self._rules: dict[str, list[str]] = {}
 
     def put(self, entity: str, rules: Iterable[AuthorizationRule]) -> None:
-        """An entity has these rules from now on; its name in any case."""
+        """Replace the rules of an entity; its name in any case."""
         entity = entity.lower()
         self.remove(entity)
         names = [rule.key_name for rule in rules]
@@ -34,7 +34,7 @@ class KeyNames:
             self._entities.setdefault(name, set()).add(entity)
 
     def remove(self, entity: str) -> None:
-        """An entity has gone; no error if it had no rules."""
+        """Remove an entity; no error if it had no rules."""
         for name in self._rules.pop(entity.lower(), ()):
             having = self._entities[name]
             having.discard(entity.lower())
@@ -42,7 +42,7 @@ class KeyNames:
                 del self._entities[name]
 
     def clear(self) -> None:
-        """No entity is there."""
+        """Remove all entities."""
         self._entities.clear()
         self._rules.clear()
 

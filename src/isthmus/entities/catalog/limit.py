@@ -14,29 +14,29 @@ __all__ = ["Limits"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one namespace refuses to exceed.
+    """The limits of one namespace.
 
     Attributes:
         max_message_size_bytes: of one message, all sections together; an entity may set its own.
         max_entities: queues and topics together.
         max_sql_filters_per_topic: over all its subscriptions.
         max_correlation_filters_per_topic: over all its subscriptions.
-        min_lock_duration_ms: the shortest lock an entity may ask for.
-        max_lock_duration_ms: the longest lock an entity may ask for.
+        min_lock_duration_ms: the shortest lock duration of an entity.
+        max_lock_duration_ms: the longest lock duration of an entity.
         max_entity_size_megabytes: the greatest MaxSizeInMegabytes.
         max_property_bytes: of one application property, its name included.
         max_properties_bytes: of all application properties of a message.
         max_transaction_bytes: messages sent in one transaction, together; one message alone may be larger.
-        duplicate_key_window_ms: for how long the key of a route's copy is kept at least.
+        duplicate_key_window_ms: the minimum time for which the key of a route's copy is kept.
         transaction_timeout_ms: from the first operation of a transaction to its discharge.
         live_tail_bytes: recently committed messages kept in memory, all entities together, so that live traffic
             is delivered without reading the disk.
-        partitions_per_entity: fragments of a partitioned entity that is made from now on.
-        partition_stores: over how many stores its fragments are spread.
+        partitions_per_entity: fragments of a partitioned entity that is created from now on.
+        partition_stores: the number of stores over which its fragments are spread.
         max_partitioned_entities: queues and topics together.
-        max_event_retention_ms: the longest age that an event hub may be asked to keep events to.
+        max_event_retention_ms: the longest retention of an event hub.
         hub_cache_bytes: as `live_tail_bytes`, of all event hubs together.
-        tier: whose settings and features the namespace has; None for all of them.
+        tier: the pricing tier whose settings and features the namespace has; None for all of them.
     """
 
     max_message_size_bytes: int = 1_048_576

@@ -1,4 +1,4 @@
-"""What the entities at work are configured with, as their descriptions have it.
+"""Descriptions converted to the settings of entities.
 
 What it is: descriptions in the terms of `Intake.configure` and `Queue.configure`. What it is not: the descriptions
 (`description`), their checks (`isthmus.entities.administration`), or forwarding.
@@ -20,7 +20,7 @@ __all__ = ["dead_letter_settings", "queue_settings", "receiving_settings", "topi
 
 
 def topic_settings(description: QueueDescription | TopicDescription) -> dict[str, Any]:
-    """Of what senders send to."""
+    """Of entities that take messages from senders."""
     size = description.max_message_size_in_kilobytes
     window_ms = description.duplicate_detection_history_time_window_ms
     return {
@@ -33,7 +33,7 @@ def topic_settings(description: QueueDescription | TopicDescription) -> dict[str
 
 
 def receiving_settings(description: QueueDescription | SubscriptionDescription) -> dict[str, Any]:
-    """Of what receivers receive from."""
+    """Of entities that give messages to receivers."""
     return {
         "status": description.status,
         "default_ttl_ms": description.default_message_time_to_live_ms,
@@ -50,12 +50,12 @@ def queue_settings(description: QueueDescription) -> dict[str, Any]:
 
 
 def dead_letter_settings(status: EntityStatus, lock_duration_ms: int, max_delivery_count: int) -> dict[str, Any]:
-    """Of a dead-letter queue: messages stay without end, and nothing is dead-lettered further.
+    """Of a dead-letter queue: messages never expire, and nothing is dead-lettered further.
 
     Args:
-        status: of the entity that it belongs to; only DISABLED is its own, too.
+        status: of the entity that it belongs to; of these it takes only DISABLED.
         lock_duration_ms: of the entity.
-        max_delivery_count: the largest one that there is.
+        max_delivery_count: the largest possible one.
     """
     return {
         "status": status if status == EntityStatus.DISABLED else EntityStatus.ACTIVE,

@@ -1,4 +1,4 @@
-"""What the service's pricing tiers have, and what they lack.
+"""The features and limits of the service's pricing tiers.
 
 What it is: the three tiers as data: limits that differ from this product's defaults, settings that a tier refuses, and
 whether it has topics, forwarding and transactions. A namespace without a tier has everything. What it is not: prices, or
@@ -27,7 +27,7 @@ class Tier:
         lacks: settings of queues, topics and subscriptions that may not be set.
         has_topics: whether there are topics.
         has_transactions: whether there are transactions and sends via another entity.
-        max_time_to_live_ms: the greatest DefaultMessageTimeToLive, and its default; None for no bound.
+        max_time_to_live_ms: the greatest DefaultMessageTimeToLive, and its default; None for no limit.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Tier:
 
     @property
     def title(self) -> str:
-        """As the service writes it."""
+        """The name as the service writes it."""
         return self.name.capitalize()
 
 

@@ -1,1 +1,1 @@
-"""Duplicate detection: which message ids and duplicate keys were seen within a window."""
+"""Duplicate detection: the message ids and duplicate keys that were seen within a window."""

@@ -1,12 +1,12 @@
-"""Duplicate detection: which message ids, or duplicate keys of copies, were seen within the window.
+"""Duplicate detection: the message ids, or duplicate keys of copies, that were seen within the window.
 
-What it is: ids on disk in generations as long as the window (`generation`). What it is not: a cache; memory holds only the ids
+What it is: ids on disk in generations as long as the window (`generation`). What it is not: a cache; memory has only the ids
 that are not yet written.
 Spec: Microsoft Learn, "Duplicate detection"; for keys, `isthmus.message.duplicate_key`.
 
 Invariants:
-    I1. An id is seen again if and only if it was accepted less than a window ago, by the window's present length, restarts
-        in between or not, and also where the clock has gone back by up to a window since.
+    I1. An id counts as seen if and only if it was accepted less than a window ago, by the window's current length, restarts
+        in between or not, and also where the clock was set back by up to a window since.
     I2. Ids are written in the same batch as their messages.
 """
 
@@ -27,7 +27,7 @@ class Detection:
     Args:
         number: the entity's.
         window_ms: for how long an id counts as seen.
-        staging: where new ids go.
+        staging: takes new ids.
         table: of the store, DETECTION for message ids and DUPLICATE_KEY for duplicate keys.
     """
 
@@ -39,7 +39,7 @@ class Detection:
         self.window_ms = window_ms
 
     def fresh(self, message_ids: Sequence[bytes], now_ms: int) -> list[bool]:
-        """Per id whether it is new; later equals in the same call are not. Stages nothing."""
+        """Per id whether it is new; repeats in the same call are not. Stages nothing."""
         prefixes = self._generations.asked(now_ms)
         journal, pending = self._staging.journal, self._staging.pending_ids
         keys = [[prefix + message_id for message_id in message_ids] for prefix in prefixes]
@@ -50,7 +50,7 @@ class Detection:
             and len(set(message_ids)) == count
             and all(map(pending.keys().isdisjoint, keys))
         ):
-            return [True] * count  # as nearly always, and a message at a time would cost more than the reads
+            return [True] * count  # the usual case, and checking message by message would cost more than the reads
         oldest = now_ms - self.window_ms
         flags = []
         added: set[bytes] = set()
@@ -75,10 +75,10 @@ class Detection:
         self._staging.pending_ids.update(dict.fromkeys(keys, now_ms))
 
     def change(self, window_ms: int) -> None:
-        """Count ids as seen for another time from now on, also those that were seen before; stages it."""
+        """Use another window from now on, also for ids that were seen before; stages it."""
         self._generations.change(window_ms)
         self.window_ms = window_ms
 
     def end_ms(self) -> int:
-        """When the last generation is over in which ids may lie; 0 where there is none."""
+        """When the last generation that may have ids is over; 0 where there is none."""
         return self._generations.end_ms()

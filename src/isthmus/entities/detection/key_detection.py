@@ -1,14 +1,14 @@
-"""Detection of copies by their duplicate keys: as of message ids, but that copies in order need no look into the store.
+"""Detection of copies by their duplicate keys: as of message ids, except that copies in order need no read of the store.
 
 What it is: the marks of copies' sources, rows of keys for copies above these (`key_run`), and a `Detection` of the keys of
 all others. What it is not: the reading of keys (`copy`).
 Specification: `isthmus.message.duplicate_key`; docs/explanation/guarantees.md.
 
 Invariants:
-    I1. Whether a key was seen is what `Detection` alone would say; the marks save its reads and change no answer. A copy
-        above the mark of its source was not taken (`source_mark`, I1), as long as all that counts as seen was kept at or
+    I1. Whether a key was seen is what `Detection` alone would return; the marks save its reads and change no result. A copy
+        above the mark of its source was not taken (`source_mark`, I1), as long as all keys that count as seen were stored at or
         after the time from which on the marks cover all.
-    I2. Keys that an earlier release kept without marks are looked up until they are over.
+    I2. Keys that an earlier release stored without marks are looked up until they are over.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ __all__ = ["KeyDetection"]
 
 
 class KeyDetection:
-    """The keys of copies that one entity keeps.
+    """The duplicate keys of one entity.
 
     Args:
         number: the entity's.
         window_ms: for how long a key counts as seen.
-        staging: where new keys go.
+        staging: takes new keys.
     """
 
     __slots__ = ("_detection", "_marks", "_runs")
@@ -42,21 +42,21 @@ class KeyDetection:
         self._marks = SourceMarks(number, staging)
 
     def repeated(self, keys: Sequence[bytes], now_ms: int) -> list[bool]:
-        """Per key whether it was seen before; empty where none was. Stages those that were not."""
+        """Per key whether it was seen before; empty where none was. Stages the new ones."""
         detection, marks = self._detection, self._marks
         ids = [key[:KEY_BYTES] for key in keys]
-        places = [key[KEY_BYTES:] for key in keys]
-        raised = marks.ahead(places) if self._trusts(now_ms) else None
+        positions = [key[KEY_BYTES:] for key in keys]
+        raised = marks.ahead(positions) if self._trusts(now_ms) else None
         if raised is not None:
-            self._runs.remember(ids, places, raised, now_ms)
+            self._runs.remember(ids, positions, raised, now_ms)
             self._raise(raised)
             return []
-        in_runs = self._runs.seen(ids, places, now_ms)
+        in_runs = self._runs.seen(ids, positions, now_ms)
         flags = [is_new and not was for is_new, was in zip(detection.fresh(ids, now_ms), in_runs, strict=True)]
         if not any(flags):
             return [True] * len(keys)
         detection.remember([one for one, is_new in zip(ids, flags, strict=True) if is_new], now_ms)
-        self._raise(marks.highest([place for place, is_new in zip(places, flags, strict=True) if is_new]))
+        self._raise(marks.highest([position for position, is_new in zip(positions, flags, strict=True) if is_new]))
         return [] if all(flags) else [not is_new for is_new in flags]
 
     def _trusts(self, now_ms: int) -> bool:
@@ -73,5 +73,5 @@ class KeyDetection:
             self._marks.begin(self._end_ms())
 
     def _end_ms(self) -> int:
-        """When the generations of all keys are over, staged or in the store; 0 where there are none."""
+        """When the generations of all keys are over, staged or stored; 0 where there are none."""
         return max(self._detection.end_ms(), self._runs.end_ms())

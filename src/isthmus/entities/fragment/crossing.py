@@ -1,14 +1,14 @@
-"""The way from one entity to a queue or topic, some or all of which is in another store.
+"""The route from one entity to a queue or topic that is, in whole or in part, in another store.
 
-What it is: a target as one source sees it: which of its fragments takes what, what goes there at once since it is in
-the source's own store, and what has to be in line for another one. What it is not: the line (`handover`).
+What it is: a target as one source sees it: the choice of the fragment for each message, the messages that go there in the same batch since it is
+in the source's own store, and those that enter the line to another one. What it is not: the line (`handover`).
 Spec: docs/explanation/protocol.md, Forwarding, Entities; docs/explanation/forwarding.md.
 
 Invariants:
     I1. Messages of one key keep their order; those without a key go, together, to a fragment in the source's store if
-        there is one that is up, since that takes no second store.
-    I2. What the target would refuse is refused here, so that its source can tell why; the target is asked again when
-        messages arrive from a line. A message whose body the disk does not give is refused by itself.
+        one there is up, since that needs no second store.
+    I2. A message that the target would refuse is refused here, so that its source gets the reason; the target is asked again when
+        messages arrive from a line. A message whose body cannot be read is refused by itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from isthmus.entities.queue.onward import End, Target
 from isthmus.entities.record.record import Parts, size_of
 from isthmus.errors import InvalidArgumentError, IsthmusError, MessageTooLargeError, StoreError
 
-__all__ = ["Crossing", "ways"]
+__all__ = ["Crossing", "route_finder"]
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Crossing:
     """A target as one source sees it.
 
     Args:
-        source: what messages leave.
+        source: the entity that messages leave.
         outbox: of its store.
         target: the queue or topic.
         is_via: whether messages are sent via the source.
@@ -44,18 +44,18 @@ class Crossing:
         self._source = source
         self._outbox = outbox
         self._is_via = is_via
-        # What was asked for last, whole, and where it goes: `refusal_of` and `accept_moved` must not choose differently.
+        # The last messages asked for, whole, and their ends: `refusal_of` and `accept_moved` must choose alike.
         self._asked: Sequence[Parts] = ()
         self._wholes: list[Parts] = []
         self._ends: dict[End, list[int]] = {}
 
     @property
     def takes_sends(self) -> bool:
-        """Whether the target exists and its status lets messages in."""
+        """Whether the target exists and its status accepts messages."""
         return self.target.takes_sends
 
     def refusal_of(self, messages: Sequence[Parts]) -> IsthmusError | None:
-        """As `Intake.refusal_of`; of fragments whose store could not be opened, what is known without it."""
+        """As `Intake.refusal_of`; for fragments whose store could not be opened, as far as known without it."""
         target = self.target
         refusal = target.refusal()
         if refusal is not None:
@@ -69,11 +69,11 @@ class Crossing:
         except (InvalidArgumentError, StoreError) as error:
             self._asked, self._wholes, self._ends = (), [], {}
             return error
-        for end, places in ends.items():
+        for end, indices in ends.items():
             if end.member is None:
                 continue
-            # A body that is in a file is taken out of it on the way.
-            refusal = end.member.refusal_of([messages[place]._replace(blob=None) for place in places])
+            # A body that is in a file is read into the message.
+            refusal = end.member.refusal_of([messages[index]._replace(blob=None) for index in indices])
             if refusal is not None:
                 return refusal
         return None
@@ -83,9 +83,9 @@ class Crossing:
         ends = self._choose(messages)
         whole = self._wholes or [self._whole(parts) for parts in messages]
         self._asked, self._wholes, self._ends = (), [], {}
-        for end, places in ends.items():
-            parts = [whole[place] for place in places]
-            own = [origins[place] for place in places]
+        for end, indices in ends.items():
+            parts = [whole[index] for index in indices]
+            own = [origins[index] for index in indices]
             if end.is_here and end.member is not None:
                 end.member.accept_moved(parts, own, now_ms, hops)
                 continue
@@ -94,7 +94,7 @@ class Crossing:
             )
 
     def _choose(self, messages: Sequence[Parts]) -> dict[End, list[int]]:
-        """Per end the places of the messages that go there, in order.
+        """Per end the positions of its messages, in order.
 
         Raises:
             InvalidMessageError: one has keys that contradict each other.
@@ -106,7 +106,7 @@ class Crossing:
         return ends
 
     def _whole(self, parts: Parts) -> Parts:
-        """The message with its body, which another store cannot refer to.
+        """The message with its body, since another store cannot refer to that.
 
         Raises:
             StoreError: the body cannot be read.
@@ -126,21 +126,21 @@ class Crossing:
             raise StoreError("The message's body cannot be read.") from None
 
 
-def ways(
+def route_finder(
     source: Intake, find: Callable[[str], Intake | Partitioned[Any] | None], *, is_via: bool = False
 ) -> Callable[[str], Target | None]:
-    """How messages of a source find the queue or topic that has a path.
+    """A function that finds the queue or topic of a path for the messages of a source.
 
     Args:
-        source: what they leave.
-        find: what has a path now; None if nothing has.
+        source: the entity that they leave.
+        find: the entity that has a path now; None if there is none.
         is_via: whether they are sent via the source.
     """
     outbox = source.context.outbox
     assert outbox is not None
     known: Crossing | None = None
 
-    def look(path: str) -> Target | None:
+    def find_target(path: str) -> Target | None:
         nonlocal known
         target = find(path)
         if target is None or (not target.is_partitioned and not outbox.index):
@@ -149,4 +149,4 @@ def ways(
             known = Crossing(source, outbox, target, is_via=is_via)
         return known
 
-    return look
+    return find_target

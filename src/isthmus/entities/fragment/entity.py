@@ -1,13 +1,13 @@
-"""A partitioned entity as its senders see it, and what all of its kinds have in common.
+"""A partitioned entity as its senders see it, and the common part of all of its kinds.
 
-What it is: what is sent, scheduled and looked at, given to the fragments that it is for, and counts over all fragments. What it
-is not: the choice of a fragment (`slot`); checks of messages, which the fragment makes as any entity does; receiving (`queue`).
+What it is: sends, schedules and peeks given to their fragments, and counts over all fragments. What it
+is not: the choice of a fragment (`slot`); checks of messages, which the fragment makes like any entity; receiving (`queue`).
 Spec: docs/explanation/protocol.md, Entities, Sending.
 
 Invariants:
-    I1. What is taken as a unit goes to one fragment, and is all there or not there.
+    I1. Messages that are taken as a unit go to one fragment, all or none.
     I2. A message with a key whose fragment's store is down is refused.
-    I3. Nothing is taken before the catalog's row of the entity is durable: what was acknowledged has an entity.
+    I3. No message is taken before the catalog's row of the entity is durable: every acknowledged message has an entity.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any, Generic, Literal, TypeVar
 from isthmus.entities.catalog.description import EntityStatus
 from isthmus.entities.catalog.limit import Limits
 from isthmus.entities.fragment.join import Join
-from isthmus.entities.fragment.place import first_of, fragment_of, keys_of, place, runs
+from isthmus.entities.fragment.message_key import first_of, fragment_of, keys_of, place, runs
 from isthmus.entities.fragment.port import FragmentStore
 from isthmus.entities.fragment.schedule import cancel, schedule
 from isthmus.entities.fragment.slot import Choice, Slot
-from isthmus.entities.member.look import LOOK_BYTES
+from isthmus.entities.member.peek import PEEK_BYTES
 from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.onward import End
 from isthmus.entities.queue.queue import Queue
@@ -57,12 +57,12 @@ class Partitioned(Generic[_M]):
 
     Attributes:
         is_deleted: whether it was deleted.
-        is_standing: whether its row in the catalog is durable.
+        is_durable: whether its row in the catalog is durable.
         refused_total: deliveries that were refused; counted by the broker.
         transfer_dead_letters: the transfer dead-letter queue, in the same fragments; None for a dead-letter queue.
     """
 
-    # From one fragment's number to the next one's.
+    # The difference between the numbers of two neighbouring fragments.
     _STEP = 3
 
     def __init__(self, path: str, number: int, stores: Sequence[FragmentStore], limits: Limits) -> None:
@@ -70,7 +70,7 @@ class Partitioned(Generic[_M]):
         self.number = number
         self.slots: list[Slot[_M]] = [Slot(index, store) for index, store in enumerate(stores)]
         self.is_deleted = False
-        self.is_standing = False
+        self.is_durable = False
         self.requires_session = False
         self.refused_total = 0
         self.transfer_dead_letters: Partitioned[Queue] | None = None
@@ -79,16 +79,16 @@ class Partitioned(Generic[_M]):
         self._status = EntityStatus.ACTIVE
         self._settings: dict[str, Any] | None = None
         self._choice = Choice(self.slots)
-        self._when_standing: list[Callback] = []
+        self._when_durable: list[Callback] = []
 
     # As `isthmus.entities.port.Entity` has them.
     is_partitioned: Literal[True] = True
     takes_bodies = False
 
-    # ---- coming and going
+    # ---- start and end
 
     def fill(self, slot: Slot[_M], member: _M) -> None:
-        """Take up a fragment."""
+        """Put a fragment into its slot."""
         slot.member = member
         self.configure_slot(slot)
 
@@ -98,21 +98,21 @@ class Partitioned(Generic[_M]):
     def notify(self) -> None:
         """Call the listeners."""
 
-    def stand(self) -> None:
+    def set_durable(self) -> None:
         """The entity's row is durable."""
-        self.is_standing = True
+        self.is_durable = True
         if self.transfer_dead_letters is not None:
-            self.transfer_dead_letters.stand()
-        waiting, self._when_standing = self._when_standing, []
+            self.transfer_dead_letters.set_durable()
+        waiting, self._when_durable = self._when_durable, []
         for call in waiting:
             call()
 
-    def when_standing(self, call: Callable[[], None]) -> None:
-        """Call once the entity's row is durable; now, if it is."""
-        if self.is_standing:
+    def when_durable(self, call: Callable[[], None]) -> None:
+        """Call once the entity's row is durable; immediately, if it is."""
+        if self.is_durable:
             call()
         else:
-            self._when_standing.append(call)
+            self._when_durable.append(call)
 
     def configure(self, **settings: Any) -> None:
         """Take the settings of a description, for all fragments."""
@@ -125,11 +125,11 @@ class Partitioned(Generic[_M]):
             self.configure_slot(slot)
 
     def configure_slot(self, slot: Slot[_M]) -> None:
-        """Give a fragment the settings of the whole."""
+        """Apply the settings of the entity to a fragment."""
         member: Any = slot.member
         if member is None or self._settings is None:
             return
-        # A store that refuses to be read for it is down from now on, and its fragments get their settings when it is back.
+        # If its store refuses the read for it, the store is down, and its fragments get their settings when it is up again.
         with suppress(StoreError), member.context.staging.whole(begun=True) if slot.store.is_up else nullcontext():
             member.configure(**self._settings)
 
@@ -149,7 +149,7 @@ class Partitioned(Generic[_M]):
     def _check_open(self) -> None:
         if self.is_deleted:
             raise EntityNotFoundError(self.path)
-        if not self.is_standing:
+        if not self.is_durable:
             raise ServerBusyError(f"'{self.path}' is being created; try again in a moment.")
 
     def _out(self, slot: Slot[_M]) -> ServerBusyError:
@@ -183,14 +183,14 @@ class Partitioned(Generic[_M]):
         return runs(payloads, len(self.slots), by_message_id=self._choice.detects)
 
     def placed(self, payloads: Sequence[Payload], preferred: int | None = None) -> _M:
-        """The fragment that takes messages as a unit: that of the first one's key, else the next one in turn.
+        """The fragment that takes messages as a unit: that of the first one's key, else the next one in rotation.
 
         Args:
             payloads: encoded messages.
             preferred: the fragment of messages without a key, if one has been chosen for them.
 
         Raises:
-            InvalidMessageError: their SessionIds or PartitionKeys differ, or one is no message.
+            InvalidMessageError: their SessionIds or PartitionKeys differ, or one is not a message.
             ServerBusyError: the fragment's store is down; without a key, all stores are.
         """
         index = self._choice.by_keys([keys_of(payload) for payload in payloads])
@@ -199,8 +199,8 @@ class Partitioned(Generic[_M]):
         return self.chosen(index)
 
     def chosen(self, index: int | None) -> _M:
-        """The fragment of an index, or the next one in turn; errors as `placed`."""
-        member = self._choice.in_turn() if index is None else self._member(index)
+        """The fragment of an index, or the next one in rotation; errors as `placed`."""
+        member = self._choice.next_up() if index is None else self._member(index)
         if member is None:
             raise ServerBusyError(f"All stores of '{self.path}' are down; try again later.")
         return member
@@ -213,14 +213,14 @@ class Partitioned(Generic[_M]):
         return not self.is_deleted and self._status not in (EntityStatus.DISABLED, EntityStatus.SEND_DISABLED)
 
     def refusal(self) -> IsthmusError | None:
-        """Why no message would be taken, whatever it is; None if some would."""
+        """Why every message would be refused; None if some would be taken."""
         if self.is_deleted:
             return EntityNotFoundError(self.path)
         return None if self.takes_sends else EntityDisabledError(self.path, self._status)
 
     def ends(self, messages: Sequence[Parts], store: int) -> dict[End, list[int]]:
-        """Where messages from a store go, with their places; see `Choice.ends`."""
-        return self._choice.ends(messages, store, self.number, self._STEP, is_open=self.is_standing)
+        """The ends for messages from a store, with the messages' positions; see `Choice.ends`."""
+        return self._choice.ends(messages, store, self.number, self._STEP, is_open=self.is_durable)
 
     def accept(
         self, payloads: Sequence[Payload], on_durable: Callback | None = None, on_failed: Failure | None = None
@@ -252,8 +252,8 @@ class Partitioned(Generic[_M]):
         on_durable: Callback | None = None,
         on_failed: Failure | None = None,
     ) -> list[int]:
-        """As `Intake.schedule`. Messages of different keys go to their fragments, each fragment's as a unit; where one fails, what the others
-        have taken is cancelled: nobody has its numbers.
+        """As `Intake.schedule`. Messages of different keys go to their fragments, each fragment's as a unit; where one fails, the messages that
+        the others have taken are cancelled: their numbers were not returned yet.
         """
         self.check_sendable()
         free: _M | None = None
@@ -288,8 +288,8 @@ class Partitioned(Generic[_M]):
         """The fragment of scheduled messages.
 
         Raises:
-            InvalidArgumentError: they are of several.
-            MessageNotFoundError: one is of none.
+            InvalidArgumentError: they are in several fragments.
+            MessageNotFoundError: one is in none.
             ServerBusyError: its store is down.
         """
         self._check_open()
@@ -312,10 +312,10 @@ class Partitioned(Generic[_M]):
     def _missing(self, what: str, sequence: int) -> MessageNotFoundError:
         return MessageNotFoundError(f"'{self.path}' has no {what} message with sequence number {sequence}")
 
-    # ---- looking
+    # ---- peeking
 
     def peek(self, from_sequence: int, count: int, session_id: str | None = None) -> list[Payload]:
-        """As `Intake.peek`: by sequence number, and so one fragment after the other. What is out is passed over."""
+        """As `Intake.peek`: by sequence number, and so one fragment after the other. Fragments that are down are skipped."""
         self._check_open()
         found: list[Payload] = []
         wanted = None if session_id is None else place(session_id, len(self.slots))
@@ -323,10 +323,10 @@ class Partitioned(Generic[_M]):
             member = slot.usable
             if member is None or wanted not in (None, slot.index):
                 continue
-            with suppress(StoreError):  # its store is down from now on
+            with suppress(StoreError):  # its store is down now
                 found += member.peek(max(from_sequence, first_of(slot.index)), count - len(found), session_id)
-            # A fragment that showed as much as one look reads may have more.
-            if len(found) >= count or sum(map(len, found)) >= LOOK_BYTES // 2:
+            # A fragment that returned as much as one read allows may have more.
+            if len(found) >= count or sum(map(len, found)) >= PEEK_BYTES // 2:
                 break
         return found
 
@@ -345,7 +345,7 @@ class Partitioned(Generic[_M]):
 
     @property
     def deferred_count(self) -> int:
-        """Messages set aside."""
+        """Deferred messages."""
         return self._sum("deferred_count")
 
     @property
@@ -354,9 +354,9 @@ class Partitioned(Generic[_M]):
         return self._sum("size_bytes")
 
     @property
-    def held_bytes(self) -> int:
-        """As stored; a large message is stored as any other."""
-        return self._sum("held_bytes")
+    def record_bytes(self) -> int:
+        """As stored; a large message is stored like any other."""
+        return self._sum("record_bytes")
 
     @property
     def taken_total(self) -> int:
@@ -380,12 +380,12 @@ class Partitioned(Generic[_M]):
 
     @property
     def last(self) -> int:
-        """How many sequence numbers were given out."""
+        """How many sequence numbers were assigned."""
         return sum(slot.member.last - first_of(slot.index) for slot in self.slots if slot.member is not None)
 
     @property
     def leaving_count(self) -> int:
-        """Messages that are on their way to other stores."""
+        """Messages in the lines to other stores."""
         return self._sum("leaving_count")
 
     @property
@@ -394,5 +394,5 @@ class Partitioned(Generic[_M]):
         return max((member.accessed_at_ms for member in self._members), default=0)
 
     def stored_bytes(self) -> int:
-        """What counts towards the quota, of which each fragment has its own."""
+        """The size that counts towards the quota; each fragment has a quota of its own."""
         return sum(member.stored_bytes() for member in self._members)

@@ -1,17 +1,17 @@
-"""Messages on their way from one store to another: each arrives once, whatever is killed or fails on either side.
+"""Messages in transit from one store to another: each arrives once, whichever side is killed or fails.
 
-What it is: the line in which messages are in the store that they leave, their delivery into the other store, and what
-becomes of those that are not taken there. What it is not: which messages go where (`crossing`), nor forwarding within one
+What it is: the line of messages in the store that they leave, their delivery into the other store, and the handling
+of those that are refused there. What it is not: the choice of the target (`crossing`), or forwarding within one
 store, which is one batch (`onward`).
 Spec: docs/explanation/protocol.md, Forwarding, Entities; docs/explanation/forwarding.md.
-Over 400 lines: what is written on one side is only right because of what is written on the other.
+Over 400 lines: the writes on one side are only correct together with those on the other.
 
 Invariants:
     I1. A message leaves its source and enters the line in one batch of the source's store.
-    I2. Its arrival, and the place in the line up to which all have arrived, are one batch of the other store: what is
-        behind that place has not arrived, what is not behind it has.
-    I3. It leaves the line only after its arrival is durable; what is refused leaves it for a dead-letter queue in one batch.
-    I4. A line keeps its order, and no place in it is given twice, restarts and restored back-ups or not.
+    I2. Its arrival, and the position in the line up to which all have arrived, are one batch of the other store: messages
+        behind that position have not arrived, the others have.
+    I3. It leaves the line only after its arrival is durable; a refused message leaves it for a dead-letter queue in one batch.
+    I4. A line keeps its order, and no position in it is assigned twice, restarts and restored back-ups or not.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _ROW = struct.Struct(">IIBH")
 # Messages delivered in one commit, and how large they may be together, as for moves within a store (`relay`).
 _GROUP = 1000
 _GROUP_BYTES = 8 << 20
-# From so many on a group leaves the line as a range: each range makes scans of the store dearer.
+# A group of at least so many leaves the line as a range: each range makes scans of the store slower.
 _LONG_RUN = 512
-# Places are counted from the wall time at the start on, in ms, so that a line which lost its last places with the power,
-# or was restored from an older back-up, gives none of them again.
+# Positions are counted from the wall time at the start on, in ms, so that a line that lost its last positions in a power cut,
+# or was restored from an older back-up, assigns none of them again.
 _PLACES_PER_MS_BITS = 16
 
 
@@ -53,16 +53,16 @@ class Leaving(NamedTuple):
     """One message in the line.
 
     Attributes:
-        place: in the line.
+        position: in the line.
         target: number of the queue or topic in the other store.
         path: of the whole entity that the target belongs to.
         source: number of the entity that it left.
         is_via: whether it was sent via the source.
-        stored: the message, with the hops that it has made when it arrives.
+        stored: the message, with the number of hops that it has when it arrives.
         size_bytes: of its record.
     """
 
-    place: int
+    position: int
     target: int
     path: str
     source: int
@@ -80,15 +80,15 @@ def _unpack(key: bytes, row: bytes) -> Leaving:
 
 
 class Outbox:
-    """What leaves one store.
+    """The messages that leave one store.
 
     Args:
-        index: the store's place among all: 0 for the catalog's, n + 1 for the store n of fragments.
+        index: the store's index among all: 0 for the catalog's, n + 1 for the store n of fragments.
         context: of the entities in the store.
         find: the entity with a number in the store; None if there is none.
 
     Attributes:
-        handover: what delivers; None as long as nobody does.
+        handover: delivers them; None as long as there is none.
     """
 
     def __init__(self, index: int, context: Context, find: Callable[[int], Intake | None]) -> None:
@@ -106,7 +106,7 @@ class Outbox:
         return iter(list(self._lanes.values()))
 
     def load(self) -> None:
-        """Take from the store what is on its way, before the entities are loaded."""
+        """Read the lines from the store, before the entities are loaded."""
         journal, leaving = self.staging.journal, self.context.leaving
         leaving.clear()
         waiting: dict[int, int] = {}
@@ -146,7 +146,7 @@ class Outbox:
             to: the other store.
             target: number of the queue or topic there.
             path: of the whole entity.
-            source: what they leave.
+            source: the entity that they leave.
             messages: in order; none has its body outside of the store.
             origins: per message the sequence number where it first entered.
             now_ms: wall time.
@@ -166,7 +166,7 @@ class Outbox:
         self.staging.touch(lane)
 
     def count(self, source: int, messages: int, size_bytes: int) -> None:
-        """Count messages that came into a line, or left it."""
+        """Count messages that entered a line, or left it."""
         leaving = self.context.leaving
         before = leaving.get(source, (0, 0))
         now = before[0] + messages, before[1] + messages * (size_bytes - OVERHEAD_BYTES)
@@ -179,8 +179,8 @@ class Outbox:
             member.leaving_count, member.leaving_bytes = now
 
     def take_back(self, messages: Sequence[Leaving], error: IsthmusError) -> None:
-        """Stage messages that the target did not take where somebody will look for them; of a source that has gone,
-        nowhere.
+        """Stage messages that the target refused in their source's dead-letter queues; those of a deleted source are
+        dropped.
         """
         source = self.find(messages[0].source)
         if source is None or source.is_deleted:
@@ -200,9 +200,9 @@ class _Lane:
 
     Attributes:
         to: the other store.
-        last: the last place given out.
+        last: the last position assigned.
         waiting: messages in the line.
-        is_busy: whether a delivery is under way.
+        is_busy: whether a delivery is in progress.
     """
 
     def __init__(self, outbox: Outbox, to: int) -> None:
@@ -212,13 +212,13 @@ class _Lane:
         self.is_busy = False
         self._outbox = outbox
         self._durable = 0
-        # Up to which place all have arrived, durably; None as long as the other store has not said so.
+        # Up to which position all have arrived, durably; None until the other store has answered.
         self._arrived: int | None = None
-        # Whether the line was loaded again while a delivery was under way: what had left it before may be in it again.
+        # Whether the line was loaded again during a delivery: messages that had left it before may be in it again.
         self._is_reloaded = False
 
     def load(self, waiting: int, *, again: bool = False) -> None:
-        """Go back to what the store holds; `again` after a failure, when it need not be durable."""
+        """Go back to the state of the store; `again` after a failure, when that need not be durable."""
         staging = self._outbox.staging
         now = self._outbox.context.clock.wall_ms() << _PLACES_PER_MS_BITS
         stored = int.from_bytes(staging.journal.get(lane_key(self.to)) or b"", "big")
@@ -248,7 +248,7 @@ class _Lane:
         self.pump()
 
     def pump(self) -> None:
-        """Go on delivering, if there is something and both stores are up."""
+        """Continue delivering, if there are messages and both stores are up."""
         handover = self._outbox.handover
         if self.is_busy or not self.waiting or handover is None or not handover.may_deliver(self._outbox.index):
             return
@@ -259,7 +259,7 @@ class _Lane:
         try:
             self._go_on(other, handover)
         except StoreError:
-            # The store that refused has told all whom it concerns, and is tried again in its time.
+            # The store that refused has called its callbacks, and is retried by its own schedule.
             self._stop()
         except Exception:
             self._stop()
@@ -283,45 +283,45 @@ class _Lane:
     # ---- on the side of the other store
 
     def _ask(self, other: Outbox) -> None:
-        """What the other store says may not be durable yet: it is, when it has been said again."""
+        """Read the other store's position, and wait until it is durable: the read alone does not show that."""
         key = arrived_key(self._outbox.index)
-        place = other.staging.journal.get(key) or bytes(8)
-        other.staging.batch.put(key, place)
-        other.staging.promise(partial(self._asked, int.from_bytes(place, "big")), self._failed)
+        position = other.staging.journal.get(key) or bytes(8)
+        other.staging.batch.put(key, position)
+        other.staging.promise(partial(self._asked, int.from_bytes(position, "big")), self._failed)
 
-    def _asked(self, place: int) -> None:
-        self.last = max(self.last, place)
+    def _asked(self, position: int) -> None:
+        self.last = max(self.last, position)
         if self._handover_if_up is None:
-            self._stop()  # the other store is asked again, once this one is back
+            self._stop()  # the other store is read again, once this one is up again
             return
         try:
-            self._outbox.staging.write()  # or what has left, and is staged as such, would be counted again
-            rows = self._rows_through(place)
+            self._outbox.staging.write()  # messages whose removal is staged must not be counted again
+            rows = self._rows_through(position)
         except StoreError:
             self._stop()
             return
-        self._arrive(place, rows)
+        self._arrive(position, rows)
 
     @property
     def _handover_if_up(self) -> Handover | None:
-        """What delivers, as long as the line's own store is up."""
+        """The handover, as long as the line's own store is up."""
         handover = self._outbox.handover
         return handover if handover is not None and handover.outbox(self._outbox.index) is not None else None
 
-    def _arrive(self, place: int, rows: Sequence[Leaving]) -> None:
-        """All up to a place have arrived, these the last of them."""
+    def _arrive(self, position: int, rows: Sequence[Leaving]) -> None:
+        """All up to a position have arrived; `rows` are the last of them."""
         if self._handover_if_up is None:
             self._stop()  # as above
             return
-        self._arrived = None if self._is_reloaded else place
+        self._arrived = None if self._is_reloaded else position
         self.is_busy = self._is_reloaded = False
         self._remove(rows)
         self.pump()
 
     # ---- the line
 
-    def _rows_through(self, place: int) -> list[Leaving]:
-        span = leaving_key(self.to, 0), after(leaving_key(self.to, place))
+    def _rows_through(self, position: int) -> list[Leaving]:
+        span = leaving_key(self.to, 0), after(leaving_key(self.to, position))
         return [_unpack(*pair) for pair in self._outbox.staging.journal.scan(*span)]
 
     def _next_rows(self, behind: int) -> list[Leaving]:
@@ -337,15 +337,15 @@ class _Lane:
         return rows
 
     def _remove(self, rows: Sequence[Leaving]) -> None:
-        """Stage that messages have left the line."""
+        """Stage the removal of messages from the line."""
         if not rows:
             return
         batch = self._outbox.staging.batch
         if len(rows) >= _LONG_RUN:
-            batch.delete_range(leaving_key(self.to, rows[0].place), after(leaving_key(self.to, rows[-1].place)))
+            batch.delete_range(leaving_key(self.to, rows[0].position), after(leaving_key(self.to, rows[-1].position)))
         else:
             for one in rows:
-                batch.delete(leaving_key(self.to, one.place))
+                batch.delete(leaving_key(self.to, one.position))
         self.waiting -= len(rows)
         for one in rows:
             self._outbox.count(one.source, -1, one.size_bytes)
@@ -355,7 +355,7 @@ class _Lane:
     # ---- delivery
 
     def _deliver(self, rows: Sequence[Leaving], other: Outbox, handover: Handover) -> bool:
-        """Stage messages at their targets, up to the first one that is not taken; whether anything is under way then."""
+        """Stage messages at their targets, up to the first refused one; returns whether anything is in progress then."""
         groups = [list(group) for _, group in groupby(rows, key=lambda one: (one.target, one.stored.hops))]
         if not handover.is_ready(self.to, groups[0][0].target, self.pump):
             return False
@@ -369,9 +369,9 @@ class _Lane:
                 if error is not None:
                     break
             if taken:
-                place = taken[-1].place
-                other.staging.batch.put(arrived_key(self._outbox.index), place.to_bytes(8, "big"))
-                other.staging.promise(partial(self._arrive, place, taken), self._failed)
+                position = taken[-1].position
+                other.staging.batch.put(arrived_key(self._outbox.index), position.to_bytes(8, "big"))
+                other.staging.promise(partial(self._arrive, position, taken), self._failed)
         if not taken and error is not None:
             self._take_back(rows, error, other, handover)
         return True
@@ -379,7 +379,7 @@ class _Lane:
     def _enter(
         self, group: Sequence[Leaving], other: Outbox, handover: Handover, taken: list[Leaving]
     ) -> IsthmusError | None:
-        """Stage messages of one target, all or those before the first that it refuses; why it does."""
+        """Stage messages of one target, all or those before the first refused one; returns the reason of the refusal."""
         error = _refusal(group, other, handover, self.to)
         if error is None:
             target = other.find(group[0].target)
@@ -394,8 +394,8 @@ class _Lane:
         return next(filter(None, (self._enter([one], other, handover, taken) for one in group)), None)
 
     def _take_back(self, rows: Sequence[Leaving], error: IsthmusError, other: Outbox, handover: Handover) -> None:
-        """What is refused goes where it is looked for. Nothing behind it arrives before that is durable: places that
-        have arrived are told by the last of them.
+        """Move refused messages to their dead-letter queues. No message behind them arrives before that is durable: the last
+        arrived position covers all before it.
         """
         staging = self._outbox.staging
         refused: list[tuple[Leaving, IsthmusError]] = []
@@ -406,18 +406,18 @@ class _Lane:
             if why is None:
                 break
             refused.append((one, why))
-        gone = [one for one, _ in refused]
+        removed = [one for one, _ in refused]
         with staging.atomic():
             for one, reason in refused:
                 self._outbox.take_back([one], reason)
-            self._remove(gone)
-            staging.promise(partial(self._arrive, gone[-1].place, ()), self._failed)
+            self._remove(removed)
+            staging.promise(partial(self._arrive, removed[-1].position, ()), self._failed)
 
 
 def _refusal(group: Sequence[Leaving], other: Outbox, handover: Handover, to: int) -> IsthmusError | None:
-    """Why a target would not take messages together; None if it would."""
+    """Why a target would refuse messages together; None if it would take them."""
     target = other.find(group[0].target)
-    if target is None or target.is_deleted or not handover.stands(to, group[0].target):
+    if target is None or target.is_deleted or not handover.exists(to, group[0].target):
         return EntityNotFoundError(group[0].path)
     return target.refusal_of([one.stored.parts for one in group])
 
@@ -426,9 +426,9 @@ class Handover:
     """The deliveries between all stores of a namespace.
 
     Args:
-        main: what leaves the catalog's store.
+        main: the outbox of the catalog's store.
         stores: of fragments.
-        whole: the partitioned entity that a number in a store of fragments belongs to; None if there is none.
+        whole: returns the partitioned entity that a number in a store of fragments belongs to; None if there is none.
 
     Attributes:
         on_left: called when messages have left a line.
@@ -438,7 +438,7 @@ class Handover:
         self._main = main
         self._stores = stores
         self._whole = whole
-        self._holds = 0
+        self._pauses = 0
         self.on_left: Callable[[], None] = lambda: None
         main.handover = self
         stores.on_engine = self._add
@@ -448,7 +448,7 @@ class Handover:
         store.engine.outbox.handover = self
 
     def outbox(self, index: int) -> Outbox | None:
-        """That of a store; None if it is down."""
+        """The outbox of a store; None if it is down."""
         if not index:
             return self._main
         store = self._stores.get(index - 1)
@@ -456,9 +456,9 @@ class Handover:
 
     def may_deliver(self, index: int) -> bool:
         """Whether a store's messages may leave it now."""
-        return not self._holds and self.outbox(index) is not None
+        return not self._pauses and self.outbox(index) is not None
 
-    def stands(self, to: int, number: int) -> bool:
+    def exists(self, to: int, number: int) -> bool:
         """Whether the entity that has a number in a store is in the catalog."""
         if not to:
             return True
@@ -466,11 +466,11 @@ class Handover:
         return whole is not None and not whole.is_deleted
 
     def is_ready(self, to: int, number: int, call: Callable[[], None]) -> bool:
-        """Whether the row of that entity is durable; `call` is called once it is."""
+        """Whether the row of that entity is durable; if not, `call` is called once it is."""
         whole = self._whole(number) if to else None
-        if whole is None or whole.is_standing:
+        if whole is None or whole.is_durable:
             return True
-        whole.when_standing(call)
+        whole.when_durable(call)
         return False
 
     @property
@@ -481,24 +481,24 @@ class Handover:
                 yield from store.engine.outbox.lanes
 
     def pump(self) -> None:
-        """Let everything that is in a line try again."""
+        """Retry all lines."""
         for lane in self._lanes:
             lane.pump()
 
-    def hold(self) -> None:
-        """Begin no more deliveries, until `go_on`: a copy of all stores is right when none is under way."""
-        self._holds += 1
+    def pause(self) -> None:
+        """Begin no more deliveries until `resume`: a copy of all stores is consistent when none is in progress."""
+        self._pauses += 1
 
-    def go_on(self) -> None:
-        """Undo one `hold`."""
-        self._holds -= 1
+    def resume(self) -> None:
+        """Undo one `pause`."""
+        self._pauses -= 1
         self.pump()
 
     @property
     def is_quiet(self) -> bool:
-        """Whether no delivery is under way."""
+        """Whether no delivery is in progress."""
         return not any(lane.is_busy for lane in self._lanes)
 
     def statistics(self) -> dict[str, int]:
-        """Messages on their way between stores."""
+        """Messages in the lines between stores."""
         return {"crossing_messages": sum(lane.waiting for lane in self._lanes)}

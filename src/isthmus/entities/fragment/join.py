@@ -1,9 +1,9 @@
-"""One answer for what several stores commit.
+"""One callback for the commits of several stores.
 
-What it is: a pair of callbacks that several commits share. What it is not: what is committed (`entity`).
+What it is: a pair of callbacks that several commits share. What it is not: the commits (`entity`).
 
 Invariants:
-    I1. The last commit to end calls, once; with the first error if there was one.
+    I1. The last commit to end calls back, once; with the first error if there was one.
 """
 
 from __future__ import annotations

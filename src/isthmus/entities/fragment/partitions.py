@@ -1,15 +1,15 @@
-"""The partitioned entities of a namespace: made, kept through failures, and removed from all of their stores.
+"""The partitioned entities of a namespace: created, kept through failures, and removed from all of their stores.
 
-What it is: fragments found for an entity's row in the catalog, put in place when their store is there, and the removal of
-what deleted entities have left. What it is not: the catalog (`registry`), nor what an entity does.
+What it is: fragments found for an entity's row in the catalog, put into their slots when their store is up, and the removal of
+the rows of deleted entities. What it is not: the catalog (`registry`), or the behaviour of an entity.
 Spec: docs/explanation/protocol.md, Entities; docs/explanation/partitions.md.
 
 Invariants:
-    I1. The catalog decides: an entity is there if and only if its row is, whatever its stores hold.
-    I2. What a deleted entity had goes after its deletion is durable, also from a store that was down at the time; until
-        it has gone everywhere, a row in the catalog's store says so.
-    I3. Objects that receivers hold stay the same ones through a reload.
-    I4. What cannot be read of a fragment takes its store down, and nothing else: not the catalog's start or reload.
+    I1. The catalog decides: an entity exists if and only if its row does, whatever its stores contain.
+    I2. The messages of a deleted entity are removed after its deletion is durable, also from a store that was down at the time;
+        until they are removed everywhere, a row in the catalog's store records the removal.
+    I3. Objects that receivers use stay the same ones through a reload.
+    I4. A read of a fragment that fails takes its store down, and nothing else: not the catalog's start or reload.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeVar
 
 from isthmus.entities.catalog.catalog import Entry
 from isthmus.entities.catalog.limit import Limits
-from isthmus.entities.fragment.place import first_of
+from isthmus.entities.fragment.message_key import first_of
 from isthmus.entities.fragment.port import FragmentEngine, FragmentStore, FragmentStores
 from isthmus.entities.fragment.queue import TRANSFER, PartitionedQueue
 from isthmus.entities.fragment.session import PartitionedSessionQueue
@@ -45,13 +45,13 @@ _DEAD_LETTER = "/$DeadLetterQueue"
 
 
 class _Shape(NamedTuple):
-    """What there is of an entity in the stores.
+    """The fragments of an entity in the stores.
 
     Attributes:
         number: of the first fragment.
         kind: `topic`, `queue` or `sessions`.
         fragments: how many.
-        stores: over how many stores they are spread, in turn.
+        stores: over how many stores they are spread, in rotation.
     """
 
     number: int
@@ -61,7 +61,7 @@ class _Shape(NamedTuple):
 
     @property
     def step(self) -> int:
-        """From one fragment's number to the next one's."""
+        """The difference between the numbers of two neighbouring fragments."""
         return numbers_of_fragment(self.kind)
 
 
@@ -77,11 +77,11 @@ def _with_dead_letters(entity: AnyPartitioned) -> list[AnyPartitioned]:
 
 
 def _stays(error: Exception) -> None:
-    """What could not be removed is removed when the store is up again."""
+    """A failed removal is repeated when the store is up again."""
 
 
 def numbers_of_fragment(kind: str) -> int:
-    """How many numbers of the catalog's counter each fragment takes: itself and its dead-letter queues."""
+    """How many numbers of the catalog's counter each fragment uses: for itself and its dead-letter queues."""
     return 2 if kind == "topic" else 3
 
 
@@ -92,7 +92,7 @@ class Partitions:
         stores: of fragments; None where the namespace has none.
         staging: of the catalog's store.
         limits: of the namespace.
-        settle: gives all partitioned entities their settings again: a store was reloaded or opened.
+        settle: applies the settings of all partitioned entities again: a store was reloaded or opened.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Partitions:
         self._shapes: dict[int, _Shape] = {}
         self._loading: dict[int, AnyPartitioned] | None = None
         self._has_loaded = False
-        # What is to be removed, by its number: which of its fragments have gone already.
+        # Entities to be removed, by number: which of their fragments are removed already.
         self._doomed: dict[int, tuple[_Shape, set[int]]] = {}
         if stores is not None:
             stores.on_back = self._on_store
@@ -119,10 +119,10 @@ class Partitions:
         self._doomed.clear()
 
     def end_load(self) -> None:
-        """It was read: what it does not name is gone, and what it says of deleted entities is done.
+        """The catalog was read: entities that it does not name are dropped, and deletions that it names are done.
 
-        After a failure, what the store shows need not be durable: a disk without room is read on as it stands. Entities that
-        it shows again, and deletions, take effect with the next commit.
+        After a failure, the rows in the store need not be durable: a store without room is read as it is. Entities and
+        deletions found then take effect with the next commit.
         """
         loaded, self._loading = self._loading or {}, None
         for number, entity in self._entities.items():
@@ -131,10 +131,10 @@ class Partitions:
         self._entities = loaded
         self._shapes = {number: shape for number, shape in self._shapes.items() if number in loaded}
         for entity in list(loaded.values()):
-            if entity.is_standing or not self._has_loaded:
-                entity.stand()
+            if entity.is_durable or not self._has_loaded:
+                entity.set_durable()
             else:
-                self._staging.confirm(entity.stand)
+                self._staging.confirm(entity.set_durable)
         for _, value in self._staging.journal.scan(DOOMED, after(DOOMED)):
             shape = _Shape(*json.loads(value))
             self._doomed[shape.number] = (shape, set())
@@ -145,9 +145,9 @@ class Partitions:
         self._has_loaded = True
 
     def _drop(self, entity: AnyPartitioned) -> None:
-        """The catalog has no row of an entity: one that never existed has nothing, of others it says what goes."""
+        """Drop an entity without a row in the catalog: one that never existed has nothing, for others a row names the removal."""
         for slot in entity.slots:
-            if not entity.is_standing and slot.store.engine is not None and slot.member is not None:
+            if not entity.is_durable and slot.store.engine is not None and slot.member is not None:
                 for part in _parts(slot.member, slot.store.engine):
                     slot.store.engine.forget(part)
         self._end(entity)
@@ -168,7 +168,7 @@ class Partitions:
         return self._kept(shape, PartitionedTopic) or self._made(shape, PartitionedTopic, path)
 
     def _kept(self, shape: _Shape, kind: type[_E]) -> _E | None:
-        """The entity that there was before the catalog was loaded again."""
+        """The entity that existed before the catalog was loaded again."""
         kept = None if self._loading is None else self._entities.get(shape.number)
         if self._loading is None or not isinstance(kept, kind):
             return None
@@ -183,7 +183,7 @@ class Partitions:
         self._shapes[shape.number] = shape
         if self._loading is None:
             self._entities[shape.number] = entity
-            self._staging.promise(entity.stand, None)
+            self._staging.promise(entity.set_durable, None)
         else:
             self._loading[shape.number] = entity
         self._fill(shape, entity)
@@ -192,11 +192,11 @@ class Partitions:
     def _stores_of(self, shape: _Shape) -> list[FragmentStore]:
         stores = self.stores
         if stores is None:
-            raise StoreError("The store has partitioned entities, and nothing says where their fragments' stores are.")
+            raise StoreError("The store has partitioned entities, but the namespace has no stores for fragments.")
         return [stores.get(index % shape.stores) for index in range(shape.fragments)]
 
     def _fill(self, shape: _Shape, entity: AnyPartitioned) -> None:
-        """Put fragments in place whose store is up; one that cannot be read for it is down from now on (I4)."""
+        """Put the fragments of running stores into their slots; a store that cannot be read for one is down (I4)."""
         for slot in entity.slots:
             engine = slot.store.engine
             if engine is None or not slot.store.is_up or (slot.member is not None and not slot.member.is_deleted):
@@ -245,14 +245,14 @@ class Partitions:
     # ---- the end of entities
 
     def wipe(self, entry: Entry) -> None:
-        """Stage the end of an entity, whose row is being removed: what it has goes when that is durable."""
+        """Stage the end of an entity whose row is being removed: its messages are removed when that is durable."""
         entity, shape = self._entities[entry.number], self._shapes[entry.number]
         self._staging.batch.put(doomed_key(shape.number), json.dumps(shape).encode())
         self._staging.promise(lambda: self._doom(shape), None)
         self._end(entity)
 
     def _end(self, entity: AnyPartitioned) -> None:
-        """Let nobody use an entity and its dead-letter queues any more, and tell those who wait."""
+        """Make an entity and its dead-letter queues unusable, and notify their waiting receivers."""
         wholes = _with_dead_letters(entity)
         for each in wholes:
             each.is_deleted = True
@@ -265,14 +265,14 @@ class Partitions:
         self._sweep()
 
     def _sweep(self) -> None:
-        """Remove what deleted entities have in the stores that are up."""
+        """Remove the rows of deleted entities in the stores that are up."""
         stores = self.stores
         if stores is None:
             return
-        for shape, gone in list(self._doomed.values()):
+        for shape, removed in list(self._doomed.values()):
             for index in range(shape.fragments):
                 store = stores.get(index % shape.stores)
-                if index in gone or store.engine is None or not store.is_up:
+                if index in removed or store.engine is None or not store.is_up:
                     continue
                 try:
                     self._remove(shape, index, store.engine)
@@ -282,13 +282,13 @@ class Partitions:
     def _remove(self, shape: _Shape, index: int, engine: FragmentEngine) -> None:
         parts = _parts(self._member(shape, "", index, engine), engine)
         if any(part.leaving_count for part in parts):
-            return  # what is on its way arrives first
+            return  # messages in a line arrive first
         for part in parts:
             engine.discard(part)
         engine.promise(partial(self._removed, shape, index), _stays)
 
     def sweep(self) -> None:
-        """Messages of what was deleted may have arrived elsewhere: what waited for that can go."""
+        """Retry removals: messages of deleted entities may have arrived elsewhere, which the removal waits for."""
         if self._doomed:
             self._sweep()
 
@@ -303,13 +303,13 @@ class Partitions:
             self._staging.batch.delete(doomed_key(shape.number))
 
     def _on_store(self, store: FragmentStore) -> None:
-        """A store has gone down, come up, or been opened."""
+        """A store went down, came up, or was opened."""
         if store.is_up:
             for number, entity in self._entities.items():
                 self._fill(self._shapes[number], entity)
         try:
             self._settle()
-        finally:  # whatever that meets, those who wait for messages must look again
+        finally:  # also after an error, waiting receivers must check again
             call_all([each.notify for entity in self._entities.values() for each in _with_dead_letters(entity)])
         if store.is_up:
             self._sweep()

@@ -25,35 +25,35 @@ class FragmentEngine(Protocol):
     """The fragments in one store.
 
     Attributes:
-        transfers: the transfer dead-letter queues, by the numbers of those whose they are.
-        outbox: what leaves the store (`isthmus.entities.fragment.handover.Outbox`).
+        transfers: the transfer dead-letter queues, by the number of the fragment that each belongs to.
+        outbox: the messages that leave the store (`isthmus.entities.fragment.handover.Outbox`).
     """
 
     transfers: dict[int, Queue]
     outbox: Any
 
     def member(self, kind: type[_M], path: str, number: int, before_first: int) -> _M:
-        """The fragment of a number, as the store has it; the one that exists already, if one does."""
+        """The fragment of a number, as the store has it; the existing object, if there is one."""
         ...
 
     def forget(self, member: Intake) -> None:
-        """Let go of a fragment under which nothing was stored."""
+        """Drop a fragment under which nothing was stored."""
         ...
 
     def discard(self, member: Intake) -> None:
-        """Stage the removal of all that a fragment has."""
+        """Stage the removal of all rows of a fragment."""
         ...
 
     def refuse(self, error: StoreError) -> None:
-        """Go down: what a fragment needs cannot be read."""
+        """Go down: a read for a fragment failed."""
         ...
 
     def promise(self, on_durable: Callback, on_failed: Failure) -> None:
-        """Call one of both once all that is staged or under way now is durable or has failed."""
+        """Call one of the two once all that is staged or in progress now is durable or has failed."""
         ...
 
     def stop_fan_out(self) -> None:
-        """Let what topics have not copied yet wait for the next start."""
+        """Leave waiting messages of topics for the next start."""
         ...
 
 
@@ -62,7 +62,7 @@ class FragmentStore(Protocol):
 
     @property
     def index(self) -> int:
-        """Its place among the namespace's stores."""
+        """Its index among the namespace's stores."""
         ...
 
     @property
@@ -95,9 +95,9 @@ class FragmentStores(Protocol):
     """The stores of fragments of one namespace.
 
     Attributes:
-        budget: the namespace's bound of messages in memory; set before the first store is opened.
-        on_engine: told of each store when it could be opened, before its owner is.
-        on_back: told of each store that has gone down or come up, or could not be opened, before others are.
+        budget: the limit of messages in memory for the namespace; set before the first store is opened.
+        on_engine: called with each store when it was opened, before its owner is.
+        on_back: called with each store that went down or came up, or could not be opened, before the other callbacks.
     """
 
     budget: Budget | None
@@ -107,7 +107,7 @@ class FragmentStores(Protocol):
     def __iter__(self) -> Iterator[FragmentStore]: ...
 
     def get(self, index: int) -> FragmentStore:
-        """A store, opened if that can be done."""
+        """A store, opened if possible."""
         ...
 
     def journals(self) -> dict[str, Journal]:
@@ -115,9 +115,9 @@ class FragmentStores(Protocol):
         ...
 
     def tick(self, now_ms: int) -> int | None:
-        """Do what time asks for in all of them; wall ms when to call again, None if nothing is waited for."""
+        """Do the due work in all of them; returns wall ms when to call again, None if nothing is pending."""
         ...
 
     def close(self) -> None:
-        """Commit what is staged and close them."""
+        """Commit the staged changes and close them."""
         ...

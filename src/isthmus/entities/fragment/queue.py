@@ -1,13 +1,13 @@
 """A partitioned queue or subscription, and its dead-letter queue, as receivers see them.
 
-What it is: receivers draw from all fragments in turn; what they settle goes to the fragment that the lock token names. What it is
+What it is: receivers take messages from all fragments in rotation; settlements go to the fragment that the lock token names. What it is
 not: the locks themselves, which each fragment has, or sessions (`session`).
 Spec: docs/explanation/protocol.md, Entities, Settlement.
 
 Invariants:
-    I1. Messages of a fragment come in its order; no fragment with messages is passed over twice in a row.
+    I1. Messages of a fragment are delivered in its order; no fragment with messages is skipped twice in a row.
     I2. One call settles in one fragment, so that it takes effect as a whole or not at all.
-    I3. A fragment whose store is down gives nothing and settles nothing; the others go on.
+    I3. A fragment whose store is down gives nothing and settles nothing; the others continue.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from isthmus.entities.catalog.description import EntityStatus
 from isthmus.entities.catalog.limit import Limits
 from isthmus.entities.fragment.entity import Partitioned
-from isthmus.entities.fragment.place import fragment_of_token
+from isthmus.entities.fragment.message_key import fragment_of_token
 from isthmus.entities.fragment.port import FragmentStore
 from isthmus.entities.fragment.slot import Slot
 from isthmus.entities.member.listener import call_all
@@ -36,12 +36,12 @@ TRANSFER = "/$Transfer/$DeadLetterQueue"
 
 
 class PartitionedQueueBase(Partitioned[_Q]):
-    """What partitioned entities that give messages have in common.
+    """The common part of partitioned entities that give messages.
 
     Attributes:
-        dead_letters: the dead-letter queue, in the same fragments; None for one that is itself one.
+        dead_letters: the dead-letter queue, in the same fragments; None for a dead-letter queue.
         lock_duration_ms: of messages and sessions.
-        onward_path: of the entity that messages go on to; None: they stay.
+        onward_path: of the entity to which messages are forwarded; None: they stay.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class PartitionedQueueBase(Partitioned[_Q]):
             self.dead_letters = PartitionedQueue(path + _DEAD_LETTER, number + 1, stores, limits, is_dead=True)
             self.transfer_dead_letters = PartitionedQueue(path + TRANSFER, number + 2, stores, limits, is_dead=True)
 
-    # ---- what a user asks for, see `isthmus.entities.port`
+    # ---- answers to callers, see `isthmus.entities.port`
 
     @property
     def source(self) -> MessageSource | None:
@@ -82,19 +82,19 @@ class PartitionedQueueBase(Partitioned[_Q]):
             if slot.member is not None:
                 forward(slot.member, slot.store)
 
-    # ---- coming and going
+    # ---- start and end
 
-    def stand(self) -> None:
-        super().stand()
+    def set_durable(self) -> None:
+        super().set_durable()
         if self.dead_letters is not None:
-            self.dead_letters.stand()
+            self.dead_letters.set_durable()
 
     def configure(self, **settings: Any) -> None:
         self.lock_duration_ms = settings["lock_duration_ms"]
         super().configure(**settings)
 
     def fill(self, slot: Slot[_Q], member: _Q) -> None:
-        """Take up a fragment; its dead-letter queue is taken up with it."""
+        """Put a fragment into its slot; its dead-letter queue comes with it."""
         slot.member = member
         for listener in self._listeners:
             member.add_listener(listener)
@@ -111,7 +111,7 @@ class PartitionedQueueBase(Partitioned[_Q]):
             raise EntityDisabledError(self.path, self._status)
 
     def check_stays(self) -> None:
-        """Refuse receivers where messages go on.
+        """Refuse receivers of an entity that forwards.
 
         Raises:
             NotAllowedError: the entity forwards.
@@ -138,8 +138,8 @@ class PartitionedQueueBase(Partitioned[_Q]):
         """As `Queue.acquire`, from the next fragment that has messages.
 
         Raises:
-            StoreError: nothing could be read where there is something. Whoever asks has to come again: nobody is told of
-                messages that have been there all the time.
+            StoreError: nothing could be read, although there are messages. The caller has to retry: no listener is called
+                for messages that were available all the time.
         """
         self.check_receivable()
         self.check_stays()
@@ -153,7 +153,7 @@ class PartitionedQueueBase(Partitioned[_Q]):
             try:
                 acquired = member.acquire(limit, lock=lock, on_durable=on_durable, on_failed=on_failed)
             except StoreError as error:
-                if self.slots[index].usable is not None:  # otherwise its store is down, and tells when it is back
+                if self.slots[index].usable is not None:  # else its store is down, and calls when it is up
                     unread = error
                 continue
             if acquired is not None:
@@ -214,7 +214,7 @@ class PartitionedQueueBase(Partitioned[_Q]):
     # ---- settling
 
     def fragment_index(self, token: bytes) -> int:
-        """The fragment that a lock token names; any for a token that is none of this entity's."""
+        """The fragment that a lock token names; any for a token that is not of this entity."""
         index = fragment_of_token(token)
         return index if index < len(self.slots) else 0
 
@@ -222,7 +222,7 @@ class PartitionedQueueBase(Partitioned[_Q]):
         """The fragment of lock tokens.
 
         Raises:
-            InvalidArgumentError: they are of several.
+            InvalidArgumentError: they are of several fragments.
             ServerBusyError: its store is down.
         """
         indexes = {self.fragment_index(token) for token in tokens}
@@ -305,7 +305,7 @@ class PartitionedQueueBase(Partitioned[_Q]):
 
     @property
     def has_listeners(self) -> bool:
-        """Whether anybody waits for messages."""
+        """Whether receivers wait for messages."""
         return bool(self._listeners)
 
     def notify(self) -> None:
@@ -318,8 +318,8 @@ class PartitionedQueueBase(Partitioned[_Q]):
         return self._sum("locked_count")
 
     @property
-    def holds_large(self) -> bool:
-        """Whether bodies lie outside of the stores, which they never do."""
+    def has_large(self) -> bool:
+        """Whether bodies are outside of the stores, which they never are."""
         return False
 
     @property

@@ -5,7 +5,7 @@ what a fragment does with a scheduled message (`isthmus.entities.member.schedule
 Spec: docs/explanation/protocol.md, Sending, Entities.
 
 Invariants:
-    I1. Where one fragment fails, what the others have taken is cancelled: nobody has its numbers.
+    I1. Where one fragment fails, the messages that the others have taken are cancelled: their numbers were not returned yet.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ def schedule(
 
     Args:
         messages: (payload, due wall ms) pairs.
-        placed: by fragment the places of those that it takes.
+        placed: by fragment the positions of the messages that it takes.
         on_durable: called when all are durable.
-        on_failed: called when one fragment's have failed; the others' are cancelled then.
+        on_failed: called when those of one fragment have failed; the others' are cancelled then.
 
     Returns:
         Their sequence numbers while scheduled.
     """
-    for member, places in placed.items():
-        member.examine([messages[at][0] for at in places])
+    for member, indices in placed.items():
+        member.examine([messages[at][0] for at in indices])
     sequences = [0] * len(messages)
     taken: dict[_M, list[int]] = {}
     is_durable: set[_M] = set()
@@ -61,10 +61,10 @@ def schedule(
 
     join = Join(len(placed), on_durable, failed)
     try:
-        for member, places in placed.items():
-            numbers = member.schedule([messages[at] for at in places], partial(durable, member), join.failed)
+        for member, indices in placed.items():
+            numbers = member.schedule([messages[at] for at in indices], partial(durable, member), join.failed)
             taken[member] = numbers
-            for at, number in zip(places, numbers, strict=True):
+            for at, number in zip(indices, numbers, strict=True):
                 sequences[at] = number
     except BaseException:
         for member, numbers in taken.items():
@@ -81,8 +81,8 @@ def cancel(sequences: Mapping[_M, Sequence[int]], on_durable: Callback | None, o
 
 
 def _withdraw(member: Intake, numbers: Sequence[int]) -> None:
-    """Cancel what a fragment has scheduled of messages of which others were not; those that were due meanwhile have gone
-    their way.
+    """Cancel the messages scheduled in a fragment while those in others were not; any that were due meanwhile were
+    activated.
     """
     with suppress(IsthmusError):  # its store went down since: the sender knows of a failure, of unknown outcome
         missing = set(member.missing_scheduled(numbers))

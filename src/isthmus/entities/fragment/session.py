@@ -6,7 +6,7 @@ Spec: docs/explanation/protocol.md, Entities, Sessions.
 
 Invariants:
     I1. All messages of a session are in one fragment.
-    I2. No fragment with a free session is passed over twice in a row; one whose store is down gives none.
+    I2. No fragment with a free session is skipped twice in a row; one whose store is down gives none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from isthmus.entities.catalog.limit import Limits
-from isthmus.entities.fragment.place import place
+from isthmus.entities.fragment.message_key import place
 from isthmus.entities.fragment.port import FragmentStore
 from isthmus.entities.fragment.queue import PartitionedQueueBase
 from isthmus.entities.member.listener import call_all
@@ -35,7 +35,7 @@ class PartitionedSessionQueue(PartitionedQueueBase[SessionQueue]):
     ) -> None:
         super().__init__(path, number, stores, limits, is_dead=is_dead)
         self._waiters: dict[Callable[[], None], Callable[[], None]] = {}
-        self._session_turn = 0
+        self._next_session_index = 0
 
     @property
     def sessions(self) -> Sessions:
@@ -54,12 +54,12 @@ class PartitionedSessionQueue(PartitionedQueueBase[SessionQueue]):
         return self._fragment(session_id).sessions.open_session(session_id, holder, link_name)
 
     def next_session(self, holder: object = None, link_name: str = "") -> Hold | None:
-        """As `SessionLocks.next_session`, from the next fragment that has a free session, and can be read."""
+        """As `SessionLocks.next_session`, from the next readable fragment that has a free session."""
         self.check_receivable()
         unread: StoreError | None = None
         count = len(self.slots)
         for step in range(count):
-            index = (self._session_turn + step) % count
+            index = (self._next_session_index + step) % count
             member = self.slots[index].usable
             try:
                 hold = member.sessions.next_session(holder, link_name) if member is not None else None
@@ -67,7 +67,7 @@ class PartitionedSessionQueue(PartitionedQueueBase[SessionQueue]):
                 unread = error
                 continue
             if hold is not None:
-                self._session_turn = (index + 1) % count
+                self._next_session_index = (index + 1) % count
                 return hold
         if unread is not None:
             raise unread
@@ -93,7 +93,7 @@ class PartitionedSessionQueue(PartitionedQueueBase[SessionQueue]):
                 member.sessions.cancel_wait(once)
 
     def notify(self) -> None:
-        """Let those who wait look again."""
+        """Let waiting receivers check again."""
         call_all([super().notify, *self._waiters.values()])
 
     def held_session(self, session_id: str, holder: object = None, link_name: str = "") -> Hold:
@@ -128,16 +128,16 @@ class PartitionedSessionQueue(PartitionedQueueBase[SessionQueue]):
         return sum(member.sessions.session_count for member in self._members)
 
     @property
-    def held_count(self) -> int:
-        """How many sessions a receiver has."""
-        return sum(member.sessions.held_count for member in self._members)
+    def session_lock_count(self) -> int:
+        """How many sessions are locked by a receiver."""
+        return sum(member.sessions.session_lock_count for member in self._members)
 
     @property
     def has_listeners(self) -> bool:
-        """Whether anybody has a session, or waits for one."""
+        """Whether a receiver has a session, or waits for one."""
         return self.receiver_count > 0 or super().has_listeners
 
     @property
     def receiver_count(self) -> int:
         """How many receivers have a session, or wait for one."""
-        return self.held_count + len(self._waiters)
+        return self.session_lock_count + len(self._waiters)

@@ -1,11 +1,11 @@
-"""The places of an entity's fragments, and which of them takes a message.
+"""The slots of an entity's fragments, and the choice of the one that takes a message.
 
-What it is: the choice by a message's keys, and round the fragments that are up where it has none. What it is not: the keys
-(`place`), or what a fragment does with a message.
+What it is: the choice by a message's keys, and in rotation over the fragments that are up where it has none. What it is not: the keys
+(`message_key`), or the handling of a message in its fragment.
 Spec: docs/explanation/protocol.md, Entities, Sending.
 
 Invariants:
-    I1. A message with a key goes to its fragment; one without goes round fragments whose store is down.
+    I1. A message with a key goes to its fragment; one without a key skips fragments whose store is down.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from isthmus.entities.error import InvalidMessageError
-from isthmus.entities.fragment.place import Keys, keys_of_parts, place
+from isthmus.entities.fragment.message_key import Keys, keys_of_parts, place
 from isthmus.entities.fragment.port import FragmentStore
 from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.onward import End
@@ -26,12 +26,12 @@ _M = TypeVar("_M", bound=Intake)
 
 
 class Slot(Generic[_M]):
-    """The place of one fragment.
+    """The slot of one fragment.
 
     Attributes:
         index: of the fragment.
-        store: where it lies.
-        member: the fragment; None as long as its store could not be opened.
+        store: of the fragment.
+        member: the fragment; None until its store could be opened.
     """
 
     __slots__ = ("index", "member", "store")
@@ -51,10 +51,10 @@ class Choice(Generic[_M]):
     """The choice among an entity's fragments.
 
     Args:
-        slots: their places.
+        slots: of the entity.
 
     Attributes:
-        detects: whether duplicates are detected, so that equal MessageIds have to meet.
+        detects: whether duplicates are detected, so that equal MessageIds have to go to one fragment.
     """
 
     __slots__ = ("_next", "_slots", "detects")
@@ -65,7 +65,7 @@ class Choice(Generic[_M]):
         self.detects = False
 
     def by_keys(self, keys: Sequence[Keys]) -> int | None:
-        """The fragment of messages that go together; None where each may take them.
+        """The fragment of messages that go together; None where any fragment may take them.
 
         Raises:
             InvalidMessageError: their SessionIds or PartitionKeys differ, or contradict each other.
@@ -83,7 +83,7 @@ class Choice(Generic[_M]):
             group = keys[0].compared(by_message_id=self.detects)
         return None if group is None else place(group, len(self._slots))
 
-    def in_turn(self) -> _M | None:
+    def next_up(self) -> _M | None:
         """The next fragment that is up; None if all stores are down."""
         slots = self._slots
         for _ in slots:
@@ -95,14 +95,14 @@ class Choice(Generic[_M]):
         return None
 
     def near(self, store: int) -> int:
-        """The fragment for messages without a key that come from a store: one in it, else the next one that is up.
+        """The fragment for messages without a key that arrive from a store: one in it, else the next one that is up.
 
         Args:
-            store: its place among all stores, the catalog's first.
+            store: its index among all stores, the catalog's first.
         """
         slots = self._slots
-        turn = [*range(self._next, len(slots)), *range(self._next)]
-        up = [index for index in turn if slots[index].usable is not None] or turn
+        rotation = [*range(self._next, len(slots)), *range(self._next)]
+        up = [index for index in rotation if slots[index].usable is not None] or rotation
         index: int = next((index for index in up if slots[index].store.index + 1 == store), up[0])
         self._next = (index + 1) % len(slots)
         return index
@@ -110,15 +110,15 @@ class Choice(Generic[_M]):
     def ends(
         self, messages: Sequence[Parts], store: int, number: int, step: int, *, is_open: bool
     ) -> dict[End, list[int]]:
-        """Where messages from a store go, with their places in order: those of one key to one fragment, those without a key
+        """The ends for messages from a store, with their positions in order: those of one key to one fragment, those without a key
         together.
 
         Args:
             messages: in order.
-            store: its place among all stores, the catalog's first.
+            store: its index among all stores, the catalog's first.
             number: of the first fragment.
-            step: from one fragment's number to the next one's.
-            is_open: whether fragments may take what comes at once.
+            step: the difference between the numbers of two neighbouring fragments.
+            is_open: whether fragments may take messages now.
 
         Raises:
             InvalidMessageError: one has keys that contradict each other.

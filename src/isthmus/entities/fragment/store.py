@@ -1,12 +1,12 @@
-"""The stores of fragments: each with a disk, a group commit and a clockwork of its own.
+"""The stores of fragments: each with a disk, a group commit and due work of its own.
 
-What it is: an engine without a catalog for each store, opened when the first fragment needs it; whether the store is up,
-and how it comes back. What it is not: which fragments there are, which the namespace's catalog says (`partitions`).
+What it is: an engine without a catalog for each store, opened when the first fragment needs it; the state of the store,
+and its retries. What it is not: the list of fragments, which is in the namespace's catalog (`partitions`).
 Spec: docs/explanation/protocol.md, Entities; docs/adr/0016-partitioned-entities.md.
 
 Invariants:
-    I1. A store that fails concerns nobody but its own fragments: nothing of it is raised into the namespace's clockwork.
-    I2. A store that is down is asked for nothing but whether it is back; it is up again after a commit was synced.
+    I1. The failure of a store affects only its own fragments: no error of it is raised into the namespace's tick.
+    I2. A store that is down is only retried; it is up again after a commit was synced.
     I3. A namespace without partitioned entities opens none.
 """
 
@@ -34,25 +34,25 @@ __all__ = ["FragmentEngine", "FragmentStore", "FragmentStores"]
 _log = logging.getLogger(__name__)
 
 _M = TypeVar("_M", bound=Intake)
-# Fragments have their numbers from the namespace's counter; what a store numbers by itself (sessions) begins above.
+# Fragments have numbers from the namespace's counter; numbers that a store assigns itself (sessions) begin above.
 _FIRST_OWN_NUMBER = 1 << 31
 
 
 def _nothing() -> None:
-    """Nobody is told."""
+    """Does nothing."""
 
 
 class FragmentEngine(Engine):
-    """The fragments in one store. Its catalog is empty: they are made and let go of by the namespace's.
+    """The fragments in one store. Its catalog is empty: the namespace creates and drops them.
 
     Args:
         index: of its outbox among those of all stores; the other arguments as for `Engine`.
 
     Attributes:
-        transfers: the transfer dead-letter queues, by the numbers of those whose they are.
+        transfers: the transfer dead-letter queues, by the number of the fragment that each belongs to.
         is_up: whether fragments may be used; False from a failure until a commit was synced again.
         reason: why it is down.
-        on_change: called when it has gone down or come up.
+        on_change: called when it went down or came up.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class FragmentEngine(Engine):
     # ---- fragments
 
     def member(self, kind: type[_M], path: str, number: int, before_first: int) -> _M:
-        """The fragment of a number, as the store has it; the one that exists already, if one does.
+        """The fragment of a number, as the store has it; the existing object, if there is one.
 
         Args:
-            kind: what it is.
+            kind: its class.
             path: of the whole entity.
             number: from the namespace's counter.
             before_first: the number before its first sequence number.
@@ -87,12 +87,12 @@ class FragmentEngine(Engine):
         return member
 
     def forget(self, member: Intake) -> None:
-        """Let go of a fragment under which nothing was stored."""
+        """Drop a fragment under which nothing was stored."""
         member.is_deleted = True
         self._let_go(member.number)
 
     def discard(self, member: Intake) -> None:
-        """Stage the removal of all that a fragment has."""
+        """Stage the removal of all rows of a fragment."""
         member.wipe()
         self._let_go(member.number)
 
@@ -102,7 +102,7 @@ class FragmentEngine(Engine):
         self.transfers.pop(number, None)
 
     def share(self, budget: Budget) -> None:
-        """Keep new messages in memory within the namespace's bound instead of one of its own."""
+        """Count messages in memory against the namespace's limit instead of one of its own."""
         self._context.budget = budget
 
     def _state_of(self, number: int) -> bytes:
@@ -129,22 +129,22 @@ class FragmentEngine(Engine):
         except StoreError as worse:
             self.reason = str(worse)
             for member in self._numbers.values():
-                member.lose_holds()
+                member.lose_session_locks()
         finally:
             self.on_change()
 
     def refuse(self, error: StoreError) -> None:
-        """Go down: what a fragment needs cannot be read."""
+        """Go down: a read for a fragment failed."""
         try:
             self._fail(error)
         except ExceptionGroup:
-            _log.exception("a fault where a store of fragments went down: store=%d", self.outbox.index - 1)
+            _log.exception("a fault while a store of fragments went down: store=%d", self.outbox.index - 1)
 
     def end_commit(self, commit: Commit) -> None:
         is_current, failures = commit in self._commits, self._failures  # or it failed with an earlier one
         try:
             super().end_commit(commit)
-        finally:  # what a callback or a listener raises is no fault of the disk
+        finally:  # an error of a callback or listener is not one of the disk
             if is_current and not self.is_up and self._failures == failures:
                 self.is_up = True
                 self.reason = ""
@@ -155,7 +155,7 @@ class FragmentEngine(Engine):
         return self.is_up
 
     def retry(self) -> None:
-        """If it is down, try whether the disk works again; it is up when the commit that this stages is synced."""
+        """If it is down, check whether the disk works again; it is up when the commit that this stages is synced."""
         if self.is_up:
             return
         try:
@@ -164,7 +164,7 @@ class FragmentEngine(Engine):
             self.reason = str(error)
 
     def tick(self, now_ms: int | None = None) -> int | None:
-        """As for any engine; a store that refuses is down, and raises nothing."""
+        """As for any engine; a store that refuses goes down, and raises nothing."""
         if not self.is_up:
             return None
         try:
@@ -177,7 +177,7 @@ class FragmentStore:
     """One store of fragments, opened or not.
 
     Attributes:
-        index: its place among the namespace's stores.
+        index: among the namespace's stores.
         engine: None until it could be opened.
         journal: likewise.
         failures: how often it went down, or could not be opened.
@@ -215,16 +215,16 @@ class FragmentStores:
 
     Args:
         open_journal: opens the store of an index, from 0; raises StoreError if it cannot.
-        clock: tells wall time.
+        clock: wall and monotonic time.
         limits: of the namespace.
         random_bytes: source of lock tokens.
 
     Attributes:
-        budget: the namespace's bound of messages in memory; set before the first store is opened.
-        on_engine: told of each store when it could be opened, before `on_opened`.
-        on_opened: told of each store when it could be opened: its owner commits what it stages, as for any engine.
-        on_change: told of each store that has gone down or come up, or could not be opened.
-        on_back: told of the same before, so that the fragments are in order when others look.
+        budget: the limit of messages in memory for the namespace; set before the first store is opened.
+        on_engine: called with each store when it was opened, before `on_opened`.
+        on_opened: called with each store when it was opened: its owner commits its staged changes, as for any engine.
+        on_change: called with each store that went down or came up, or could not be opened.
+        on_back: called before that with the same store, so that the fragments are ready for the callers of `on_change`.
     """
 
     def __init__(
@@ -249,7 +249,7 @@ class FragmentStores:
         return iter(list(self._stores.values()))
 
     def get(self, index: int) -> FragmentStore:
-        """A store, opened if that can be done."""
+        """A store, opened if possible."""
         store = self._stores.get(index)
         if store is None:
             store = self._stores[index] = FragmentStore(index)
@@ -287,7 +287,7 @@ class FragmentStores:
         """The open stores by index, for a copy of all.
 
         Raises:
-            StoreError: one is down, and a copy would lack what it holds.
+            StoreError: one is down, and a copy would lack its contents.
         """
         journals: dict[str, Journal] = {}
         for store in self._stores.values():
@@ -297,7 +297,7 @@ class FragmentStores:
         return journals
 
     def retry(self) -> None:
-        """Try the stores that are down."""
+        """Retry the stores that are down."""
         for store in list(self._stores.values()):
             if store.engine is not None:
                 store.engine.retry()
@@ -308,17 +308,17 @@ class FragmentStores:
                     self.on_change(store)
 
     def tick(self, now_ms: int) -> int | None:
-        """Do what time asks for in all of them; wall ms when to call again, None if nothing is waited for."""
+        """Do the due work in all of them; returns wall ms when to call again, None if nothing is pending."""
         dues = [store.engine.tick(now_ms) for store in self._stores.values() if store.engine is not None]
         return min((due for due in dues if due is not None), default=None)
 
     def close(self) -> None:
-        """Commit what is staged and close them; a store that is down has nothing to commit."""
+        """Commit the staged changes and close them; a store that is down has nothing to commit."""
         for store in self._stores.values():
             if store.engine is None or store.journal is None:
                 continue
             if store.is_up:
-                with suppress(StoreError):  # told to those whom it concerns, as any failed commit
+                with suppress(StoreError):  # reported by the callbacks, like any failed commit
                     store.engine.close()
             _close(store.journal)
         self._stores.clear()

@@ -1,6 +1,6 @@
 """A partitioned topic: each of its fragments has a fragment of every subscription in the same store.
 
-What it is: what fans out to the topics of the fragments. What it is not: the copying of messages (`topic`).
+What it is: the fan-out to the topics of the fragments. What it is not: the copying of messages (`topic`).
 Spec: docs/explanation/protocol.md, Entities.
 
 Invariants:
@@ -27,7 +27,7 @@ _Subscription = PartitionedQueue | PartitionedSessionQueue
 
 
 class PartitionedTopic(Partitioned[Topic]):
-    """Where publishers send."""
+    """The entity to which publishers send."""
 
     _STEP = 2
 
@@ -50,12 +50,12 @@ class PartitionedTopic(Partitioned[Topic]):
     def subscribe(self, name: str, queue: _Subscription, selection: Selection, *, dead_letters_failures: bool) -> None:
         """Add a subscription, or replace its rules; `name` in lower case."""
         self._subscriptions[name] = (queue, selection, dead_letters_failures)
-        queue.when_standing(lambda: self._feed(name, queue))
+        queue.when_durable(lambda: self._feed(name, queue))
 
-    def _feed(self, name: str, standing: _Subscription) -> None:
+    def _feed(self, name: str, subscription: _Subscription) -> None:
         found = self._subscriptions.get(name)
-        # It was deleted; one of its name that was made since waits for its own row.
-        if found is None or found[0] is not standing:
+        # It was deleted; a subscription of its name that was created since waits for its own row.
+        if found is None or found[0] is not subscription:
             return
         queue, selection, dead_letters_failures = found
         parts: list[Queue | None] = [slot.member for slot in queue.slots]
@@ -64,7 +64,7 @@ class PartitionedTopic(Partitioned[Topic]):
                 slot.member.subscribe(name, part, selection, dead_letters_failures=dead_letters_failures)
 
     def unsubscribe(self, name: str) -> None:
-        """Take a subscription off; no error if unknown."""
+        """Remove a subscription; no error if unknown."""
         self._subscriptions.pop(name, None)
         for member in self._members:
             member.unsubscribe(name)

@@ -1,11 +1,11 @@
 """Sending via a partitioned entity to another one.
 
 What it is: the choice of the fragment that messages go via: that of their via-partition-key, else that of the transaction
-they belong to, else the next one in turn. What it is not: the way on from there (`isthmus.entities.transaction.transfer`).
+they belong to, else the next one in rotation. What it is not: the move from there (`isthmus.entities.transaction.transfer`).
 Spec: docs/explanation/protocol.md, Forwarding, Transactions, Entities.
 
 Invariants:
-    I1. The PartitionKey of a message chooses its fragment at the destination, and has no say between.
+    I1. The PartitionKey of a message chooses its fragment at the destination, but not that of the entity between.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from isthmus.entities.error import InvalidMessageError
 from isthmus.entities.fragment.entity import Partitioned
-from isthmus.entities.fragment.place import place, runs_by, via_key_of
+from isthmus.entities.fragment.message_key import place, runs_by, via_key_of
 from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.onward import Target
 from isthmus.entities.storage.blob import Payload
@@ -26,13 +26,13 @@ __all__ = ["PartitionedTransfer"]
 
 
 class PartitionedTransfer(Via[Partitioned[Any], object]):
-    """The way to a destination via a partitioned entity.
+    """The route to a destination via a partitioned entity.
 
     Args:
         via: the entity between.
         path: of the destination.
-        find: the queue or topic that has a path now; None if there is none.
-        ways: how messages of a fragment find it.
+        find: the queue or topic that has the path now; None if there is none.
+        find_for: returns a function that finds it for the messages of a fragment.
     """
 
     def __init__(
@@ -40,10 +40,10 @@ class PartitionedTransfer(Via[Partitioned[Any], object]):
         via: Partitioned[Any],
         path: str,
         find: Callable[[str], object | None],
-        ways: Callable[[Intake], Callable[[str], Target | None]],
+        find_for: Callable[[Intake], Callable[[str], Target | None]],
     ) -> None:
         super().__init__(via, path, find)
-        self._ways = ways
+        self._find_for = find_for
         self._transfers: dict[Intake, Transfer] = {}
 
     takes_bodies = False
@@ -54,14 +54,14 @@ class PartitionedTransfer(Via[Partitioned[Any], object]):
         return runs_by(payloads, via_key_of)
 
     def placed(self, payloads: Sequence[Payload], preferred: int | None = None) -> Transfer:
-        """The way via the fragment that takes messages as a unit.
+        """The route via the fragment that takes messages as a unit.
 
         Args:
             payloads: encoded messages.
             preferred: the fragment of messages without a key, if one has been chosen for them.
 
         Raises:
-            InvalidMessageError: their keys differ, or one is no message.
+            InvalidMessageError: their keys differ, or one is not a message.
             ServerBusyError: the fragment's store is down; without a key, all stores are.
         """
         keys = {via_key_of(payload) for payload in payloads}
@@ -73,7 +73,7 @@ class PartitionedTransfer(Via[Partitioned[Any], object]):
         member: Intake = self._via.chosen(preferred if key is None else place(key, len(self._via.slots)))
         transfer = self._transfers.get(member)
         if transfer is None:
-            transfer = self._transfers[member] = Transfer(member, self._to, self._ways(member), member.context)
+            transfer = self._transfers[member] = Transfer(member, self._to, self._find_for(member), member.context)
         return transfer
 
     def accept(

@@ -1,14 +1,14 @@
-"""A block: the events that one group commit brought to one partition, one row of the store.
+"""A block: the events that one group commit added to one partition, one row of the store.
 
-What it is: the row's form and its reading. Events of a block have one enqueued time and lie ready for the wire, so that
+What it is: the row's form and its reading. Events of a block have one enqueued time and are stored ready for the wire, so that
 writing a batch is one row and reading it back is slices.
 
 A row is::
 
     base u64 | offset u64 | enqueued_ms u64 | count u32 | count times u32: where each event ends | events
 
-Offsets are positions in the partition's bytes: an event's offset is where it begins. The difference of two offsets is
-therefore the size of what is between them, which is all that retention by size needs to know.
+Offsets are positions in the partition's bytes: an event's offset is its start. The difference of two offsets is
+therefore the size of the bytes between them; retention by size needs nothing else.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ class Block:
 
 
 class BlockCache:
-    """Blocks just written, for receivers that keep up with the producers; the oldest go first.
+    """Blocks just written, for receivers that keep up with the producers; the oldest are dropped first.
 
     Args:
-        limit_bytes: what all of them together may hold.
+        limit_bytes: of all of them together.
     """
 
     __slots__ = ("_blocks", "_limit_bytes", "_used_bytes")
@@ -86,17 +86,17 @@ class BlockCache:
         self._used_bytes = 0
 
     def put(self, number: int, block: Block) -> None:
-        """Keep a block of the partition with that number."""
+        """Cache a block of the partition with that number."""
         self._blocks[number, block.base] = block
         self._used_bytes += block.size_bytes
         while self._used_bytes > self._limit_bytes:
             self._used_bytes -= self._blocks.popitem(last=False)[1].size_bytes
 
     def get(self, number: int, base: int) -> Block | None:
-        """The block that begins with a sequence number, if it is kept."""
+        """The block that begins with a sequence number, if it is cached."""
         return self._blocks.get((number, base))
 
     def clear(self) -> None:
-        """Forget all blocks."""
+        """Drop all blocks."""
         self._blocks.clear()
         self._used_bytes = 0

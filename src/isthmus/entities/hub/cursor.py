@@ -1,10 +1,10 @@
-"""A receiver's place in a partition.
+"""A receiver's position in a partition.
 
-What it is: reading in order from a sequence number on, a part of a block at a time. It holds no scan of the store, and
-once it has caught up, no block. What it is not: a link's credit (`isthmus.broker.hub.sender_link`).
+What it is: reading in order from a sequence number on, a part of a block at a time. It keeps no scan of the store open, and
+no block once all is read. What it is not: a link's credit (`isthmus.broker.hub.sender_link`).
 
 Invariants:
-    I1. Events come in order, each once, none before it is durable; what retention removed first is passed over.
+    I1. Events are returned in order, each once, none before it is durable; events that retention removed first are skipped.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ __all__ = ["Cursor"]
 
 
 class Cursor:
-    """A place in a partition.
+    """A position in a partition.
 
     Args:
-        partition: what is read.
+        partition: to read.
         start: sequence number of the first event wanted.
 
     Attributes:
-        next: sequence number of the event that comes next.
+        next: sequence number of the next event.
     """
 
     __slots__ = ("_blocks", "next", "partition")
@@ -39,7 +39,7 @@ class Cursor:
         """Up to `count` events of together about `size_bytes`, at least one; none if all has been read."""
         begin = self.partition.begin
         while self._blocks and self._blocks[0].last < begin:
-            self._blocks.popleft()  # a receiver without credit may hold what retention has removed since
+            self._blocks.popleft()  # retention may have removed it while the receiver had no credit
         if not self._blocks:
             self._blocks.extend(self.partition.blocks(self.next))
             if not self._blocks:

@@ -3,7 +3,7 @@
 What it is: the description and its form as JSON. Spec: docs/explanation/protocol.md, Event Hubs; Event Hubs quotas for the limits.
 
 Invariants:
-    I1. Consumer groups are kept as they were written and compared without case; ``$Default`` is always there.
+    I1. Consumer groups are kept as they were written and compared without case; ``$Default`` always exists.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class EventHubDescription:
     Attributes:
         partition_count: can be raised later, never lowered.
         message_retention_ms: age in ms at which events may be removed.
-        partition_retention_in_megabytes: size at which a partition's oldest events may be removed; None is without end.
+        partition_retention_in_megabytes: size at which a partition's oldest events may be removed; None is without limit.
         consumer_groups: besides ``$Default``.
         consumer_group_metadata: UserMetadata of consumer groups, ``$Default`` included, by lower-case name.
         max_message_size_in_kilobytes: of one transfer, a batch as a whole; None takes the namespace's limit.

@@ -1,8 +1,8 @@
 """Reading a producer's encoded event, and writing it as consumers get it.
 
-What it is: a walk over the sections that finds where the producer's annotations end, and the writing of the broker's own
-in front of them. Most events of a producer begin alike, so what is in front of the properties is read once and
-remembered by its bytes. What it is not: storage (`block`, `partition`).
+What it is: a walk over the sections that finds the end of the producer's annotations, and the writing of the broker's own
+before them. Most events of a producer begin alike, so the bytes before the properties are parsed once and
+cached. What it is not: storage (`block`, `partition`).
 Spec: docs/explanation/protocol.md, Message, Event Hubs; AMQP 1.0 part 3.2.
 
 An event is written as::
@@ -12,9 +12,9 @@ An event is written as::
     properties, application properties, body, footer, as sent
 
 Invariants:
-    I1. Nothing of the producer's is changed but the broker's own three annotations, which it cannot set.
-    I2. Sections leave in the standard's order whatever order they came in.
-    I3. Bytes that are no message raise InvalidMessageError; nothing else comes out of `EventReader.read`.
+    I1. Nothing of the producer's event changes except the broker's own three annotations, which it cannot set.
+    I2. Sections are written in the standard's order, in whatever order they arrived.
+    I3. Bytes that are not a message raise InvalidMessageError; `EventReader.read` raises nothing else.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _REMEMBERED_BYTES = 512
 
 
 class EventHead:
-    """What is in front of an event's properties, but for what the partition puts in.
+    """The part of an event before its properties, without the values that the partition sets.
 
     Attributes:
         front: header and delivery annotations, as sent.
@@ -65,7 +65,7 @@ Event = tuple[EventHead, bytes]  # the head, and everything from the properties 
 
 
 class EventReader:
-    """Takes encoded events apart; remembers the heads that producers use."""
+    """Parses encoded events; caches the heads that producers use."""
 
     __slots__ = ("_known",)
 
@@ -73,10 +73,10 @@ class EventReader:
         self._known: dict[bytes, EventHead] = {}
 
     def read(self, payloads: Sequence[bytes]) -> list[Event]:
-        """Take encoded events apart.
+        """Parse encoded events.
 
         Raises:
-            InvalidMessageError: one of them is no message.
+            InvalidMessageError: one of them is not a message.
         """
         taken = []
         for payload in payloads:
@@ -86,14 +86,14 @@ class EventReader:
                     found = section.locate(payload)
                     event = self._split(b"".join([payload[start:end] for start, end in found]))
             except _MALFORMED as error:
-                raise InvalidMessageError(f"the payload is no AMQP message: {error}") from None
+                raise InvalidMessageError(f"the payload is not an AMQP message: {error}") from None
             if event is None:
-                raise InvalidMessageError("the payload is no AMQP message")
+                raise InvalidMessageError("the payload is not an AMQP message")
             taken.append(event)
         return taken
 
     def _split(self, b: bytes) -> Event | None:
-        """The event, if its sections are in the standard's order. Sizes of one byte are read in place."""
+        """The event, if its sections are in the standard's order. One-byte sizes are read without a call."""
         at = 0
         kind = b[:3]
         if kind == b"\0Sp":
@@ -127,7 +127,7 @@ class EventReader:
         for key, value, after in section.map_items(raw, found.message_annotations):
             name = codec.decode(raw, key)[0]
             if not isinstance(name, str):
-                raise codec.CodecError("an annotation's key is no symbol")
+                raise codec.CodecError("an annotation's key is not a symbol")
             if name in _RESERVED:
                 continue
             if name == _PARTITION_KEY:
@@ -187,7 +187,7 @@ def _text(value: object) -> str | None:
     """A partition key as text.
 
     Raises:
-        InvalidMessageError: it is longer than the service lets it be; its hash would take as long.
+        InvalidMessageError: it is longer than the service allows; hashing it would take long, too.
     """
     if value is None:
         return None

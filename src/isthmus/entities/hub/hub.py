@@ -1,6 +1,6 @@
-"""One event hub: its partitions, and which of them an event goes to.
+"""One event hub: its partitions, and the choice of the one that takes an event.
 
-What it is: acceptance of batches and of single events, by partition, by key, or in turn. What it is not: the log
+What it is: acceptance of batches and of single events, by partition, by key, or in rotation. What it is not: the log
 (`partition`), the hub's row and its changes (`registry`), or links.
 Spec: docs/explanation/protocol.md, Event Hubs.
 
@@ -29,12 +29,12 @@ from isthmus.errors import (
 __all__ = ["EventHub"]
 
 
-# Longer numbers name no partition, and very long ones Python does not even read.
+# Longer numbers name no partition, and Python refuses to parse very long ones.
 _PARTITION_ID_CHARACTERS = 9
 
 
 class EventHub:
-    """One event hub at work.
+    """One event hub.
 
     Args:
         name: as it was created.
@@ -42,11 +42,11 @@ class EventHub:
         max_message_size_bytes: the namespace's limit, for a hub without its own.
 
     Attributes:
-        partitions: by partition id, which is the place in the list.
+        partitions: by partition id, which is the index in the list.
         is_deleted: whether it was deleted.
         taken_total: events taken from producers since the start of the process.
-        delivered_total: events handed to consumers, each time.
-        refused_total: deliveries that were not taken.
+        delivered_total: events handed to consumers, repeats included.
+        refused_total: deliveries that were refused.
     """
 
     def __init__(self, name: str, staging: Staging, max_message_size_bytes: int) -> None:
@@ -64,7 +64,7 @@ class EventHub:
 
     @property
     def max_message_size_bytes(self) -> int:
-        """What one transfer may hold."""
+        """The limit of one transfer."""
         return (self.description.max_message_size_in_kilobytes or 0) << 10 or self._default_limit_bytes
 
     def partition(self, partition_id: str) -> Partition:
@@ -98,7 +98,7 @@ class EventHub:
         raise EntityNotFoundError(f"{self.name}/ConsumerGroups/{name}")
 
     def check_sendable(self) -> None:
-        """Refuse producers where the hub takes nothing.
+        """Refuse producers of a hub that takes no events.
 
         Raises:
             EntityNotFoundError: it was deleted.
@@ -110,7 +110,7 @@ class EventHub:
             raise EntityDisabledError(self.name, self.description.status)
 
     def check_receivable(self) -> None:
-        """Refuse consumers where the hub gives nothing; errors as `check_sendable`."""
+        """Refuse consumers of a hub that gives no events; errors as `check_sendable`."""
         if self.is_deleted:
             raise EntityNotFoundError(self.name)
         if self.description.status in (EntityStatus.DISABLED, EntityStatus.RECEIVE_DISABLED):
@@ -129,16 +129,16 @@ class EventHub:
         """Take a batch: the events of one envelope, to one partition.
 
         Args:
-            envelope: the transfer as it came; its annotations may name the partition key.
+            envelope: the transfer as received; its annotations may name the partition key.
             payloads: the events in it, encoded.
-            partition: None lets the key, or the turn, decide.
+            partition: None lets the key, or the rotation, decide.
             on_durable: called once the batch is durable.
             on_failed: called instead if it could not be stored.
 
         Raises:
-            InvalidMessageError: an event is no message.
+            InvalidMessageError: an event is not a message.
             MessageTooLargeError: the envelope is over the limit.
-            EntityDisabledError, EntityNotFoundError: the hub takes nothing.
+            EntityDisabledError, EntityNotFoundError: the hub takes no events.
         """
         self._check(len(envelope))
         events = self._reader.read(payloads)

@@ -1,8 +1,8 @@
-"""The keys under which event hubs are in the store, beside those of `isthmus.entities.storage.key`.
+"""The keys of event hubs in the store, besides those of `isthmus.entities.storage.key`.
 
 What it is: four tables. A hub's row is under its lower-case name; every partition has a number that is never used
-again, under which its state and its blocks lie. A block's key ends with the sequence number of its *last* event, so
-that the first key at or behind a sequence number is that of the block which holds it.
+again, under which its state and its blocks are. A block's key ends with the sequence number of its *last* event, so
+that the first key at or after a sequence number is that of the block which contains it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LAST = (1 << 64) - 2
 
 
 def hub_key(name: str) -> bytes:
-    """Where a hub's row lies."""
+    """The key of a hub's row."""
     return bytes((HUB,)) + name.lower().encode()
 
 
@@ -37,17 +37,17 @@ def hub_span() -> tuple[bytes, bytes]:
 
 
 def state_key(number: int) -> bytes:
-    """Where a partition's cursors are."""
+    """The key of a partition's cursors."""
     return numbered_span(STATE, number)[0]
 
 
 def block_key(number: int, last: int) -> bytes:
-    """Where the block lies whose last event has that sequence number."""
+    """The key of the block whose last event has that sequence number."""
     return message_key(BLOCK, number, last)
 
 
 def blocks_from(number: int, sequence: int) -> tuple[bytes, bytes]:
-    """The half-open range of the blocks from the one that holds `sequence` on."""
+    """The half-open range of the blocks from the one that contains `sequence` on."""
     return message_span(BLOCK, number, sequence, _LAST)
 
 

@@ -5,11 +5,11 @@ positions. What it is not: the choice of the partition (`hub`), reading in order
 Spec: docs/explanation/protocol.md, Event Hubs.
 
 Invariants:
-    I1. Sequence numbers start at 0 and have no gaps; offsets and enqueued times never fall.
-    I2. No event is read before the commit that holds it is durable.
+    I1. Sequence numbers start at 0 and have no gaps; offsets and enqueued times never decrease.
+    I2. No event is read before the commit that contains it is durable.
     I3. A block and the cursors that count it are written in one batch: a kill loses both or neither.
-    I4. Retention removes whole blocks from the front, by one range of keys, and only such as are past the limits.
-    I5. Retention goes on while the wall clock is behind the newest enqueued time: it then judges by monotonic time.
+    I4. Retention removes whole blocks from the front, by one range of keys, and only those past the limits.
+    I5. Retention continues while the wall clock is behind the newest enqueued time: it then measures age by monotonic time.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ from isthmus.errors import InvalidArgumentError
 __all__ = ["Partition", "PartitionState"]
 
 _STATE = struct.Struct(">7Q")
-# What one block may hold: a receiver in its middle reads all of it.
+# The largest block: a receiver at a position in its middle reads all of it.
 _BLOCK_BYTES = 256 << 10
-# What a look at the store brings at most, where blocks are small.
+# The most blocks that one read of the store returns, where blocks are small.
 _LOOK_BLOCKS = 64
 _LOOK_BYTES = 1 << 20
-# Retention lets this part of its limit pass before it acts again, so that a steady stream costs few removals.
+# Retention exceeds its limit by this part before it acts again, so that a steady stream causes few removals.
 _SLACK_DIVISOR = 16
 _SLACK_LIMIT_MS = 60_000
 
 
 class PartitionState(NamedTuple):
-    """What a partition holds.
+    """The cursors of a partition.
 
     Attributes:
         begin: sequence number of the oldest event; `next` if there is none.
         next: the sequence number that the next event gets.
         begin_offset: offset of the oldest event.
         end_offset: offset that the next event gets.
-        last_offset: offset of the newest event that ever was.
-        last_enqueued_ms: when it came; 0 is never.
-        head_ms: when the oldest event came.
+        last_offset: offset of the newest event ever.
+        last_enqueued_ms: its time; 0 is never.
+        head_ms: the time of the oldest event.
     """
 
     begin: int = 0
@@ -81,14 +81,14 @@ class Partition:
 
     Args:
         number: under which it is in the store.
-        path: for people.
+        path: for log lines and errors.
         staging: the namespace's.
-        clock: tells wall time.
+        clock: wall and monotonic time.
         cache: keeps blocks just written.
 
     Attributes:
         is_deleted: whether its hub was deleted.
-        committed: what receivers may see.
+        committed: the state that receivers may see.
         expired_total: events that retention has removed since the start of the process.
     """
 
@@ -110,8 +110,8 @@ class Partition:
     # ---- start, failure, end
 
     def reload(self) -> None:
-        """Go back to what the store holds. What it shows beyond what was durable before is read once a commit has made it so
-        (I2): a consumer would skip the events that get the same numbers after a power cut.
+        """Go back to the state of the store. Events beyond the last durable state are read once a commit has made them durable
+        (I2): otherwise a consumer would skip the events that get the same numbers after a power cut.
         """
         known, self._state = self.committed, self._stored()
         if known.next < self._state.next:
@@ -125,7 +125,7 @@ class Partition:
         return PartitionState(*_STATE.unpack(row)) if row else PartitionState()
 
     def configure(self, retention_ms: int, retention_bytes: int) -> None:
-        """Set the limits of retention; 0 is without end."""
+        """Set the limits of retention; 0 is without limit."""
         self._retention_ms = retention_ms
         self._retention_bytes = retention_bytes
 
@@ -139,7 +139,7 @@ class Partition:
     # ---- writing
 
     def accept(self, events: Sequence[Event]) -> None:
-        """Take events, in order; they get their numbers and their time when the group they belong to is written."""
+        """Take events, in order; they get their numbers and their time when their group is written."""
         self._pending += events
         self._staging.touch(self)
 
@@ -183,7 +183,7 @@ class Partition:
 
     @property
     def begin(self) -> int:
-        """Sequence number of the oldest event that retention has left."""
+        """Sequence number of the oldest event that retention has not removed."""
         return self._state.begin
 
     def add_listener(self, listener: Callable[[], None]) -> None:
@@ -191,21 +191,21 @@ class Partition:
         self._listeners.append(listener)
 
     def remove_listener(self, listener: Callable[[], None]) -> None:
-        """Call back no more."""
+        """Undo `add_listener`."""
         self._listeners.remove(listener)
 
     def blocks(self, sequence: int) -> list[Block]:
-        """Some blocks from the one that holds `sequence` on, in order; empty if there is nothing readable.
+        """Some blocks from the one that contains `sequence` on, in order; empty if nothing is readable.
 
-        A sequence number that retention has passed stands for the oldest event.
+        A sequence number that retention has passed means the oldest event.
         """
         sequence = max(sequence, self._state.begin)
         if self.is_deleted or sequence >= self.committed.next:
             return []
         kept = self._cache.get(self.number, sequence)
-        return [kept] if kept is not None else self._look(sequence)
+        return [kept] if kept is not None else self._read_stored(sequence)
 
-    def _look(self, sequence: int) -> list[Block]:
+    def _read_stored(self, sequence: int) -> list[Block]:
         found: list[Block] = []
         size_bytes = 0
         for block in islice(self._scan(sequence), _LOOK_BLOCKS):
@@ -259,13 +259,13 @@ class Partition:
                 block = self._first(lambda block: block.enqueued_ms >= since_ms)
                 return end.next if block is None else block.base
 
-    def _first(self, holds: Callable[[Block], bool]) -> Block | None:
-        """The first readable block for which `holds`; it must hold for all behind it as well."""
+    def _first(self, matches: Callable[[Block], bool]) -> Block | None:
+        """The first readable block for which `matches` is true; it must be true for all later ones as well."""
         low, high = self._state.begin, self.committed.next
         found: Block | None = None
         while low < high:
             block = next(self._scan((low + high) // 2))
-            if holds(block):
+            if matches(block):
                 found, high = block, block.base
             else:
                 low = block.last + 1
@@ -274,7 +274,7 @@ class Partition:
     # ---- retention
 
     def is_over(self, now_ms: int) -> bool:
-        """Whether events are so far past the limits that `retain` is worth its while."""
+        """Whether enough events are past the limits for a call of `retain`."""
         state = self.committed
         if state.is_empty:
             return False
@@ -291,7 +291,7 @@ class Partition:
         return bool(limit) and state.size_bytes > limit + limit // _SLACK_DIVISOR
 
     def retain(self, now_ms: int) -> None:
-        """Stage the removal of what is past the limits."""
+        """Stage the removal of events past the limits."""
         state = self._state
         oldest_ms = now_ms - self._retention_ms if self._retention_ms else -1
         least_offset = state.end_offset - self._retention_bytes if self._retention_bytes else 0
@@ -299,7 +299,7 @@ class Partition:
         kept = self._first(
             lambda block: block.enqueued_ms > oldest_ms and block.offset >= least_offset and block.last >= passed
         )
-        # What is written and not yet durable stays, whatever its age.
+        # Events that are written and not yet durable stay, whatever their age.
         begin = self.committed.next if kept is None else kept.base
         if begin <= state.begin:
             return
@@ -328,7 +328,7 @@ class Partition:
 
 
 def _cut(events: list[Event]) -> Iterator[list[Event]]:
-    """Events in pieces of about the size of a block."""
+    """Events in groups of about the size of a block."""
     start = size_bytes = 0
     for at, (head, rest) in enumerate(events):
         size_bytes += len(rest) + len(head.front) + len(head.annotations)

@@ -1,11 +1,11 @@
-"""Which partition an event goes to.
+"""The choice of the partition for an event.
 
-What it is: the hash of partition keys that the service and the buffered producers of its SDKs use, and the round of
+What it is: the hash of partition keys that the service and the buffered producers of its SDKs use, and the rotation for
 events without a key. Spec: Bob Jenkins' lookup3 (hashlittle2), its two halves folded to a signed 16-bit number.
 
 Invariants:
-    I1. A key always goes to the same partition, as long as the number of partitions stays.
-    I2. It is the partition that an SDK which places events by itself picks for that key.
+    I1. A key always goes to the same partition, as long as the number of partitions stays the same.
+    I2. An SDK that places events by itself picks the same partition for that key.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def _hash(key: str) -> int:
         c = (c + _word(data, at + 8)) & _MASK
         if len(data) - at <= 12:
             break
-        # Each step is the same with the three words in turn; six of them bring the turn round.
+        # Each step is the same with the three words rotated; after six of them they are in their first order.
         for count in (4, 6, 8, 16, 19, 4):
             a, b, c = b, (c + b) & _MASK, (a - c & _MASK) ^ _rotated(c, count)
         at += 12
     for count in (14, 11, 25, 16, 4, 14, 24):
         c, b, a = a, ((c ^ b) - _rotated(b, count)) & _MASK, b
-    # Seven steps leave the turn one place on: `b` holds the last word written, `a` the one before it.
+    # After seven steps the words are rotated by one: `b` is the last word written, `a` the one before it.
     folded = (b ^ a) & 0xFFFF
     return folded - 0x10000 if folded & 0x8000 else folded
 
@@ -55,7 +55,7 @@ def place(key: str, count: int) -> int:
 
 
 class Round:
-    """Partitions in turn, for events without a key."""
+    """Partitions in rotation, for events without a key."""
 
     __slots__ = ("_next",)
 

@@ -1,13 +1,13 @@
-"""The event hubs of a namespace: made, changed, deleted, found, and kept to their retention.
+"""The event hubs of a namespace: created, changed, deleted, found, with their retention applied.
 
-What it is: the rows in the store and the hubs at work, in step. What it is not: queues and topics, whose names are taken
-from the same set (`isthmus.entities.administration`).
+What it is: the rows in the store and their hub objects, kept in step. What it is not: queues and topics, whose names are in
+the same set (`isthmus.entities.administration`).
 Spec: docs/explanation/protocol.md, Event Hubs; quotas of the service's premium tier for the limits.
 
 Invariants:
-    I1. After a restart, and after a failed commit, every hub, event and number is as the last synced commit left it.
-    I2. Objects that receivers hold stay the same ones through a reload.
-    I3. A number of a partition is never given twice.
+    I1. After a restart, and after a failed commit, every hub, event and number is as of the last synced commit.
+    I2. Objects that receivers use stay the same ones through a reload.
+    I3. A number of a partition is never assigned twice.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class EventHubs:
 
     Args:
         staging: the namespace's.
-        clock: tells wall time.
-        limits: what is refused.
+        clock: wall and monotonic time.
+        limits: of the namespace.
         is_taken: whether a queue or topic has a name, given in lower case.
 
     Attributes:
-        due_ms: wall time of the next look at retention; None while there are no hubs.
-        key_names: which hubs have an authorization rule of a name.
+        due_ms: wall time of the next check of retention; None while there are no hubs.
+        key_names: the hubs by the names of their authorization rules.
     """
 
     def __init__(self, staging: Staging, clock: Clock, limits: Limits, is_taken: Callable[[str], bool]) -> None:
@@ -61,7 +61,7 @@ class EventHubs:
         self._rows: dict[str, HubRow] = {}
         self._hubs: dict[str, EventHub] = {}
         self._partitions: dict[int, Partition] = {}
-        # What existed before a reload, while it lasts.
+        # The hubs from before a reload, during it.
         self._kept_hubs: dict[str, EventHub] = {}
         self._kept_partitions: dict[int, Partition] = {}
         self._next_number = 1
@@ -79,30 +79,30 @@ class EventHubs:
             self._apply(row)
 
     def reload(self) -> None:
-        """Go back to what the store holds, after a failed commit.
+        """Go back to the state of the store, after a failed commit.
 
         Raises:
-            StoreError: it could not be read. All hubs stay as they were, for those who look for them until the next time.
+            StoreError: it could not be read. All hubs stay as they were, for lookups before the next reload.
         """
-        rows, gone, known, key_names = self._rows, self._hubs, self._partitions, self.key_names
+        rows, former, known, key_names = self._rows, self._hubs, self._partitions, self.key_names
         self._cache.clear()
         self._rows, self._hubs, self._partitions = {}, {}, {}
         self.key_names = KeyNames()
-        self._kept_hubs, self._kept_partitions = gone, known
+        self._kept_hubs, self._kept_partitions = former, known
         try:
             self._load()
         except BaseException:
-            self._rows, self._hubs, self._partitions, self.key_names = rows, gone, known, key_names
+            self._rows, self._hubs, self._partitions, self.key_names = rows, former, known, key_names
             self._kept_hubs, self._kept_partitions = {}, {}
             raise
-        for name, hub in gone.items():
+        for name, hub in former.items():
             hub.is_deleted = self._hubs.get(name) is not hub
         for number, partition in known.items():
             partition.is_deleted = self._partitions.get(number) is not partition
         self._kept_hubs, self._kept_partitions = {}, {}
 
     def _apply(self, row: HubRow) -> EventHub:
-        """The hub of a row at work, with the row's settings."""
+        """The hub object of a row, with the row's settings."""
         key = row.name.lower()
         hub = self._hubs.get(key) or self._kept_hubs.get(key)
         if hub is None:
@@ -168,23 +168,25 @@ class EventHubs:
     # ---- changes
 
     def create(self, name: str, description: EventHubDescription | None = None) -> EventHubDescription:
-        """Make a hub; durable with the next commit.
+        """Create a hub; durable with the next commit.
 
         Raises:
-            EntityExistsError: a hub, queue or topic of that name is there.
+            EntityExistsError: a hub, queue or topic of that name exists.
             InvalidArgumentError: the name or a setting is not allowed.
         """
         if name in self or self._is_taken(name.lower()):
             raise EntityExistsError(name)
         check_name("event hub", name, self._limits.max_entity_name_characters)
         if "/" in name:
-            raise InvalidArgumentError(f"The event hub name '{name}' holds a '/', which names of event hubs may not.")
+            raise InvalidArgumentError(
+                f"The event hub name '{name}' contains a '/', which names of event hubs may not contain."
+            )
         made = replace(description or EventHubDescription())
         self._check(made)
         now_ms = self._clock.wall_ms()
         row = HubRow(name, self._numbers(made.partition_count), now_ms, now_ms, made)
         self._rows[name.lower()] = row
-        with self._staging.whole(begun=True):  # a new partition is looked for in the store
+        with self._staging.whole(begun=True):  # a new partition reads its state from the store
             self._apply(row)
             self._staging.batch.put(hub_key(name), row.pack())
         return made
@@ -194,7 +196,7 @@ class EventHubs:
 
         Raises:
             EntityNotFoundError: no such hub.
-            InvalidArgumentError: a setting is not allowed, or partitions are to become fewer.
+            InvalidArgumentError: a setting is not allowed, or the number of partitions would decrease.
         """
         row = self.row(name)
         made = replace(description)
@@ -202,7 +204,7 @@ class EventHubs:
         more = made.partition_count - len(row.numbers)
         if more < 0:
             raise InvalidArgumentError(
-                f"'{row.name}' has {len(row.numbers)} partitions, which can become more and not fewer; "
+                f"'{row.name}' has {len(row.numbers)} partitions, which cannot be reduced; "
                 f"{made.partition_count} were asked for."
             )
         row.numbers += self._numbers(more)
@@ -270,12 +272,12 @@ class EventHubs:
     # ---- time
 
     def tick(self, now_ms: int) -> None:
-        """Remove what is past its retention; at most one look at every partition a second.
+        """Remove events past their retention; checks every partition at most once a second.
 
         Raises:
-            StoreError: a partition could not be read; the others have been seen to.
+            StoreError: a partition could not be read; the others were processed.
         """
-        # A look that is due in more than its pause was set before the clock was set back.
+        # A check that is due in more than its interval was set before the clock was set back.
         if self.due_ms is None or self.due_ms - _RETENTION_LOOK_MS <= now_ms < self.due_ms:
             return
         self.due_ms = now_ms + _RETENTION_LOOK_MS
@@ -284,7 +286,7 @@ class EventHubs:
             if partition.is_over(now_ms):
                 try:
                     partition.retain(now_ms)
-                except StoreError as error:  # the others must not grow without end meanwhile
+                except StoreError as error:  # the others must not grow without limit meanwhile
                     unread = error
         if unread is not None:
             raise unread

@@ -1,6 +1,6 @@
-"""Where in a partition a receiver begins.
+"""The position in a partition at which a receiver begins.
 
-What it is: the selector expression of a receiver's filter, read into a position. What it is not: the search for that
+What it is: the selector expression of a receiver's filter, parsed into a position. What it is not: the search for that
 position (`Partition.locate`). Spec: docs/explanation/protocol.md, Event Hubs (`apache.org:selector-filter:string`).
 
 The grammar is one comparison, as all SDKs write it::
@@ -28,7 +28,7 @@ _NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)
 
 
 class Position(Enum):
-    """What a selector compares."""
+    """The property that a selector compares."""
 
     START = "start"
     LATEST = "latest"
@@ -43,7 +43,7 @@ class Selector:
 
     Attributes:
         value: offset, sequence number, or wall ms.
-        inclusive: whether an event at the value itself is wanted.
+        inclusive: whether an event at the value itself is included.
     """
 
     position: Position = Position.START
@@ -52,10 +52,10 @@ class Selector:
 
 
 def parse_selector(expression: str) -> Selector:
-    """Read a selector.
+    """Parse a selector.
 
     Raises:
-        InvalidArgumentError: it is none that event hubs know.
+        InvalidArgumentError: event hubs do not support it.
     """
     found = _EXPRESSION.fullmatch(expression)
     if found is None:
@@ -68,11 +68,11 @@ def parse_selector(expression: str) -> Selector:
     positions = (Position.OFFSET, Position.SEQUENCE, Position.ENQUEUED_TIME)
     position = next((each for each in positions if each.value == name.lower()), None)
     if position is None:
-        raise InvalidArgumentError(f"The annotation '{name[:64]}' is none that an event hub's receiver can begin at.")
+        raise InvalidArgumentError(f"The annotation '{name[:64]}' is not a start position of an event hub's receiver.")
     if value.lower() == "@latest":
         return Selector(Position.LATEST)
     if not _NUMBER.fullmatch(value):
-        raise InvalidArgumentError(f"The value '{value[:64]}' of {name} is no whole number.")
+        raise InvalidArgumentError(f"The value '{value[:64]}' of {name} is not a whole number.")
     number = int(value)
     if number < 0:
         return Selector(Position.START)

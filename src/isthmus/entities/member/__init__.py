@@ -1,1 +1,1 @@
-"""What every entity in one store is made of: its context and row, and what becomes of messages that come to it."""
+"""The parts of every entity in one store: its context and row, and the handling of messages that it is sent."""

@@ -1,7 +1,7 @@
-"""What the entities of one store share: its group commit, clock, limits, calendar, bodies and budgets.
+"""The objects that the entities of one store share: group commit, clock, limits, calendar, bodies and budgets.
 
 What it is: one object, made by the registry (`isthmus.entities.registry`) and given to every entity. What it is not: the
-entities, or the line of messages that leave for other stores, of which only the contract is here (`StoreOutbox`).
+entities, or the lines of messages to other stores, of which only the contract is here (`StoreOutbox`).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ __all__ = ["Context", "StoreOutbox"]
 
 
 class StoreOutbox(Protocol):
-    """What leaves one store (`isthmus.entities.fragment.handover.Outbox`)."""
+    """The outbox of one store (`isthmus.entities.fragment.handover.Outbox`)."""
 
     @property
     def index(self) -> int:
-        """The store's place among all."""
+        """The store's index among all."""
         ...
 
     @property
@@ -53,7 +53,7 @@ class StoreOutbox(Protocol):
 
 
 class Context:
-    """What the entities of one namespace share."""
+    """The objects that the entities of one namespace share."""
 
     __slots__ = (
         "allocate",
@@ -94,7 +94,7 @@ class Context:
         self.allocate: Callable[[int], int] = lambda count: 0
         self.sessions: dict[int, Any] = {}
         self.budget = Budget(limits.live_tail_bytes)
-        # What is on its way to other stores, by the number of its source: messages and bytes.
+        # The messages in lines to other stores, by the number of their source: count and bytes.
         self.leaving: dict[int, tuple[int, int]] = {}
         self.outbox: StoreOutbox | None = None
         self.fan_out = FanOut(clock.monotonic)

@@ -1,7 +1,7 @@
-"""Which of the messages that come to an entity it has seen before.
+"""Duplicate detection of messages sent to an entity.
 
-What it is: detection by MessageId, where the entity asks for it, and by the duplicate keys of routes' copies, always.
-What it is not: how ids and keys are kept (`isthmus.entities.detection`). Spec: docs/explanation/protocol.md, Sending.
+What it is: detection by MessageId, where the entity is set so, and by the duplicate keys of routes' copies, always.
+What it is not: the storage of ids and keys (`isthmus.entities.detection`). Spec: docs/explanation/protocol.md, Sending.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from isthmus.entities.detection.detection import Detection
 from isthmus.entities.detection.key_detection import KeyDetection
-from isthmus.entities.fragment.place import detection_id
+from isthmus.entities.fragment.message_key import detection_id
 from isthmus.entities.record.amend import message_id_of
 from isthmus.entities.record.record import Parts
 from isthmus.entities.storage.staging import Staging
@@ -34,11 +34,11 @@ class DuplicateFilter:
         self._staging = staging
         self._key_window_ms = key_window_ms
         self._by_id: Detection | None = None
-        # Of copies' duplicate keys, which every entity keeps once such copies come.
+        # For copies' duplicate keys, which every entity stores once such copies arrive.
         self._by_key: KeyDetection | None = None
 
     def configure(self, window_ms: int) -> None:
-        """Compare message ids within a window; 0 leaves what is compared as it is."""
+        """Compare message ids within a window; 0 changes nothing."""
         if not window_ms:
             return
         if self._by_id is None:
@@ -47,13 +47,13 @@ class DuplicateFilter:
             self._by_id.change(window_ms)
 
     def reset(self) -> None:
-        """Forget what is not in the store; `configure` is called again."""
+        """Drop state that is not in the store; `configure` is called again."""
         self._by_id = self._by_key = None
 
     def fresh(self, messages: Sequence[Parts], now_ms: int, *, is_fragment: bool) -> Sequence[Parts | None]:
         """The messages, with None for each duplicate; stages the ids and keys.
 
-        A copy with a duplicate key is compared by that alone, whatever the entity does with message ids.
+        A copy with a duplicate key is compared by the key alone, whether or not the entity compares message ids.
         """
         keyed = [parts for parts in messages if parts.duplicate_key]
         if not keyed:
@@ -70,9 +70,9 @@ class DuplicateFilter:
     def fresh_moved(
         self, messages: Sequence[Parts], origins: Sequence[int], now_ms: int, *, is_fragment: bool
     ) -> tuple[Sequence[Parts], Sequence[int]]:
-        """Of messages that another entity forwards those that are no duplicates, with their origins.
+        """The messages forwarded by another entity that are no duplicates, with their origins.
 
-        One whose id a rule's action has removed is a duplicate of none.
+        A message whose id a rule's action has removed is never a duplicate.
         """
         detection = self._by_id
         if detection is None:

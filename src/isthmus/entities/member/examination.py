@@ -1,7 +1,7 @@
-"""What is looked at in each message before an entity takes it: its head, its properties and its MessageId.
+"""The check of each message before an entity takes it: its head, its properties and its MessageId.
 
-What it is: encoded messages taken apart, the limits of their properties and ids, and the ids of those that have none.
-What it is not: quota, status and sessions, which are the entity's (`intake`), or duplicates (`duplicate`).
+What it is: encoded messages parsed, the limits of their properties and ids, and ids made for messages without one.
+What it is not: quota, status and sessions, which the entity checks (`intake`), or duplicates (`duplicate`).
 Spec: docs/explanation/protocol.md, Sending, Message.
 """
 
@@ -22,9 +22,9 @@ from isthmus.entities.storage.blob import Payload
 
 __all__ = ["Examination"]
 
-# No message up to this size comes as anything but bytes.
+# Messages up to this size always arrive as bytes.
 _SMALL_BYTES = 32 << 10
-# Of a message id that is made here.
+# Bytes of a message id that is made here.
 _ID_BYTES = 16
 
 
@@ -45,7 +45,7 @@ class Examination:
         self._keys = KeyReader()
 
     def set_default_ttl(self, default_ttl_ms: int) -> None:
-        """Let messages live no longer than the entity says."""
+        """Cap the time to live of messages at the entity's default."""
         self._heads = HeadCache(0 if default_ttl_ms >= INFINITE_MS else default_ttl_ms)
 
     def capped(self, messages: Sequence[Parts]) -> Sequence[Parts]:
@@ -54,14 +54,14 @@ class Examination:
         return [parts._replace(head=capped(parts.head)) for parts in messages]
 
     def split(self, payloads: Sequence[Payload], largest_bytes: int) -> list[Parts]:
-        """Messages taken apart, each with a MessageId.
+        """Parsed messages, each with a MessageId.
 
         Args:
-            payloads: as they came, at least one.
+            payloads: as received, at least one.
             largest_bytes: size of the largest.
 
         Raises:
-            InvalidMessageError: one cannot be read, or its properties or MessageId are over the limits.
+            InvalidMessageError: one cannot be read, or its properties or MessageId exceed the limits.
         """
         packed = payloads if isinstance(payloads, Packed) else None
         if largest_bytes > _SMALL_BYTES:
@@ -82,21 +82,21 @@ class Examination:
         """Give a MessageId to messages without one."""
         limit = self._limits.max_message_id_characters
         without: list[int] = []
-        for place, parts in enumerate(accepted):
+        for index, parts in enumerate(accepted):
             if len(parts.message_id) > limit:
                 length = len(str(codec.decode(parts.message_id)[0]))
                 if length > limit:
                     raise InvalidMessageError(f"the MessageId has {length} characters; the limit is {limit}")
             elif not parts.message_id:
-                without.append(place)
+                without.append(index)
         if without:
             made = self._random_bytes(_ID_BYTES * len(without)).hex()
-            for number, place in enumerate(without):
+            for number, index in enumerate(without):
                 start = 2 * _ID_BYTES * number
-                accepted[place] = with_message_id(accepted[place], made[start : start + 2 * _ID_BYTES])
+                accepted[index] = with_message_id(accepted[index], made[start : start + 2 * _ID_BYTES])
 
     def _keyed(self, messages: list[Parts], copied: list[bool]) -> list[Parts]:
-        """The messages, those that are routes' copies with their keys."""
+        """The messages; those that are routes' copies have their keys."""
         if all(copied):
             return self._keys.with_keys(messages)
         keyed = iter(
@@ -105,7 +105,7 @@ class Examination:
         return [next(keyed) if is_keyed else parts for parts, is_keyed in zip(messages, copied, strict=True)]
 
     def _check_properties(self, parts: Parts) -> None:
-        """Refuse application properties over the limits; only a message larger than one may be needs the look."""
+        """Refuse application properties over the limits; only a message larger than one property may be is checked."""
         limits = self._limits
         start, end = section.locate(parts.rest).application_properties
         if end - start > limits.max_properties_bytes:

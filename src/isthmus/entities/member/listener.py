@@ -1,9 +1,9 @@
 """Listeners of one entity, called one after the other.
 
-What it is: the one way in which several who wait are called. What it is not: who they are, or what they wait for.
+What it is: the common function that calls all listeners. What it is not: the listeners.
 
 Invariants:
-    I1. Each is called, whatever another one raises: whoever was passed over would wait until the entity has news again.
+    I1. Each is called, whatever another one raises: a skipped one would wait until the entity's next change.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ def call_all(listeners: Iterable[Callback]) -> None:
     """Call listeners, one after the other.
 
     Args:
-        listeners: taken one by one; a list that may change meanwhile is given as a copy.
+        listeners: iterated while they are called; a list that may change meanwhile is passed as a copy.
 
     Raises:
-        Exception: what one raised, once all of them have been called.
-        ExceptionGroup: what several raised.
+        Exception: the error of one, once all of them have been called.
+        ExceptionGroup: the errors of several.
     """
     faults: list[Exception] = []
     for listener in listeners:

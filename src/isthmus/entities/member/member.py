@@ -1,7 +1,7 @@
-"""What an entity in one store answers where entities differ: the answers of one that is none of the special kinds.
+"""The default implementations of an entity in one store.
 
-What it is: defaults, which queues, topics and entities with sessions replace, so that nobody asks for an entity's class.
-What it is not: state, or any work. The contract is `isthmus.entities.port`.
+What it is: defaults, which queues, topics and entities with sessions override, so that no caller checks an entity's class.
+What it is not: state, or any processing. The contract is `isthmus.entities.port`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Member:
     """An entity in one store.
 
     Attributes:
-        is_partitioned: whether it is one of several fragments' facade; no.
-        is_whole: whether all of its stores are up; asked only of an entity whose store is.
-        transfer_dead_letters: where those went whose target was gone, or took none; None while there were none.
+        is_partitioned: whether it is the facade of several fragments; False.
+        is_whole: whether all of its stores are up; only used for an entity whose store is.
+        transfer_dead_letters: messages whose target was deleted, or refused them; None while there were none.
     """
 
     is_partitioned: Literal[False] = False
@@ -41,11 +41,11 @@ class Member:
         return [len(payloads)]
 
     def placed(self, payloads: Sequence[Payload], preferred: int | None = None) -> Self:
-        """What takes these messages in a transaction: itself."""
+        """The participant that takes these messages in a transaction: itself."""
         return self
 
     def scheduled_in(self, sequences: Sequence[int]) -> Self:
-        """What has these scheduled messages: itself."""
+        """The participant that has these scheduled messages: itself."""
         return self
 
     def fragment_index(self, token: bytes) -> int:
@@ -54,7 +54,7 @@ class Member:
         return 0
 
     def holder_of(self, tokens: Sequence[bytes]) -> Self:
-        """Whose locks these are: its own."""
+        """The participant that has these locks: itself."""
         del tokens
         return self
 
@@ -65,22 +65,22 @@ class Member:
 
     @property
     def source(self) -> MessageSource | None:
-        """Itself, where it gives messages; it gives none."""
+        """Itself, where it gives messages; None by default."""
         return None
 
     @property
     def sessions(self) -> Sessions | None:
-        """Its sessions, where it requires them; it requires none."""
+        """Its sessions, where it requires them; None by default."""
         return None
 
-    # ---- what only some entities do
+    # ---- for some kinds of entities only
 
     def check_sessions(self, messages: Sequence[Parts]) -> None:
-        """Refuse messages without a session; asked only of an entity that requires one.
+        """Refuse messages without a session; only called for an entity that requires one.
 
         Raises:
-            SessionRequiredError: one names none.
-            InvalidMessageError: one names something that is no session id.
+            SessionRequiredError: one has none.
+            InvalidMessageError: the session id of one is malformed.
         """
 
     def forward_parts(self, path: str | None, forward: Callable[[Any, Any], None]) -> None:
@@ -89,22 +89,22 @@ class Member:
     def notify(self) -> None:
         """Call the listeners."""
 
-    def tell_senders(self) -> None:
-        """Tell senders that wait for copies that what they sent is durable."""
+    def notify_senders(self) -> None:
+        """Call back senders that wait for copies, as their messages are durable."""
 
     def release_store(self) -> None:
-        """Let go of the scan of the store that reading may hold open."""
+        """Close the scan of the store that reading may keep open."""
 
     def housekeep(self) -> None:
-        """Let go of what an idle entity holds."""
+        """Free the memory and scans of an idle entity."""
 
-    def lose_holds(self) -> None:
-        """End every hold on a session, since the store cannot be reached."""
+    def lose_session_locks(self) -> None:
+        """End every session lock, since the store is down."""
 
     def expire_messages(self, first: int, last: int, now_ms: int, limit: int) -> tuple[int, int] | None:
-        """End the lives of unlocked messages among first..last that are over; the run still to look at, or None."""
+        """Expire the unlocked messages among first..last whose time is over; returns the run still to check, or None."""
         del first, last, now_ms, limit
         return None
 
     def take_back(self, stored: Stored, error: IsthmusError) -> None:
-        """Stage a message that left for another store, whose target did not take it, where somebody will look for it."""
+        """Stage a message that left for another store, and was refused there, in the dead-letter queue for it."""

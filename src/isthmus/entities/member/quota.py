@@ -1,11 +1,11 @@
 """The quota of one entity: how many bytes of messages it may have.
 
-What it is: what counts as too much, messages that are still coming included, and the refusal. What it is not: what an
-entity has already (`stored_bytes` of it). The entity is given with each call: a circle of two objects would be freed late,
+What it is: the limit, which also counts messages still being received, and the refusal. What it is not: the present
+size of an entity (its `stored_bytes`). The entity is passed with each call: two objects that refer to each other would be freed late,
 and sessions are many. Spec: docs/explanation/protocol.md, Sending, Entities.
 
 Invariants:
-    I1. Bodies that nobody refers to any more are given up before a message is refused.
+    I1. Bodies without a reference are released before a message is refused.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ __all__ = ["Quota"]
 
 
 class Owner(Protocol):
-    """Whose quota it is.
+    """The entity that has the quota.
 
     Attributes:
         path: canonical.
         active_count: messages that are neither deferred nor scheduled.
-        size_bytes: of all that the entity stores.
+        size_bytes: of everything that the entity stores.
     """
 
     path: str
@@ -33,20 +33,20 @@ class Owner(Protocol):
 
     @property
     def context(self) -> Context:
-        """What entities share."""
+        """The objects that entities share."""
         ...
 
     def stored_bytes(self) -> int:
-        """What counts towards the quota."""
+        """The size that counts towards the quota."""
         ...
 
 
 class Quota:
-    """What one entity may have.
+    """The quota of one entity.
 
     Attributes:
         limit_bytes: 0 where there is no limit.
-        copies: of a topic: how many copies are sure to be made of each message; 0 where each is stored as it is.
+        copies: of a topic: how many copies are certainly made of each message; 0 where each is stored as it is.
     """
 
     __slots__ = ("_coming_bytes", "copies", "limit_bytes")
@@ -54,24 +54,24 @@ class Quota:
     def __init__(self) -> None:
         self.limit_bytes = 0
         self.copies = 0
-        # Of messages that are still coming; in memory only, since what has not come whole does not survive.
+        # Bytes of messages still being received; in memory only, since an incomplete message does not survive a restart.
         self._coming_bytes = 0
 
-    def hold(self, owner: Owner, size_bytes: int) -> None:
-        """Count bytes of a message that is still coming.
+    def reserve(self, owner: Owner, size_bytes: int) -> None:
+        """Reserve bytes for a message that is still being received.
 
         Raises:
-            QuotaExceededError: they do not fit; nothing is counted.
+            QuotaExceededError: they do not fit; nothing is reserved.
         """
         self.check(owner, size_bytes)
         self._coming_bytes += size_bytes
 
-    def give_back(self, size_bytes: int) -> None:
-        """The message is whole and about to be taken, or does not come."""
+    def release(self, size_bytes: int) -> None:
+        """Release reserved bytes: the message is complete and about to be taken, or was aborted."""
         self._coming_bytes -= size_bytes
 
     def check(self, owner: Owner, size_bytes: int) -> None:
-        """Refuse so many bytes more if they do not fit.
+        """Refuse so many more bytes if they do not fit.
 
         Raises:
             QuotaExceededError: they do not.
@@ -81,16 +81,16 @@ class Quota:
             raise refusal
 
     def refusal(self, owner: Owner, size_bytes: int, *, midway: bool = False) -> QuotaExceededError | None:
-        """The refusal, if so many bytes more do not fit.
+        """The refusal, if so many more bytes do not fit; None if they do.
 
         Args:
             owner: the entity.
             size_bytes: more.
-            midway: whether something may be staged without its other half, which must not be written now.
+            midway: whether an operation may be half staged, which must not be written now.
         """
         if not self.limit_bytes:
             return None
-        if self.copies:  # those of messages that wait to be copied included
+        if self.copies:  # including those of messages that wait to be copied
             waiting_bytes = owner.size_bytes if owner.active_count else 0
             size_bytes = (size_bytes + waiting_bytes) * self.copies
         wanted_bytes = self._coming_bytes + size_bytes

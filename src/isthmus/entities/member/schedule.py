@@ -1,7 +1,7 @@
-"""Scheduled messages of an entity, as they are in the store until they are due.
+"""Scheduled messages of an entity, in the store until they are due.
 
-What it is: putting one there, cancelling some, and taking those that are due; counts and calendar with it. What it is not:
-what becomes of a message when it is due (`intake`). Spec: docs/explanation/protocol.md, Sending; docs/explanation/store.md.
+What it is: adding one, cancelling some, and taking those that are due, with counts and calendar. What it is not:
+the handling of a message that is due (`intake`). Spec: docs/explanation/protocol.md, Sending; docs/explanation/store.md.
 
 Invariants:
     I1. A scheduled message is activated or cancelled, never both.
@@ -22,19 +22,19 @@ from isthmus.errors import MessageNotFoundError
 
 __all__ = ["add", "cancel", "missing", "put", "take_due"]
 
-# The last time that an AMQP timestamp can say.
+# The last time that an AMQP timestamp can express.
 _LATEST_MS = (1 << 63) - 1
 
 
 class Owner(Member, Protocol):
-    """Whose messages they are.
+    """The entity that has the messages.
 
     Attributes:
         path: canonical.
         number: under which they are in the store.
-        last: highest sequence number given out.
-        scheduled_count: how many there are.
-        size_bytes: of all that the entity stores.
+        last: highest sequence number assigned.
+        scheduled_count: number of scheduled messages.
+        size_bytes: of everything that the entity stores.
     """
 
     path: str
@@ -45,12 +45,12 @@ class Owner(Member, Protocol):
 
     @property
     def context(self) -> Context:
-        """What entities share."""
+        """The objects that entities share."""
         ...
 
     @property
     def quota_number(self) -> int:
-        """Of the entity whose quota bodies of large messages count to."""
+        """Number of the entity whose quota counts bodies of large messages."""
         ...
 
 
@@ -69,7 +69,7 @@ def put(owner: Owner, sequence: int, parts: Parts, due_ms: int, now_ms: int) -> 
 
 
 def add(owner: Owner, messages: Sequence[tuple[Parts | None, int]], now_ms: int) -> list[int]:
-    """Stage (message, due wall ms) pairs; their numbers. A dropped duplicate (None) has one too, under which nothing is."""
+    """Stage (message, due wall ms) pairs; returns their numbers. A dropped duplicate (None) has one too, under which nothing is stored."""
     sequences = []
     for parts, due_ms in messages:
         owner.last += 1
@@ -81,13 +81,13 @@ def add(owner: Owner, messages: Sequence[tuple[Parts | None, int]], now_ms: int)
 
 
 def missing(owner: Owner, sequences: Sequence[int]) -> list[int]:
-    """Which of the sequence numbers are none of scheduled messages."""
+    """The given sequence numbers that are not of scheduled messages."""
     records = _records(owner, sequences)
     return [sequence for sequence in sequences if sequence not in records]
 
 
 def cancel(owner: Owner, sequences: Sequence[int]) -> None:
-    """Stage that messages are scheduled no longer.
+    """Stage the removal of scheduled messages.
 
     Raises:
         MessageNotFoundError: one of them is not scheduled; none is dropped then.
@@ -102,10 +102,10 @@ def cancel(owner: Owner, sequences: Sequence[int]) -> None:
 
 
 def take_due(owner: Owner, due: Sequence[tuple[int, int]]) -> list[Parts]:
-    """Stage that messages are scheduled no longer, since their time has come.
+    """Stage the removal of scheduled messages that are due.
 
     Args:
-        owner: whose they are.
+        owner: the entity.
         due: (due ms, sequence number) of each.
 
     Returns:
@@ -143,6 +143,6 @@ def _remove(owner: Owner, sequence: int, record: bytes, due_ms: int) -> None:
 
 
 def _due_ms_of(record: bytes) -> int:
-    """For when a stored scheduled message is due: the annotation that `put` sets comes last."""
+    """When a stored scheduled message is due: the annotation that `put` sets is the last one."""
     parts = take_apart(record).parts
     return int.from_bytes(parts.head.annotations[-8:], "big")

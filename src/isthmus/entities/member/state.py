@@ -1,6 +1,6 @@
-"""The row that every entity keeps in the store: cursors, counts, and the time of its last use.
+"""The row of every entity in the store: cursors, counts, and the time of its last use.
 
-What it is: its form, and what of an entity is in it. What it is not: the meaning of a kind of entity's own mark (`topic`).
+What it is: its form, and the attributes in it. What it is not: the meaning of `mark`, which depends on the kind of entity (`topic`).
 Spec: docs/explanation/store.md.
 """
 
@@ -12,24 +12,24 @@ from typing import Protocol
 __all__ = ["cursors", "fresh_state", "load_state", "pack_state"]
 
 _STATE = struct.Struct(">9QB")
-# Of an entity that has no row.
+# The row of an entity that has none.
 _FRESH = (0, 1, 1, 0, 0, 0, 0, 0, 0, 0)
 
 
 class Stateful(Protocol):
-    """Whose row it is.
+    """The entity that has the row.
 
     Attributes:
-        last: highest sequence number given out.
-        head: lowest sequence number of a message that is not gone.
+        last: highest sequence number assigned.
+        head: lowest sequence number of a message that is not removed.
         cleaned: lowest sequence number under which something may be in the store.
         active_count: messages that are neither deferred nor scheduled.
-        deferred_count: messages set aside.
+        deferred_count: deferred messages.
         scheduled_count: messages that are not due.
         size_bytes: of all records.
         accessed_at_ms: wall time of the last use.
-        mark: what else the kind of entity has to remember.
-        may_expire: whether some message may have an end of life.
+        mark: an additional value for the kind of entity.
+        may_expire: whether some message may expire.
     """
 
     last: int
@@ -61,7 +61,7 @@ def pack_state(entity: Stateful) -> bytes:
 
 
 def load_state(entity: Stateful, row: bytes | None) -> None:
-    """Give an entity what its row says; None: it has none yet."""
+    """Set an entity's attributes from its row; None: it has none yet."""
     (
         entity.last,
         entity.head,
@@ -78,7 +78,7 @@ def load_state(entity: Stateful, row: bytes | None) -> None:
 
 
 def cursors(row: bytes) -> tuple[int, int, int, int]:
-    """Of an entity's row in the store: last sequence number, head, active and deferred messages."""
+    """From an entity's row in the store: last sequence number, head, active and deferred messages."""
     last, head, _, active_count, deferred_count, *_ = _STATE.unpack(row)
     return last, head, active_count, deferred_count
 

@@ -1,1 +1,1 @@
-"""Queues: what also subscriptions and dead-letter queues are."""
+"""Queues: the common class of queues, subscriptions and dead-letter queues."""

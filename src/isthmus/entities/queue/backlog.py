@@ -1,17 +1,17 @@
-"""Messages of one entity in their order: stored, read, gone.
+"""Messages of one entity in their order: stored, read, removed.
 
-What it is: what a queue has besides locks. Messages get numbers, are read once in order by the window's cursor, may be
-returned to their places, and go in any order. What it is not: who holds a message (`lock`), and why it goes (`settlement`,
-`expiry`). The queue, whose cursors and counts these are, is given with each call: a circle of two objects would be freed
+What it is: the part of a queue besides its locks. Messages get numbers, are read once in order by the window's cursor, may be
+returned to their positions, and are removed in any order. What it is not: the locks of messages (`lock`), or the reasons of a removal (`settlement`,
+`expiry`). The queue, which has the cursors and counts, is passed with each call: two objects that refer to each other would be freed
 late, and sessions are many.
 Spec: docs/explanation/protocol.md, Sending, Message; docs/explanation/store.md.
 
-A message is unread (at or above the cursor), taken (below it), returned (below it, to be had again), or gone. The head
-is the lowest number not gone; all below it is dead, so that what goes in order writes only the head.
+A message is unread (at or above the cursor), taken (below it), returned (below it, available again), or removed. The head
+is the lowest number not removed; all below it is dead, so that removal in order writes only the head.
 
 Invariants:
     I1. Only messages whose acceptance is durable are read, in sequence order; returned ones before all unread ones.
-    I2. Every message below the cursor is in exactly one of: taken, returned, returning with the next commit, gone.
+    I2. Every message below the cursor is in exactly one of: taken, returned, returning with the next commit, removed.
     I3. Counts are exact at every commit, also after a kill.
 """
 
@@ -34,27 +34,27 @@ from isthmus.errors import StoreError
 __all__ = ["Backlog", "BacklogQueue", "sequences_of"]
 
 # Dead messages below the head are removed in ranges of this many, or of this many bytes: a range tombstone makes each
-# new scan of the store dearer, a dead message that reaches a table file costs its rewriting.
+# new scan of the store slower, a dead message that reaches a table file causes its rewriting.
 _CLEAN_MESSAGES = 8192
 _CLEAN_BYTES = 16 << 20
-# From this length on a run that went above the head is deleted as a range (3.6 µs, and reads slow down by it).
+# From this length on a run that was removed above the head is deleted as a range (3.6 µs, and reads slow down by it).
 _LONG_RUN = 2048
 _READ_AT_ONCE = 256
 _LAST_NUMBER = (1 << 64) - 2
 
 
 class BacklogQueue(Member, Protocol):
-    """Whose messages they are.
+    """The queue that has the messages.
 
     Attributes:
         number: under which they are in the store.
-        last: highest sequence number given out.
+        last: highest sequence number assigned.
         committed: highest sequence number that receivers may see.
-        head: lowest sequence number of a message that is not gone.
+        head: lowest sequence number of a message that is not removed.
         cleaned: lowest sequence number under which something may be in the store.
         active_count: messages that are neither deferred nor scheduled.
-        size_bytes: of all that the queue stores.
-        may_expire: whether some message may have an end of life.
+        size_bytes: of everything that the queue stores.
+        may_expire: whether some message may expire.
     """
 
     number: int
@@ -68,12 +68,12 @@ class BacklogQueue(Member, Protocol):
 
     @property
     def context(self) -> Context:
-        """What entities share."""
+        """The objects that entities share."""
         ...
 
     @property
     def quota_number(self) -> int:
-        """Of the entity whose quota bodies of large messages count to."""
+        """Number of the entity whose quota counts bodies of large messages."""
         ...
 
 
@@ -81,21 +81,21 @@ class Backlog:
     """The messages of one queue in sequence order.
 
     Args:
-        queue: whose they are.
+        queue: that has them.
 
     Attributes:
         window: the cursor.
-        returned: messages below the cursor that may be had again.
-        returning: runs of those that are returned when the next commit ends.
-        listeners: who waits for messages.
-        has_news: whether the next commit calls the listeners, though nothing new has come.
+        returned: messages below the cursor that are available again.
+        returning: runs of messages that are returned when the next commit ends.
+        listeners: called when messages become available.
+        has_news: whether the next commit calls the listeners, even without new messages.
     """
 
     __slots__ = (
         "_cleanable_bytes",
-        "_gone",
         "_prefix",
         "_removed",
+        "_removed_above",
         "_staging",
         "has_news",
         "listeners",
@@ -116,15 +116,15 @@ class Backlog:
         )
         self._prefix = message_key(MESSAGE, queue.number, 0)[:-8]
         self._removed: list[tuple[int, int]] = []
-        self._gone = RunSet()
+        self._removed_above = RunSet()
         self._cleanable_bytes = 0
 
     def reload(self, queue: BacklogQueue) -> None:
-        """The queue has gone back to what the store holds: as after a restart, nothing is taken."""
+        """The queue has gone back to the state of the store: as after a restart, nothing is taken."""
         self.returned.clear()
         self.returning = []
         self._removed = []
-        self._gone.clear()
+        self._removed_above.clear()
         self.window.reset(queue.head, caught_up=queue.head > queue.last)
 
     def wipe(self, queue: BacklogQueue) -> None:
@@ -146,7 +146,7 @@ class Backlog:
         """Stage messages as active under new sequence numbers.
 
         Args:
-            queue: whose they are.
+            queue: that has them.
             messages: in order.
             now_ms: enqueued time.
             origins: per message the sequence number where it first entered, if elsewhere.
@@ -166,7 +166,7 @@ class Backlog:
         self._append(queue, pairs, size, queue.last + len(pairs))
 
     def store_again(self, queue: BacklogQueue, messages: Sequence[Stored]) -> None:
-        """Stage messages that were stored already, elsewhere: they keep what they have got there, but get new numbers."""
+        """Stage messages that were stored elsewhere before: they keep the annotations from there, but get new numbers."""
         context = queue.context
         put = self._staging.batch.put
         pairs: list[Pair] = []
@@ -184,7 +184,7 @@ class Backlog:
         self._append(queue, pairs, size, sequence)
 
     def _append(self, queue: BacklogQueue, pairs: Sequence[Pair], size_bytes: int, last: int) -> None:
-        """Count messages that were staged behind all others, up to a number."""
+        """Count messages that were staged at the end, up to a number."""
         queue.last = last
         queue.active_count += len(pairs)
         queue.size_bytes += size_bytes
@@ -209,7 +209,7 @@ class Backlog:
         pairs = self._read_returned(queue, limit) if self.returned else []
         window, committed = self.window, queue.committed
         try:
-            while len(pairs) < limit and window.next <= committed:  # again where disk and memory meet
+            while len(pairs) < limit and window.next <= committed:  # again from the tail, after the store
                 unread, gaps = window.take(limit - len(pairs), committed)
                 self._removed += gaps
                 pairs = pairs + unread if pairs else unread
@@ -244,21 +244,21 @@ class Backlog:
         return sequences_of(pairs)
 
     def put_back(self, runs: Iterable[tuple[int, int]]) -> None:
-        """Return messages to their places."""
+        """Return messages to their positions."""
         for run in runs:
             self.returned.add(*run)
 
-    # ---- going
+    # ---- removal
 
     def pass_over(self, numbers: range) -> None:
-        """Numbers were given to messages that are not stored here."""
+        """Skip numbers of messages that are not stored here."""
         if self.window.next == numbers.start:
             self.window.skip(numbers[-1])
             self._removed.append((numbers.start, numbers[-1]))
-        # Otherwise the cursor finds a gap in their place, in its own time.
+        # Otherwise the cursor finds a gap there later.
 
     def remove(self, queue: BacklogQueue, sequences: Sequence[int], size_bytes: int) -> None:
-        """Stage that active messages are gone."""
+        """Stage the removal of active messages."""
         self._removed += runs_of(sequences)
         queue.active_count -= len(sequences)
         queue.size_bytes -= size_bytes
@@ -266,7 +266,7 @@ class Backlog:
         self._staging.touch(queue)
 
     def remove_unread(self, queue: BacklogQueue, sequences: Sequence[int], size_bytes: int) -> None:
-        """As `remove`, of messages above the cursor: each is deleted by its key, and the cursor finds a gap in its place."""
+        """As `remove`, of messages above the cursor: each is deleted by its key, and the cursor finds a gap there."""
         removed, self._removed = self._removed, []
         self.remove(queue, sequences, size_bytes)
         self._removed = removed
@@ -276,7 +276,7 @@ class Backlog:
         self.window.refresh(sequences)
 
     def housekeep(self, queue: BacklogQueue) -> None:
-        """Let go of what an idle queue holds: its scan of the store, and dead messages below the head."""
+        """Free the resources of an idle queue: its scan of the store, and dead messages below the head."""
         self.window.close()
         if queue.head > queue.cleaned and not self._removed:
             self.clean(queue, self._staging.batch)
@@ -285,12 +285,12 @@ class Backlog:
     # ---- group commit
 
     def stage(self, queue: BacklogQueue, batch: Batch) -> None:
-        """Stage the deletion of what is gone; the queue's row comes after it."""
+        """Stage the deletion of removed messages; the queue's row follows it."""
         if self._removed:
             for run in self._removed:
-                self._gone.add(*run)
-            if self._gone.first == queue.head:
-                queue.head = self._gone.take(_LAST_NUMBER)[1] + 1
+                self._removed_above.add(*run)
+            if self._removed_above.first == queue.head:
+                queue.head = self._removed_above.take(_LAST_NUMBER)[1] + 1
             for first, last in self._removed:
                 if last < queue.head:
                     continue
@@ -313,12 +313,12 @@ class Backlog:
         self._cleanable_bytes = 0
 
     def seal(self) -> list[tuple[int, int]]:
-        """What is returned when the commit ends."""
+        """The messages that are returned when the commit ends."""
         returning, self.returning = self.returning, []
         return returning
 
     def publish(self, returning: Sequence[tuple[int, int]]) -> bool:
-        """The commit has ended; whether the listeners are to be called, whether or not anything new has come."""
+        """The commit has ended; returns whether the listeners are to be called, even without new messages."""
         is_news, self.has_news = self.has_news, False
         if returning:
             self.put_back(returning)

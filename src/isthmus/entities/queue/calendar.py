@@ -1,15 +1,15 @@
-"""What is due when, for all entities of a namespace: scheduled messages and ends of life.
+"""The due times of all entities of a namespace: scheduled messages and expiries.
 
 What it is: two indexes on disk in order of time. A scheduled message has one entry; messages that expire within the same
-second and lie close together share one, so a default time to live costs one entry per second, not per message.
-What it is not: the exact test of expiry; that is made with the record in hand, at delivery and here when a second ends.
+second and have close numbers share one, so a default time to live costs one entry per second, not per message.
+What it is not: the exact test of expiry; that is made on the record, at delivery and here when a second ends.
 Spec: docs/explanation/protocol.md, Message.
 
 Invariants:
-    I1. Every message with an end of life is covered by an entry of its second until that second is over.
-    I2. Looking for what is due reads only what is due.
-    I3. What is due for entities that are left alone for a while (`paused`) keeps nothing of others from being found, as long
-        as it is no more than `_LOOKED_AT` entries.
+    I1. Every message that may expire is covered by an entry of its second until that second is over.
+    I2. A query reads only due entries.
+    I3. Due entries of entities that are skipped for a while (`paused`) do not hide those of others, up to
+        `_LOOKED_AT` entries.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from isthmus.entities.storage.staging import Staging
 __all__ = ["BUCKET_MS", "Calendar"]
 
 BUCKET_MS = 1000
-# Expiring messages at most this far apart share an entry: the later scan passes over strangers between them.
+# Expiring messages at most this far apart share an entry: the later scan skips the messages of others between them.
 _NEIGHBOUR = 64
-# Entries that one look passes over or finds.
+# Entries that one query skips or finds.
 _LOOKED_AT = 50_000
 _FOREVER = (1 << 64) - 2
 _LAST_NUMBER = (1 << 32) - 1
 
 
 class Calendar:
-    """The two indexes, and the next time that either asks for attention."""
+    """The two indexes, and the next due time of either."""
 
     __slots__ = ("_due_from", "_expiry_from", "_open_runs", "_staging", "next_due_ms", "next_expiry_ms")
 
@@ -45,18 +45,18 @@ class Calendar:
         self.reload()
 
     def reload(self) -> None:
-        """Take the indexes as the store has them."""
+        """Read the indexes from the store."""
         self._open_runs.clear()
         self._due_from = self._expiry_from = 0
-        self._look()
+        self._find_next()
 
-    def _look(self, paused: Collection[int] = ()) -> None:
+    def _find_next(self, paused: Collection[int] = ()) -> None:
         self._due_from, self.next_due_ms = self._first(DUE, self._due_from, paused)
         self._expiry_from, bucket = self._first(EXPIRY, self._expiry_from, paused)
         self.next_expiry_ms = None if bucket is None else bucket * BUCKET_MS
 
     def _first(self, table: int, start: int, paused: Collection[int]) -> tuple[int, int | None]:
-        """When the first entry from `start` on is due, and the first one that is not left alone; None if there is none."""
+        """When the first entry from `start` on is due, and when the first one that is not paused is; None if there is none."""
         first = None
         for at, number, _, _ in self._scan(table, start, _FOREVER):
             first = at if first is None else first
@@ -69,9 +69,9 @@ class Calendar:
         for key, value in islice(pairs, _LOOKED_AT):
             yield (*unpack_timed(key), value)
 
-    def look_again(self) -> None:
-        """Entities that were left alone are so no more: what is due for them may be due now."""
-        self._look()
+    def recheck(self) -> None:
+        """Include entities that were skipped: their entries may be due now."""
+        self._find_next()
 
     # ---- scheduled messages
 
@@ -87,7 +87,7 @@ class Calendar:
         self._staging.batch.delete(pack_timed(DUE, due_ms, number, sequence))
 
     def due(self, now_ms: int, limit: int, paused: Collection[int] = ()) -> list[tuple[int, int, int]]:
-        """(due ms, entity number, sequence number) of scheduled messages whose time has come, but for entities `paused`."""
+        """(due ms, entity number, sequence number) of due scheduled messages, without entities `paused`."""
         if self.next_due_ms is None or self.next_due_ms > now_ms:
             return []
         self._staging.write()
@@ -102,7 +102,7 @@ class Calendar:
             self.advance(paused)
         return found
 
-    # ---- ends of life
+    # ---- expiries
 
     def expire(self, expires_ms: int, number: int, first: int, last: int) -> None:
         """Stage that messages first..last of an entity expire at a time (or earlier, within its second)."""
@@ -121,7 +121,7 @@ class Calendar:
             self.next_expiry_ms = bucket * BUCKET_MS
 
     def expired(self, now_ms: int, limit: int, paused: Collection[int] = ()) -> list[tuple[int, int, int, int]]:
-        """(bucket, entity number, first, last) of runs whose second is over, but for entities `paused`."""
+        """(bucket, entity number, first, last) of runs whose second is over, without entities `paused`."""
         if self.next_expiry_ms is None or self.next_expiry_ms > now_ms:
             return []
         self._staging.write()
@@ -137,7 +137,7 @@ class Calendar:
         return found
 
     def settle(self, bucket: int, number: int, first: int, left: tuple[int, int] | None) -> None:
-        """Stage that an expired run was worked off, but for the messages `left`."""
+        """Stage that an expired run was processed, except for the messages `left`."""
         batch = self._staging.batch
         batch.delete(pack_timed(EXPIRY, bucket, number, first))
         self._open_runs.pop((bucket, number), None)
@@ -145,6 +145,6 @@ class Calendar:
             batch.put(pack_timed(EXPIRY, bucket, number, left[0]), left[1].to_bytes(8, "big"))
 
     def advance(self, paused: Collection[int] = ()) -> None:
-        """After `due` and `expired` were worked off: find what comes next."""
+        """After `due` and `expired` were processed: find the next entries."""
         self._staging.write()
-        self._look(paused)
+        self._find_next(paused)

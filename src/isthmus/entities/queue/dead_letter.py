@@ -1,10 +1,10 @@
-"""How messages come into a dead-letter queue, and which one.
+"""The copies of dead-lettered messages, and the queue that gets them.
 
-What it is: the copies that are staged there, with the reason. What it is not: why a message is dead-lettered (`settlement`,
+What it is: copies staged in a dead-letter queue, with the reason. What it is not: the decision to dead-letter a message (`settlement`,
 `expiry`, `relay`). Spec: docs/explanation/protocol.md, Settlement, Forwarding.
 
 Invariants:
-    I1. Enqueued time, delivery count and first sequence number of a dead-lettered message stay its own.
+    I1. Enqueued time, delivery count and first sequence number of a dead-lettered message stay unchanged.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ __all__ = ["SourceQueue", "bury", "set_aside", "store", "take_back"]
 
 
 class DeadLetterRelay(Protocol):
-    """What moves dead letters on (`relay`)."""
+    """Forwards dead letters (`relay`)."""
 
     def pass_dead(self, messages: Sequence[Stored]) -> Sequence[Stored]:
-        """Let dead letters go on at once; those that have to stay."""
+        """Forward dead letters immediately; returns those that have to stay."""
         ...
 
 
 class DeadLetterQueue(BacklogQueue, Protocol):
-    """Where messages come."""
+    """The queue that gets the copies."""
 
     @property
     def backlog(self) -> Backlog:
@@ -38,12 +38,12 @@ class DeadLetterQueue(BacklogQueue, Protocol):
 
     @property
     def relay(self) -> DeadLetterRelay | None:
-        """What moves them on; None where they stay."""
+        """The forwarding of its messages; None where they stay."""
         ...
 
 
 class SourceQueue(DeadLetterQueue, Protocol):
-    """Whose messages they were."""
+    """The queue that the messages leave."""
 
     @property
     def path(self) -> str:
@@ -52,7 +52,7 @@ class SourceQueue(DeadLetterQueue, Protocol):
 
     @property
     def dead_letters(self) -> DeadLetterQueue | None:
-        """Its dead-letter queue; None for one that is itself one."""
+        """Its dead-letter queue; None for a dead-letter queue."""
         ...
 
 
@@ -69,8 +69,8 @@ def store(
     Args:
         queue: the dead-letter queue.
         messages: in order.
-        source: path of the entity that they were in.
-        reason: for machines; None keeps what a message tells already.
+        source: path of the entity that they leave.
+        reason: for programs; None keeps the reason that a message has already.
         description: for people; likewise.
         properties: application properties to set.
     """
@@ -92,7 +92,7 @@ def bury(
 
 
 def set_aside(queue: SourceQueue, stored: Stored, error: IsthmusError) -> None:
-    """Stage a message that could not go on where somebody will look for it; not for dead-letter queues."""
+    """Stage a message that could not be forwarded in the dead-letter queue; does nothing for a dead-letter queue."""
     if isinstance(error, EntityNotFoundError):
         target = queue.context.transfer_dead_letters(queue)
     else:
@@ -102,7 +102,7 @@ def set_aside(queue: SourceQueue, stored: Stored, error: IsthmusError) -> None:
 
 
 def take_back(queue: SourceQueue, stored: Stored, error: IsthmusError) -> None:
-    """Stage a message that left for another store, whose target did not take it; a dead letter is one again."""
+    """Stage a message that left for another store, and was refused there; a dead letter becomes one again."""
     if queue.dead_letters is not None:
         set_aside(queue, stored, error)
     else:

@@ -1,10 +1,10 @@
-"""Deferred messages of one queue: set aside by a receiver, given by sequence number only.
+"""Deferred messages of one queue: given by sequence number only.
 
 What it is: their reading, putting and removal, with the queue's counts, and which of them are locked. What it is not: the
 locks themselves (`lock`). Spec: docs/explanation/protocol.md, Settlement.
 
 Invariants:
-    I1. A deferred message that is locked is given to nobody else.
+    I1. A deferred message that is locked is not given to another receiver.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from isthmus.errors import InvalidArgumentError, MessageNotFoundError
 
 __all__ = ["DeferredMessages", "DeferringQueue"]
 
-# Messages read in one go, and what those of one request may hold together: they are all in memory at once.
+# Messages read in one call, and the most bytes for one request: they are all in memory together.
 _READ_AT_ONCE = 256
 _TOGETHER_BYTES = 128 << 20
 
 
 class DeferringQueue(Member, Protocol):
-    """Whose messages they are.
+    """The queue that has the messages.
 
     Attributes:
         number: under which they are in the store.
         deferred_count: how many there are.
-        size_bytes: of all that the queue stores.
+        size_bytes: of everything that the queue stores.
     """
 
     number: int
@@ -40,7 +40,7 @@ class DeferringQueue(Member, Protocol):
 
     @property
     def context(self) -> Context:
-        """What entities share."""
+        """The objects that entities share."""
         ...
 
 
@@ -89,18 +89,18 @@ class DeferredMessages:
         return pairs
 
     def lock(self, sequences: Sequence[int]) -> None:
-        """Give messages to nobody else."""
+        """Give messages to no other receiver."""
         self._locked.update(sequences)
 
     def unlock(self, sequences: Sequence[int]) -> None:
-        """They may be given again, or are gone."""
+        """They may be given again, or are removed."""
         self._locked.difference_update(sequences)
 
     def unlock_all(self) -> None:
         """All locks are lost."""
         self._locked.clear()
 
-    # ---- what becomes of them
+    # ---- changes
 
     def put(self, queue: DeferringQueue, sequence: int, record: bytes) -> None:
         """Stage a message as deferred."""
@@ -110,14 +110,14 @@ class DeferredMessages:
         self._staging.touch(queue)
 
     def replaced(self, queue: DeferringQueue, sequences: Sequence[int], size_bytes: int) -> None:
-        """Messages were put that were there already, with so many bytes: each counts once, and may be given again."""
+        """Messages that were deferred already were put again, with so many bytes: each counts once, and may be given again."""
         queue.deferred_count -= len(sequences)
         queue.size_bytes -= size_bytes
         self.unlock(sequences)
         self._staging.touch(queue)
 
     def remove(self, queue: DeferringQueue, sequences: Sequence[int], size_bytes: int) -> None:
-        """Stage that messages are gone."""
+        """Stage the removal of messages."""
         batch = self._staging.batch
         for sequence in sequences:
             batch.delete(message_key(DEFERRED, self._number, sequence))

@@ -1,15 +1,15 @@
-"""How messages of a queue come into receivers' hands: locked, or deleted as they go.
+"""The delivery of a queue's messages to receivers: locked, or deleted on delivery.
 
-What it is: active messages in their order, deferred ones by their numbers, and the deletion of many that nobody has. What it
-is not: which messages there are (`backlog`), or what their receivers do with them (`settlement`).
+What it is: active messages in their order, deferred ones by their numbers, and the deletion of many unlocked ones. What it
+is not: the stored messages (`backlog`), or their settlement (`settlement`).
 Spec: docs/explanation/protocol.md, Settlement, Management.
 
 Invariants:
-    I1. A receiver sees only messages whose acceptance is durable, in sequence order; a returned message comes before all
+    I1. A receiver gets only messages whose acceptance is durable, in sequence order; a returned message precedes all
         unread ones.
-    I2. What is taken from the backlog is locked, or gone with the next commit.
+    I2. A message taken from the backlog is locked, or removed by the next commit.
     I3. Locks are held by monotonic time: a step of the wall clock changes none. Clients are shown their ends by the wall clock
-        as it was when they were taken.
+        at the time of locking.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ __all__ = ["DeliveringQueue", "acquire", "delete_batch", "receive_deferred"]
 
 
 class DeliveringQueue(ExpiringQueue, DeferringQueue, Protocol):
-    """Whose messages they are.
+    """The queue that has the messages.
 
     Attributes:
         locks: of its messages.
-        deferred: those set aside.
-        session_until_ms: where a session is locked its messages are, as long as it is: wall ms; 0 where each is for itself.
+        deferred: its deferred messages.
+        session_until_ms: wall ms of the end of the session lock, which also ends its messages' locks; 0 without a session.
         accessed_at_ms: wall time of the last use.
         delivered_total: messages handed to receivers since the start.
         settled_total: messages completed since the start.
@@ -55,7 +55,7 @@ class DeliveringQueue(ExpiringQueue, DeferringQueue, Protocol):
 def acquire(
     queue: DeliveringQueue, limit: int, on_durable: Callback | None, on_failed: Failure | None, *, lock: bool
 ) -> Acquired | None:
-    """Up to `limit` available messages in sequence order; None if there is none (no callback comes then).
+    """Up to `limit` available messages in sequence order; None if there is none (no callback is called then).
 
     With `lock` each is locked for the entity's lock duration. Without, each is deleted: send the payloads only in
     `on_durable`, or a kill may deliver them again. Callbacks matter only without `lock`.
@@ -85,7 +85,7 @@ def receive_deferred(
     """Deferred messages by sequence number, locked or deleted.
 
     Raises:
-        MessageNotFoundError: one of them is not deferred, or locked by someone; none is taken then.
+        MessageNotFoundError: one of them is not deferred, or locked; none is taken then.
         InvalidArgumentError: together they are too large for one answer; none is taken then.
     """
     pairs = queue.deferred.read(sequences)
@@ -125,7 +125,7 @@ def _lock(queue: DeliveringQueue, pairs: Sequence[Pair], *, is_deferred: bool) -
 
 
 def _plain_tags(pairs: Sequence[Pair]) -> list[bytes]:
-    """Delivery tags of messages that nobody settles."""
+    """Delivery tags of messages that are not settled."""
     return [key[5:].rjust(16, b"\0") for key, _ in pairs]
 
 
@@ -136,7 +136,7 @@ def delete_batch(
     on_durable: Callback | None,
     on_failed: Failure | None,
 ) -> int:
-    """Delete up to `limit` unlocked active messages enqueued before a wall time; how many."""
+    """Delete up to `limit` unlocked active messages enqueued before a wall time; returns how many."""
     pairs = next_pairs(queue, limit)
     if before_ms is not None:
         enqueued = [take_apart(record).enqueued_ms for _, record in pairs]

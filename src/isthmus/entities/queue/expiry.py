@@ -1,12 +1,12 @@
-"""The ends of lives: what becomes of a message of a queue when its time to live is over.
+"""The expiry of a queue's messages.
 
-What it is: expired messages passed over at delivery, and looked for when their second is over. What it is not: when that is
-(`calendar`), or what becomes of an expired message that somebody has locked: the end of its lock (`settlement`).
+What it is: expired messages skipped at delivery, and removed when their second is over. What it is not: the index of these times
+(`calendar`), or the expiry of a locked message: that is the end of its lock (`settlement`).
 Spec: docs/explanation/protocol.md, Message.
 
 Invariants:
-    I1. An expired message is never delivered; it goes when its lock ends or its second is over.
-    I2. An expired message is dead-lettered in the batch that removes it, where the queue asks for that.
+    I1. An expired message is never delivered; it is removed when its lock ends or its second is over.
+    I2. An expired message is dead-lettered in the batch that removes it, where the queue is set so.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from isthmus.entities.storage.key import MESSAGE, message_span, unpack_message
 
 __all__ = ["ExpiringQueue", "expire", "expire_messages", "next_pairs"]
 
-# Rounds in which expired messages are passed over: they must not hold up the loop.
+# Reads in which expired messages are skipped, per call: they must not block the loop.
 _ROUNDS = 50
 _NEVER = bytes(8)
 
 
 class ExpiringQueue(SourceQueue, Protocol):
-    """Whose messages they are.
+    """The queue that has the messages.
 
     Attributes:
         lock_duration_ms: of its messages.
@@ -42,12 +42,12 @@ class ExpiringQueue(SourceQueue, Protocol):
 
     @property
     def keeps_dead_letters(self) -> bool:
-        """Whether it is a dead-letter queue, and so has none of its own."""
+        """Whether it is a dead-letter queue, which has none of its own."""
         ...
 
 
 def next_pairs(queue: ExpiringQueue, limit: int) -> list[Pair]:
-    """Up to `limit` messages that may be delivered now, taken; what has expired is seen to on the way."""
+    """Up to `limit` messages that may be delivered now, taken; expired ones before them are removed."""
     backlog = queue.backlog
     for _ in range(_ROUNDS):
         pairs = backlog.read(queue, limit)
@@ -62,41 +62,41 @@ def next_pairs(queue: ExpiringQueue, limit: int) -> list[Pair]:
         pairs = [pair for pair in pairs if not _NEVER != pair[1][:8] <= now]
         if pairs:
             return pairs
-    backlog.has_news = True  # there is more: the next commit wakes the listeners
+    backlog.has_news = True  # there is more: the next commit calls the listeners
     return []
 
 
 def expire(queue: ExpiringQueue, pairs: Sequence[Pair]) -> None:
-    """End the lives of messages that nobody holds, and that the cursor has passed."""
+    """Expire messages that are not locked, and that the cursor has passed."""
     _bury_expired(queue, pairs)
     queue.backlog.remove(queue, sequences_of(pairs), _size_of(pairs))
 
 
 def expire_messages(queue: ExpiringQueue, first: int, last: int, now_ms: int, limit: int) -> tuple[int, int] | None:
-    """End the lives of unlocked messages among first..last that are over; the run still to look at, or None."""
+    """Expire the unlocked messages among first..last whose time is over; returns the run still to check, or None."""
     backlog, staging = queue.backlog, queue.context.staging
     staging.write()
     start = max(first, queue.head)
     if start > last:
         return None
     expired: list[Pair] = []
-    held: list[int] = []
+    locked: list[int] = []
     left = None
     window = backlog.window
     stored = staging.journal.scan(*message_span(MESSAGE, queue.number, start, last))
-    for looked_at, (key, record) in enumerate(stored):
+    for checked, (key, record) in enumerate(stored):
         sequence = unpack_message(key)
-        if looked_at == limit:
+        if checked == limit:
             left = (sequence, last)
             break
         if 0 < expires_at_ms(record) <= now_ms:
             if sequence >= window.next or sequence in backlog.returned:
                 expired.append((key, record))
             else:
-                held.append(sequence)
-    if held:
-        # The end of a lock ends such a life; a restart in between, which ends locks without a word, must not save it.
-        queue.context.calendar.expire(now_ms + queue.lock_duration_ms, queue.number, held[0], held[-1])
+                locked.append(sequence)
+    if locked:
+        # A locked message expires at the end of its lock; a restart in between, which ends locks silently, must not prevent that.
+        queue.context.calendar.expire(now_ms + queue.lock_duration_ms, queue.number, locked[0], locked[-1])
     if expired:
         _expire_stored(queue, expired)
     return left

@@ -1,7 +1,7 @@
-"""What queues and topics have in common: they take messages, now or at a time.
+"""The common part of queues and topics: they take messages, now or at a scheduled time.
 
-What it is: status and size of what comes, with quota (`quota`), examination (`examination`) and duplicate detection
-(`duplicate`); the numbers that messages get; those that are scheduled (`schedule`); looks. What it is not: what becomes of a
+What it is: status and size of incoming messages, with quota (`quota`), examination (`examination`) and duplicate detection
+(`duplicate`); the numbers that messages get; scheduled messages (`schedule`); peeks. What it is not: the storage or copying of a
 message that is taken (`Queue`, `Topic`), or the form of the row of cursors and counts (`state`).
 Spec: docs/explanation/protocol.md, Sending, Message, Entities.
 
@@ -21,8 +21,8 @@ from isthmus.entities.member import schedule
 from isthmus.entities.member.context import Context
 from isthmus.entities.member.duplicate import DuplicateFilter
 from isthmus.entities.member.examination import Examination
-from isthmus.entities.member.look import Seen, look
 from isthmus.entities.member.member import Member
+from isthmus.entities.member.peek import PeekedRecord, peek_records
 from isthmus.entities.member.quota import Quota
 from isthmus.entities.member.state import load_state, pack_state
 from isthmus.entities.queue.onward import End
@@ -41,7 +41,7 @@ from isthmus.errors import (
 
 __all__ = ["Intake"]
 
-# What is larger comes with its body outside of the store, where there is room for such.
+# Larger messages arrive with their body outside of the store, if the namespace has body files.
 _INLINE_BYTES = 1 << 20
 
 
@@ -54,14 +54,14 @@ class Intake(Member):
         is_deleted: whether it was deleted; every call then raises EntityNotFoundError.
         requires_session: whether every message must belong to a session.
         is_fragment: whether it is a part of a partitioned entity.
-        context: what it shares with the other entities in its store.
+        context: the objects that it shares with the other entities in its store.
         committed: highest sequence number that receivers may see.
-        leaving_count, leaving_bytes: messages that have left for another store and have not arrived there.
-        taken_total, delivered_total, settled_total, expired_total: messages since the object was made: taken from
-            senders, handed to receivers, completed (or deleted at delivery), ended by their time to live.
-        refused_total: deliveries that were refused; counted by the broker, which knows what one delivery was.
-        quota: what it may have.
-        last to may_expire: what is in its row, see `state`.
+        leaving_count, leaving_bytes: messages in lines to other stores.
+        taken_total, delivered_total, settled_total, expired_total: messages since the object was created: taken from
+            senders, handed to receivers, completed (or deleted on delivery), expired.
+        refused_total: deliveries that were refused; counted by the broker, which knows the deliveries.
+        quota: its limit of bytes.
+        last to may_expire: the values of its row, see `state`.
     """
 
     last: int
@@ -96,7 +96,7 @@ class Intake(Member):
         self._load(state)
 
     def parts(self) -> list[Intake]:
-        """Itself, and what belongs to it under numbers of its own."""
+        """Itself, and its parts with numbers of their own."""
         return [self]
 
     def _load(self, state: bytes | None) -> None:
@@ -118,7 +118,7 @@ class Intake(Member):
         self.committed = max(self.committed, sealed)
 
     def reload(self, state: bytes | None) -> None:
-        """Go back to what the store holds, after a failed commit."""
+        """Go back to the state of the store, after a failed commit."""
         self._load(state)
         self._duplicates.reset()
 
@@ -141,23 +141,23 @@ class Intake(Member):
         self._duplicates.configure(duplicate_window_ms)
 
     def stored_bytes(self) -> int:
-        """What counts towards the quota: messages as their senders wrote them, without what the broker adds to each."""
+        """The size that counts towards the quota: messages as their senders wrote them, without the broker's annotations."""
         count: int = self.active_count + self.deferred_count + self.scheduled_count
-        return self.held_bytes - count * OVERHEAD_BYTES + self.leaving_bytes
+        return self.record_bytes - count * OVERHEAD_BYTES + self.leaving_bytes
 
     @property
     def takes_bodies(self) -> bool:
-        """Whether messages whose bodies lie outside of the store can be kept here."""
+        """Whether messages whose bodies are outside of the store can be kept here."""
         return self.context.blobs.files is not None
 
     @property
-    def held_bytes(self) -> int:
+    def record_bytes(self) -> int:
         """Of all records, and of the bodies that they refer to."""
         return self.size_bytes + self.context.blobs.stored_bytes(self.number)
 
     @property
     def quota_number(self) -> int:
-        """Of the entity whose quota bodies of large messages count to."""
+        """Number of the entity whose quota counts bodies of large messages."""
         return self.number
 
     # ---- taking messages
@@ -165,7 +165,7 @@ class Intake(Member):
     def accept(
         self, payloads: Sequence[Payload], on_durable: Callback | None = None, on_failed: Failure | None = None
     ) -> None:
-        """Take messages as one atomic unit, in order. Exactly one of the callbacks comes, from the engine's ``end_commit`` or
+        """Take messages as one atomic unit, in order. Exactly one of the callbacks is called, from the engine's ``end_commit`` or
         ``fail_commit`` (or from ``begin_commit`` if the store refuses the write). A message with
         ``x-opt-scheduled-enqueue-time`` in the future is scheduled.
 
@@ -224,7 +224,7 @@ class Intake(Member):
         return None if self.takes_sends else EntityDisabledError(self.path, self._status)
 
     def ends(self, messages: Sequence[Parts], store: int) -> dict[End, list[int]]:
-        """Where messages from another store go, with their places: all go here."""
+        """The end for messages from another store, with their indices: all go here."""
         del store
         return {End(0, self.number, self, is_here=False): list(range(len(messages)))}
 
@@ -267,7 +267,7 @@ class Intake(Member):
         if self.is_deleted:
             raise EntityNotFoundError(self.path)
 
-    def hold_room(self, size_bytes: int) -> None:
+    def reserve_room(self, size_bytes: int) -> None:
         """Count bytes of a message that is still coming to the quota.
 
         Raises:
@@ -275,11 +275,11 @@ class Intake(Member):
             EntityNotFoundError, EntityDisabledError: no message is taken.
         """
         self.check_sendable()
-        self.quota.hold(self, size_bytes)
+        self.quota.reserve(self, size_bytes)
 
-    def give_back_room(self, size_bytes: int) -> None:
-        """The message is whole and about to be taken, or does not come."""
-        self.quota.give_back(size_bytes)
+    def release_room(self, size_bytes: int) -> None:
+        """Release reserved bytes: the message is complete and about to be taken, or was aborted."""
+        self.quota.release(size_bytes)
 
     def check_sendable(self) -> None:
         """Raise what `refusal` says."""
@@ -312,7 +312,7 @@ class Intake(Member):
         return fresh
 
     def pass_numbers(self, count: int) -> range:
-        """Give numbers to messages that are not stored here, since they go on at once."""
+        """Give numbers to messages that are not stored here, since they are forwarded immediately."""
         numbers = range(self.last + 1, self.last + 1 + count)
         self.last = numbers[-1]
         self._staging.touch(self)
@@ -353,30 +353,30 @@ class Intake(Member):
         return schedule.missing(self, sequences)
 
     def activate(self, due: Sequence[tuple[int, int]], now_ms: int) -> None:
-        """Take scheduled messages whose time has come, given as (due ms, sequence number)."""
+        """Take scheduled messages that are due, given as (due ms, sequence number)."""
         taken = schedule.take_due(self, due)
         if taken:
             # A default of more than 49 days is named by no header, and so by no scheduled message.
             self._take(self._examination.capped(taken), now_ms)
 
-    # ---- looking
+    # ---- peeking
 
     def peek(self, from_sequence: int, count: int, session_id: str | None = None) -> list[Payload]:
         """Messages of every state from a sequence number on, in order, without locking."""
         self.check_open()
         self.accessed_at_ms = self.context.clock.wall_ms()
         self._staging.write()
-        return self._shown(self.look(from_sequence, count))
+        return self._shown(self.peek_records(from_sequence, count))
 
-    def _shown(self, seen: Sequence[Seen]) -> list[Payload]:
+    def _shown(self, seen: Sequence[PeekedRecord]) -> list[Payload]:
         return self.context.blobs.kept([plain_payload(record, state) for _, record, state in seen])
 
-    def look(self, from_sequence: int, count: int) -> list[Seen]:
+    def peek_records(self, from_sequence: int, count: int) -> list[PeekedRecord]:
         """Messages of every state, in order, as the store has them; the staged ones must have been written."""
-        return look(self, self._tables(), from_sequence, count)
+        return peek_records(self, self._tables(), from_sequence, count)
 
     def _tables(self) -> list[tuple[int, int]]:
-        """(table, state as messages tell it) of those that hold messages."""
+        """(table, state as in the annotation) of those that contain messages."""
         return [(SCHEDULED, 2)] if self.scheduled_count else []
 
     def wipe(self) -> None:
@@ -394,6 +394,6 @@ class Intake(Member):
             "active_count": self.active_count,
             "deferred_count": self.deferred_count,
             "scheduled_count": self.scheduled_count,
-            "size_bytes": self.held_bytes,
+            "size_bytes": self.record_bytes,
             "last_sequence": self.last,
         }

@@ -1,4 +1,4 @@
-"""Locks of one queue: who may settle which delivered message, and until when.
+"""Locks of one queue: which delivered messages are locked by which token, and until when.
 
 What it is: one object per call of ``acquire``, not one per message; a lock token is the object's eight random bytes and
 the message's sequence number. Settling a run in the order of delivery costs slices, not steps. Expired locks are found
@@ -6,8 +6,8 @@ by a heap over these objects. What it is not: durable; a restart ends all locks.
 Spec: docs/explanation/protocol.md, Settlement.
 
 Invariants:
-    I1. A token settles at most once: its flag is cleared by the first to take it, be it settlement or expiry.
-    I2. Expiry looks only at lock objects that are due, however many are held.
+    I1. A token settles at most once: its flag is cleared by the first settlement or expiry.
+    I2. Expiry checks only lock objects that are due, however many are held.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Acquired", "Lock", "LockTable", "Span"]
 
 
 class Acquired:
-    """Messages taken by one call of ``acquire``.
+    """The messages taken by one call of ``acquire``.
 
     Attributes:
         tags: lock tokens of 16 bytes, in the order of the messages; also the delivery tags.
@@ -56,7 +56,7 @@ class Lock:
         live: per message 1 while locked, 0 once settled or expired.
         remaining: how many are live.
         expires_at_ms: of those not in `renewed`; monotonic time, as all times here but those that clients are shown.
-        renewed: place → later expiry, for messages renewed alone.
+        renewed: index → later expiry, for messages renewed alone.
         deferred: whether the messages are deferred ones.
     """
 
@@ -75,8 +75,8 @@ class Lock:
         self.renewed: dict[int, int] | None = None
         self.deferred = False
 
-    def place(self, token: bytes) -> int:
-        """Where a token is in `tags`; -1 if it is not live here."""
+    def index_of(self, token: bytes) -> int:
+        """The index of a token in `tags`; -1 if it is not live here."""
         sequences = self.sequences
         if not sequences:
             return -1
@@ -128,7 +128,7 @@ class LockTable:
         heapq.heappush(self._heap, (at_ms, self._count, lock))
 
     def take(self, tokens: Sequence[bytes]) -> tuple[list[bool], list[Span]]:
-        """Unlock messages: per token whether it was live, and the messages as spans in the order of the tokens."""
+        """Unlock messages: returns per token whether it was live, and the messages as spans in the order of the tokens."""
         by_random = self._by_random
         spans: list[Span] = []
         total = len(tokens)
@@ -137,7 +137,7 @@ class LockTable:
         while at < total:
             token = tokens[at]
             lock = by_random.get(token[:8])
-            start = -1 if lock is None else lock.place(token)
+            start = -1 if lock is None else lock.index_of(token)
             if lock is None or start < 0:
                 if flags is None:
                     flags = [True] * total
@@ -158,43 +158,43 @@ class LockTable:
         return flags or [True] * total, spans
 
     def take_all(self) -> list[Span]:
-        """Unlock everything: the messages as spans, lock by lock."""
+        """Unlock everything: returns the messages as spans, lock by lock."""
         spans = []
         for lock in list(self._by_random.values()):
-            for first, last in runs_of([place for place, live in enumerate(lock.live) if live]):
+            for first, last in runs_of([index for index, live in enumerate(lock.live) if live]):
                 spans.append(self._unlock(lock, first, last + 1))
         return spans
 
     def holds(self, tokens: Sequence[bytes]) -> list[bool]:
         """Per token whether it is live; changes nothing."""
         found = [self._by_random.get(token[:8]) for token in tokens]
-        return [lock is not None and lock.place(token) >= 0 for lock, token in zip(found, tokens, strict=True)]
+        return [lock is not None and lock.index_of(token) >= 0 for lock, token in zip(found, tokens, strict=True)]
 
     def renew(self, tokens: Sequence[bytes], until_ms: int) -> list[bool]:
-        """Move the expiry of live tokens; per token whether it was live."""
+        """Postpone the expiry of live tokens; returns per token whether it was live."""
         flags = []
         touched: dict[bytes, set[int]] = {}
         for token in tokens:
             lock = self._by_random.get(token[:8])
-            place = -1 if lock is None else lock.place(token)
-            flags.append(place >= 0)
-            if place >= 0:
-                touched.setdefault(token[:8], set()).add(place)
-        for random, places in touched.items():
+            index = -1 if lock is None else lock.index_of(token)
+            flags.append(index >= 0)
+            if index >= 0:
+                touched.setdefault(token[:8], set()).add(index)
+        for random, indices in touched.items():
             lock = self._by_random[random]
             if until_ms < lock.expires_at_ms:  # the entity's LockDuration was shortened meanwhile
                 self._push(lock, until_ms)
-            if len(places) == lock.remaining:
+            if len(indices) == lock.remaining:
                 lock.expires_at_ms = until_ms
                 lock.renewed = None
             else:
                 if lock.renewed is None:
                     lock.renewed = {}
-                lock.renewed.update(dict.fromkeys(places, until_ms))
+                lock.renewed.update(dict.fromkeys(indices, until_ms))
         return flags
 
     def expire(self, now_ms: int, limit: int) -> list[Span]:
-        """Unlock what is due, up to about `limit` messages."""
+        """Unlock expired messages, up to about `limit` messages."""
         spans: list[Span] = []
         heap = self._heap
         found = 0
@@ -206,13 +206,13 @@ class LockTable:
             if lock.expires_at_ms > now_ms and not renewed:
                 self._push(lock, lock.expires_at_ms)
                 continue
-            expiry = {place: renewed.get(place, lock.expires_at_ms) for place, live in enumerate(lock.live) if live}
-            due = [place for place, at_ms in expiry.items() if at_ms <= now_ms]
+            expiry = {index: renewed.get(index, lock.expires_at_ms) for index, live in enumerate(lock.live) if live}
+            due = [index for index, at_ms in expiry.items() if at_ms <= now_ms]
             for first, last in runs_of(due):
                 spans.append(self._unlock(lock, first, last + 1))
                 found += last + 1 - first
             if lock.remaining:
-                self._push(lock, min(expiry[place] for place, live in enumerate(lock.live) if live))
+                self._push(lock, min(expiry[index] for index, live in enumerate(lock.live) if live))
         return spans
 
     def _unlock(self, lock: Lock, start: int, stop: int) -> Span:

@@ -1,12 +1,12 @@
-"""Where an entity's messages go on to: the target of ForwardTo or ForwardDeadLetteredMessagesTo.
+"""The target of an entity's ForwardTo or ForwardDeadLetteredMessagesTo, and the move of messages to it.
 
 What it is: one hop. The messages are staged at the target, or in the line to its store, in the batch in which they leave,
-or would have entered, their source, so that no kill finds them at both or at neither. What it is not: what becomes of messages that the target does
-not take (`relay`).
+or would have entered, their source, so that after a kill they are at one of the two, never at both or neither. What it is not: the handling of
+messages that the target refuses (`relay`).
 Spec: docs/explanation/protocol.md, Forwarding, Rules.
 
 Invariants:
-    I1. Each message is taken by the target or told as not taken, with the reason; the order is kept.
+    I1. Each message is taken by the target or reported as refused, with the reason; the order is kept.
     I2. No message makes more than `MAX_HOPS` hops, restarts in between or not: circles end.
 """
 
@@ -28,7 +28,7 @@ from isthmus.errors import (
 
 __all__ = ["MAX_HOPS", "End", "Onward", "Target", "reason_of"]
 
-# The service's own: a message passes four hops, and is dead-lettered where it would need a fifth.
+# The service's limit: a message makes four hops, and is dead-lettered where it would need a fifth.
 MAX_HOPS = 4
 
 _REASONS: tuple[tuple[type[IsthmusError], str], ...] = (
@@ -41,12 +41,12 @@ _REASONS: tuple[tuple[type[IsthmusError], str], ...] = (
     (InvalidMessageError, "InvalidMessage"),
     (StoreError, "BodyUnreadable"),
 )
-# What every message of a group is refused for alike.
+# The reasons for which every message of a group is refused alike.
 _COMMON = (EntityDisabledError, EntityNotFoundError)
 
 
 class Target(Protocol):
-    """What takes forwarded messages: a queue or topic in the source's store, or the way to one in others."""
+    """Takes forwarded messages: a queue or topic in the source's store, or the route to one in other stores."""
 
     @property
     def takes_sends(self) -> bool:
@@ -63,13 +63,13 @@ class Target(Protocol):
 
 
 class End(NamedTuple):
-    """Where messages for a queue or topic go: itself, or one of its fragments.
+    """A queue or topic, or one of its fragments, to which messages go.
 
     Attributes:
-        to: place of the store among all, the catalog's first.
+        to: index of the store among all, the catalog's first.
         number: of the queue or topic there.
-        member: itself; None as long as its store could not be opened.
-        is_here: whether it can take messages in the batch of the store that they come from.
+        member: the object; None until its store could be opened.
+        is_here: whether it can take messages in the batch of the store that they leave.
     """
 
     to: int
@@ -79,7 +79,7 @@ class End(NamedTuple):
 
 
 class Onward:
-    """The way on from one entity.
+    """The forwarding target of one entity.
 
     Args:
         path: of the target, as it was created.
@@ -94,7 +94,7 @@ class Onward:
 
     @property
     def is_open(self) -> bool:
-        """Whether the target exists and takes messages, unless it is full."""
+        """Whether the target exists and takes messages; it may be full all the same."""
         target = self._find(self.path)
         return target is not None and target.takes_sends
 
@@ -110,25 +110,25 @@ class Onward:
             hops: how often they were forwarded so far.
 
         Returns:
-            Which of them it did not take, by place, and why.
+            The messages that it refused, by index, with the reasons.
         """
         if hops >= MAX_HOPS:
-            return [(place, TooManyHopsError(self.path)) for place in range(len(messages))]
+            return [(index, TooManyHopsError(self.path)) for index in range(len(messages))]
         target = self._find(self.path)
         if target is None:
-            return [(place, EntityNotFoundError(self.path)) for place in range(len(messages))]
+            return [(index, EntityNotFoundError(self.path)) for index in range(len(messages))]
         error = target.refusal_of(messages)
         if error is None:
             target.accept_moved(messages, origins, now_ms, hops + 1)
             return []
         if len(messages) == 1 or isinstance(error, _COMMON):
-            return [(place, error) for place in range(len(messages))]
+            return [(index, error) for index in range(len(messages))]
         failed: list[tuple[int, IsthmusError]] = []
-        for place, parts in enumerate(messages):
-            failed += [(place, why) for _, why in self.move([parts], [origins[place]], now_ms, hops)]
+        for index, parts in enumerate(messages):
+            failed += [(index, why) for _, why in self.move([parts], [origins[index]], now_ms, hops)]
         return failed
 
 
 def reason_of(error: IsthmusError) -> str:
-    """The dead-letter reason of a message that could not go on."""
+    """The dead-letter reason of a message that could not be forwarded."""
     return next((reason for kind, reason in _REASONS if isinstance(error, kind)), error.code)

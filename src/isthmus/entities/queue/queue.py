@@ -1,13 +1,13 @@
-"""A queue: also what a subscription and a dead-letter queue are.
+"""A queue: also the class of subscriptions and dead-letter queues.
 
-What it is: messages in their order (`backlog`), each for one receiver at a time, who has it by delivery (`delivery`) until
-settlement (`settlement`), or until its life is over (`expiry`); where messages go on to (`relay`). It is what all of these are
-asked through. What it is not: where messages come from (`Intake`, `Topic`), nor when the disk is synced.
+What it is: messages in their order (`backlog`), each given to one receiver at a time, from delivery (`delivery`) until
+settlement (`settlement`) or expiry (`expiry`); forwarding (`relay`). It is the interface to all of
+these. What it is not: the acceptance of messages (`Intake`, `Topic`), or the syncing of the disk.
 Spec: docs/explanation/protocol.md, Settlement, Message, Forwarding.
 
 Invariants:
-    I1. What is taken from the backlog is locked, or on its way: returning, deferred, dead-lettered, or gone.
-    I2. What a commit has made visible is told to the listeners when the commit ends, not before.
+    I1. A message taken from the backlog is locked, returning, deferred, dead-lettered, or removed.
+    I2. Listeners are called for visible messages when the commit ends, not before.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Queue(Intake):
     Attributes:
         path: canonical, e.g. ``orders``, ``flights/Subscriptions/audit``, each also with ``/$DeadLetterQueue``.
         backlog: its active messages.
-        locks: those that receivers have.
-        deferred: those set aside.
-        dead_letters: the queue's dead-letter queue; None for one that is itself one.
-        transfer_dead_letters: where those went whose target was gone; None while there were none.
-        relay: what moves messages on; None where they stay.
+        locks: of the messages that receivers have.
+        deferred: its deferred messages.
+        dead_letters: the queue's dead-letter queue; None for a dead-letter queue.
+        transfer_dead_letters: messages whose target was deleted; None while there were none.
+        relay: the forwarding of its messages; None where they stay.
         lock_duration_ms: of its messages.
         max_delivery_count: deliveries after which a message is dead-lettered.
         dead_letters_expired: whether expired messages are dead-lettered.
@@ -71,7 +71,7 @@ class Queue(Intake):
         self._fixed_ttl_ms = 0
 
     def reload(self, state: bytes | None) -> None:
-        """Go back to what the store holds: as after a restart, all locks are lost, and nothing is taken."""
+        """Go back to the state of the store: as after a restart, all locks are lost, and nothing is taken."""
         super().reload(state)
         self.backlog.reload(self)
         if self.relay is not None:
@@ -105,7 +105,7 @@ class Queue(Intake):
         self.dead_letters_expired = dead_letters_expired
         self.requires_session = requires_session
 
-    # ---- what a user asks for, see `isthmus.entities.port`
+    # ---- answers to callers, see `isthmus.entities.port`
 
     @property
     def source(self) -> MessageSource | None:
@@ -126,7 +126,7 @@ class Queue(Intake):
         return super().stored_bytes() + (self.dead_letters.stored_bytes() if self.dead_letters else 0)
 
     def examine(self, payloads: Sequence[Payload]) -> list[Parts]:
-        # A dead-letter queue takes nothing but what is put back into it: copies, of a link that may (`RESTORES`).
+        # A dead-letter queue takes only messages that are put back into it: copies, on a link with `RESTORES`.
         if self.dead_letters is None and not all(map(is_copy, payloads)):
             raise NotAllowedError(f"'{self.path}' takes no sends; dead-letter a message of its entity instead.")
         return super().examine(payloads)
@@ -145,10 +145,10 @@ class Queue(Intake):
         fed: bool = False,
         hops: int = 0,
     ) -> None:
-        """As `Backlog.store`, or where they go on to; `fed`: they come from a topic, so that this entity's default time to live
-        is still to apply.
+        """As `Backlog.store`, or forwarded; `fed`: they come from a topic, so that this entity's default time to live
+        is applied here.
         """
-        # What is put back into a dead-letter queue goes on from there: what the target does not take has to stay.
+        # Messages that are put back into a dead-letter queue are forwarded from there: those that the target refuses have to stay.
         passes = self.relay is not None and not self.keeps_dead_letters and self.relay.passes
         if fed and (self._fixed_ttl_ms or passes):
             messages = self._examination.capped(messages)
@@ -171,13 +171,13 @@ class Queue(Intake):
 
     @property
     def transfer_count(self) -> int:
-        """Active messages that wait to go on; dead letters that wait so are dead letters still."""
+        """Active messages that wait to be forwarded; waiting dead letters count as dead letters."""
         waiting = self.active_count if self.relay is not None and self.dead_letters is not None else 0
         return waiting + self.leaving_count
 
     @property
     def gives_messages(self) -> bool:
-        """Whether its status lets messages out."""
+        """Whether its status lets receivers have messages."""
         return self._status not in (EntityStatus.DISABLED, EntityStatus.RECEIVE_DISABLED)
 
     @property
@@ -196,7 +196,7 @@ class Queue(Intake):
         return self.backlog.has_available(self)
 
     def check_receivable(self) -> None:
-        """Refuse where no message would be given.
+        """Refuse if no message would be given.
 
         Raises:
             EntityNotFoundError: the entity was deleted.
@@ -207,7 +207,7 @@ class Queue(Intake):
             raise EntityDisabledError(self.path, self._status)
 
     def check_stays(self) -> None:
-        """Refuse receivers where messages go on.
+        """Refuse receivers of an entity that forwards.
 
         Raises:
             NotAllowedError: the entity forwards.
@@ -310,7 +310,7 @@ class Queue(Intake):
         return settlement.dead_letter(self, tokens, reason, description, properties, on_durable, on_failed)
 
     def holds(self, tokens: Sequence[bytes]) -> list[bool]:
-        """Per token whether its message is locked by it now; none is where the entity or session has gone."""
+        """Per token whether it locks its message now; none does where the entity or session has ended."""
         try:
             self.check_open()
         except IsthmusError:
@@ -325,7 +325,7 @@ class Queue(Intake):
     # ---- time
 
     def expire_locks(self, now_ms: int) -> int | None:
-        """End locks that are due; monotonic ms of the next look, None if nothing is locked."""
+        """End locks that are due; returns monotonic ms of the next check, None if nothing is locked."""
         return settlement.expire_locks(self, now_ms)
 
     def expire_messages(self, first: int, last: int, now_ms: int, limit: int) -> tuple[int, int] | None:
@@ -363,30 +363,30 @@ class Queue(Intake):
         self.backlog.listeners.append(listener)
 
     def remove_listener(self, listener: Callback) -> None:
-        """Undo `add_listener`; no error if unknown. Who waited until now has used the entity until now."""
+        """Undo `add_listener`; no error if unknown. Waiting counts as use of the entity until now."""
         if listener in self.backlog.listeners:
             self.backlog.listeners.remove(listener)
             self.accessed_at_ms = self.context.clock.wall_ms()
 
     @property
     def has_listeners(self) -> bool:
-        """Whether anybody waits for messages; that they go on is no one's wait."""
+        """Whether receivers wait for messages; forwarding does not count."""
         return len(self.backlog.listeners) > (self.relay is not None)
 
     def notify(self) -> None:
         """Call the listeners; errors as `call_all`."""
         call_all(tuple(self.backlog.listeners))
 
-    # ---- looking
+    # ---- peeking
 
     def _tables(self) -> list[tuple[int, int]]:
         return [(MESSAGE, 0), *([(DEFERRED, 1)] if self.deferred_count else []), *super()._tables()]
 
     @property
-    def holds_large(self) -> bool:
+    def has_large(self) -> bool:
         """Whether some message may be large: receivers then get one at a time."""
         blobs = self.context.blobs
-        return blobs.is_used and blobs.holds(self.number)
+        return blobs.is_used and blobs.has_bodies(self.number)
 
     @property
     def locked_count(self) -> int:

@@ -1,15 +1,15 @@
-"""How the messages of an entity go on to another one.
+"""The forwarding of an entity's messages to another one.
 
 What it is: forwarding as the source sees it, a part of a queue that forwards (`forward`). A message that arrives
-while nothing waits goes on at once and is never stored here. What is here when forwarding begins, or came while the entity was closed to receivers, is moved in
+while none waits is forwarded immediately and is never stored here. Messages that were here before forwarding began, or that arrived while the entity's receive status was disabled, are moved in
 groups, each in one commit. What it is not: the hop itself (`onward`).
 Spec: docs/explanation/protocol.md, Forwarding; docs/explanation/forwarding.md.
 
 Invariants:
     I1. A message is removed here in the batch that stages it elsewhere.
-    I2. A message overtakes none that came before it.
-    I3. What the target does not take is dead-lettered with the reason; if the target is gone, in the transfer dead-letter
-        queue. Dead letters that the target does not take stay.
+    I2. A message never overtakes an earlier one.
+    I3. A message that the target refuses is dead-lettered with the reason; if the target is deleted, in the transfer dead-letter
+        queue. Dead letters that the target refuses stay.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ __all__ = ["Relay", "forward"]
 
 _log = logging.getLogger(__name__)
 
-# Messages moved in one commit, and how large they may be together: the loop serves others in between.
+# Messages moved in one commit, and the most bytes of them together: the loop serves others in between.
 _GROUP = 1000
 _GROUP_BYTES = 8 << 20
-# Why a dead letter does not go on to this target as it is: it must not keep those behind it from being looked at.
+# Reasons for which a dead letter cannot go to the target in its present state: it must not block those behind it.
 _NEVER = (TooManyHopsError, SessionRequiredError, InvalidMessageError, MessageTooLargeError)
 
 
 class RelaySource(ExpiringQueue, Protocol):
-    """The queue whose messages go on.
+    """The queue that forwards.
 
     Attributes:
-        relay: what moves them; None where they stay.
+        relay: the forwarding of its messages; None where they stay.
     """
 
     relay: Relay | None
@@ -64,7 +64,7 @@ class RelaySource(ExpiringQueue, Protocol):
 
     @property
     def gives_messages(self) -> bool:
-        """Whether its status lets messages out."""
+        """Whether its status lets receivers have messages."""
         ...
 
     def pass_numbers(self, count: int) -> range:
@@ -84,8 +84,8 @@ class Relay:
     """The forwarding of one queue.
 
     Args:
-        queue: whose messages go on.
-        onward: where they go.
+        queue: the source.
+        onward: the target.
     """
 
     __slots__ = ("_queue", "_resting", "_stuck", "onward")
@@ -99,32 +99,32 @@ class Relay:
     def reset(self) -> None:
         """A commit has failed: nothing is taken."""
         self._stuck.clear()
-        self._resting = True  # a disk that refuses must not be asked again at once: `retry` comes in its time
+        self._resting = True  # the disk must not be read again immediately: `retry` is called later
 
-    def look_again(self) -> None:
-        """Let dead letters try again that could not go on to a target as it was."""
+    def retry_refused(self) -> None:
+        """Retry dead letters that could not go to the target in its earlier state."""
         self._queue.backlog.put_back(self._stuck)
         self._stuck.clear()
 
-    # ---- at once
+    # ---- new messages
 
     @property
     def passes(self) -> bool:
-        """Whether a message that comes now goes on at once."""
+        """Whether a message that arrives now is forwarded immediately."""
         return not self._queue.active_count and self._queue.gives_messages
 
     def pass_on(
         self, messages: Sequence[Parts], now_ms: int, origins: Sequence[int] | None = None, hops: int = 0
     ) -> None:
-        """Stage messages that have just come at the target; arguments as for `Backlog.store`."""
+        """Stage messages that have just arrived at the target; arguments as for `Backlog.store`."""
         queue = self._queue
         numbers = queue.pass_numbers(len(messages))
         sources = numbers if origins is None else origins
-        for place, error in self.onward.move(messages, sources, now_ms, hops):
-            set_aside(queue, Stored(messages[place], numbers[place], now_ms, sources[place], hops), error)
+        for index, error in self.onward.move(messages, sources, now_ms, hops):
+            set_aside(queue, Stored(messages[index], numbers[index], now_ms, sources[index], hops), error)
 
     def pass_dead(self, messages: Sequence[Stored]) -> Sequence[Stored]:
-        """Let dead letters go on at once; those that have to stay."""
+        """Forward dead letters immediately; returns those that have to stay."""
         if self._queue.active_count:
             return messages
         stay: list[Stored] = []
@@ -133,13 +133,13 @@ class Relay:
             together = list(group)
             parts = [as_passed(stored) for stored in together]
             failed = self.onward.move(parts, [stored.origin for stored in together], now_ms, hops)
-            stay += [together[place] for place, _ in failed]
+            stay += [together[index] for index, _ in failed]
         return stay
 
-    # ---- what waits
+    # ---- waiting messages
 
     def pump(self) -> None:
-        """Stage the move of a group of what waits; the commit that moves it calls again while there is more."""
+        """Stage the move of a group of waiting messages; the commit that moves it calls again while there are more."""
         queue = self._queue
         if self._resting or queue.is_deleted or not queue.has_available or not queue.gives_messages:
             return
@@ -153,13 +153,15 @@ class Relay:
         except StoreError as error:
             if staging.drops != drops:
                 raise  # everything staged has failed
-            # One entity's that the disk does not give must not hold up the others, nor a change of settings.
+            # A failed read of one entity must not stop the others, nor a change of settings.
             self._resting = True
             _log.error(
-                "messages that wait to go on cannot be read, tried again later: entity=%r reason=%s", queue.path, error
+                "messages that wait to be forwarded cannot be read, retried later: entity=%r reason=%s",
+                queue.path,
+                error,
             )
             return
-        # Some may be staged at the target and not be removed here, and what was taken is in nobody's hands.
+        # Some may be staged at the target and not removed here, and messages taken from the backlog are not locked.
         with staging.whole(begun=bool(pairs)):
             blocked = bool(pairs) and self._move_on(pairs)
         if not blocked and queue.has_available:
@@ -172,11 +174,11 @@ class Relay:
         self.pump()
 
     def _move_on(self, pairs: Sequence[Pair]) -> bool:
-        """Move messages; whether dead letters have to wait for room at the target."""
+        """Move messages; returns whether dead letters have to wait for room at the target."""
         queue = self._queue
         now_ms = queue.context.clock.wall_ms()
         are_dead = queue.keeps_dead_letters
-        gone: list[Pair] = []
+        forwarded: list[Pair] = []
         blocked = False
         entries = [(pair, take_apart(pair[1])) for pair in pairs]
         for hops, group in groupby(entries, key=lambda entry: entry[1].hops):
@@ -184,10 +186,10 @@ class Relay:
             parts = [as_passed(stored) if are_dead else as_new(stored.parts) for _, stored in together]
             origins = [stored.origin for _, stored in together]
             failed = dict(self.onward.move(parts, origins, now_ms, hops))
-            for place, (pair, stored) in enumerate(together):
-                error = failed.get(place)
+            for index, (pair, stored) in enumerate(together):
+                error = failed.get(index)
                 if error is None or not are_dead:
-                    gone.append(pair)
+                    forwarded.append(pair)
                     if error is not None:
                         set_aside(queue, stored, error)
                     continue
@@ -197,20 +199,20 @@ class Relay:
                 else:
                     blocked = True
                     queue.backlog.put_back([(sequence, sequence)])
-        if gone:
-            queue.backlog.remove(queue, sequences_of(gone), sum(len(record) for _, record in gone))
+        if forwarded:
+            queue.backlog.remove(queue, sequences_of(forwarded), sum(len(record) for _, record in forwarded))
         return blocked
 
 
 def forward(queue: RelaySource, onward: Onward | None) -> None:
-    """Let messages of a queue go on from now, or keep them (None). What waits is moved by `Relay.retry`."""
+    """Forward messages of a queue from now on, or keep them (None). Waiting ones are moved by `Relay.retry`."""
     relay = queue.relay
     if relay is None:
         if onward is not None:
             queue.relay = Relay(queue, onward)
             queue.add_listener(queue.relay.pump)
         return
-    relay.look_again()
+    relay.retry_refused()
     if onward is not None:
         relay.onward = onward
     else:

@@ -1,4 +1,4 @@
-"""Sets of sequence numbers held as runs, since messages come and go in runs.
+"""Sets of sequence numbers stored as runs, since messages arrive and are removed in runs.
 
 What it is: an ordered set of integers as disjoint inclusive ranges; a million settled in a row take one entry.
 
@@ -77,7 +77,7 @@ class RunSet:
         lasts[low:high] = [last]
 
     def discard(self, first: int, last: int) -> None:
-        """Remove first..last as far as it is there."""
+        """Remove those of first..last that are in the set."""
         firsts, lasts = self._firsts, self._lasts
         low = bisect_left(lasts, first)
         high = bisect_right(firsts, last)

@@ -1,12 +1,12 @@
-"""Settlement: what becomes of messages that a receiver has locked, and what the end of a lock does to them.
+"""Settlement of messages that a receiver has locked, and the effects of the end of a lock.
 
-What it is: completed, abandoned, released, deferred and dead-lettered messages of a queue. What it is not: whose locks they
-are and until when (`lock`), how messages come to be locked (`delivery`), or when what is staged here is durable.
+What it is: completed, abandoned, released, deferred and dead-lettered messages of a queue. What it is not: the tokens and ends of
+the locks (`lock`), the locking of messages (`delivery`), or the commit that makes staged changes durable.
 Spec: docs/explanation/protocol.md, Settlement.
 
 Invariants:
-    I1. A settled message is invisible at once, and the callback comes only after the sync that covers it.
-    I2. A settlement is staged whole, with the copies that it makes in the dead-letter queue, or all that is staged has failed.
+    I1. A settled message is invisible immediately, and the callback is called only after the sync that covers it.
+    I2. A settlement is staged whole, with the copies that it makes in the dead-letter queue, or everything staged has failed.
     I3. An abandoned message, and one whose lock has ended, is returned by the commit that raises its delivery count.
 """
 
@@ -41,16 +41,16 @@ __all__ = [
 ]
 
 
-# Locks ended in one call: they must not hold up the loop.
+# Locks ended in one call: more would block the loop.
 _EXPIRY_LIMIT = 1000
 
 
 class SettlingQueue(ExpiringQueue, DeferringQueue, Protocol):
-    """Whose messages they are.
+    """The queue that has the messages.
 
     Attributes:
         locks: of its messages.
-        deferred: those set aside.
+        deferred: its deferred messages.
         max_delivery_count: deliveries after which a message is dead-lettered.
         settled_total: messages completed since the start.
     """
@@ -70,11 +70,11 @@ def complete(
 ) -> list[bool]:
     """Remove locked messages.
 
-    The callback comes also if no lock was left. The same holds for the other settlements. Without a callback this is written
-    with whatever is next.
+    The callback is called even if no lock was left. The same applies to the other settlements. Without a callback the change is
+    written with the next batch.
 
     Returns:
-        One flag per token; False: the lock was lost, and nothing happened to the message.
+        One flag per token; False: the lock was lost, and the message is unchanged.
     """
     flags, spans = queue.locks.take(tokens)
     queue.settled_total += flags.count(True)
@@ -95,7 +95,7 @@ def abandon(
     on_durable: Callback | None,
     on_failed: Failure | None,
 ) -> list[bool]:
-    """Give messages back with their delivery count raised; at MaxDeliveryCount they are dead-lettered."""
+    """Return messages with their delivery count raised; at MaxDeliveryCount they are dead-lettered."""
     check_encodable(properties)
     flags, spans = queue.locks.take(tokens)
     staging = queue.context.staging
@@ -106,14 +106,14 @@ def abandon(
 
 
 def release(queue: SettlingQueue, tokens: Sequence[bytes]) -> list[bool]:
-    """Give messages back at once, as if never delivered; needs no commit."""
+    """Return messages at once, as if never delivered; needs no commit."""
     flags, spans = queue.locks.take(tokens)
     return_spans(queue, spans)
     return flags
 
 
 def return_spans(queue: SettlingQueue, spans: Sequence[Span]) -> None:
-    """Messages that are locked no longer may be had again, as if never delivered."""
+    """Make unlocked messages available again, as if never delivered."""
     for span in spans:
         if span.deferred:
             queue.deferred.unlock(span.sequences)
@@ -130,7 +130,7 @@ def defer(
     on_durable: Callback | None,
     on_failed: Failure | None,
 ) -> list[bool]:
-    """Set messages aside; from then on only `delivery.receive_deferred` gets them."""
+    """Defer messages; from then on only `delivery.receive_deferred` gets them."""
     check_encodable(properties)
     flags, spans = queue.locks.take(tokens)
     staging = queue.context.staging
@@ -168,8 +168,8 @@ def dead_letter(
 
 
 def end_locks(queue: SettlingQueue, spans: Sequence[Span], properties: Mapping[str, Any] | None = None) -> None:
-    """Stage that messages have failed at their receivers: with their delivery count raised they go back to their places with the
-    next commit, or to the dead-letter queue, or they have expired meanwhile.
+    """Stage a failed delivery of messages: with their delivery count raised they return to their positions with the
+    next commit, or go to the dead-letter queue, or they have expired meanwhile.
     """
     now_ms = queue.context.clock.wall_ms()
     staging = queue.context.staging
@@ -203,7 +203,7 @@ def end_locks(queue: SettlingQueue, spans: Sequence[Span], properties: Mapping[s
 
 
 def expire_locks(queue: SettlingQueue, now_ms: int) -> int | None:
-    """End locks that are due; monotonic ms of the next look, None if nothing is locked."""
+    """End locks that are due; returns monotonic ms of the next check, None if nothing is locked."""
     spans = queue.locks.expire(now_ms, _EXPIRY_LIMIT)
     if spans:
         end_locks(queue, spans)
@@ -211,7 +211,7 @@ def expire_locks(queue: SettlingQueue, now_ms: int) -> int | None:
 
 
 def renew(queue: SettlingQueue, tokens: Sequence[bytes]) -> list[int | None]:
-    """Lock for a full lock duration from now; the new locked-until wall ms per token, None: lock lost."""
+    """Lock for a full lock duration from now; returns the new locked-until wall ms per token, None: lock lost."""
     clock = queue.context.clock
     until_ms = clock.wall_ms() + queue.lock_duration_ms
     ends_at_ms = monotonic_ms(clock) + queue.lock_duration_ms
@@ -232,7 +232,7 @@ def _exhaust(queue: SettlingQueue, messages: Sequence[tuple[int, bytes]], span: 
 
 
 def _remove(queue: SettlingQueue, spans: Sequence[Span]) -> None:
-    """Stage that messages are gone."""
+    """Stage the removal of messages."""
     for span in spans:
         if span.deferred:
             queue.deferred.remove(queue, span.sequences, span.size_bytes)

@@ -2,11 +2,11 @@
 
 What it is: a cursor over one queue's messages. Recently accepted records are kept (the tail) while the reader is at
 the end, within a budget that all queues share; a reader that falls behind reads the store with a long-lived scan.
-What it is not: the messages that come back to earlier places (`Queue`).
+What it is not: the messages that are returned to earlier positions (`Queue`).
 
 Invariants:
-    I1. Records come in sequence order, each once, none above `through`.
-    I2. Every sequence number passed over without a record is reported as a gap, once.
+    I1. Records are returned in sequence order, each once, none above `through`.
+    I2. Every sequence number skipped without a record is reported as a gap, once.
     I3. Memory is bounded by the budget, whatever the backlog.
 """
 
@@ -23,15 +23,15 @@ from isthmus.entities.storage.key import MESSAGE, message_key, message_span, unp
 __all__ = ["Budget", "Pair", "Window"]
 
 Pair = tuple[bytes, bytes]
-# A place in the tail costs about this much beyond the record: key, tuple, list slot.
+# The cost of an entry of the tail beyond the record: key, tuple, list slot.
 _PLACE_BYTES = 120
 _LAST = (1 << 64) - 2
-# So many records of a tail are looked through for those that have gone; a longer one is dropped.
+# At most so many records of a tail are searched for removed ones; a longer tail is dropped.
 _SEARCHED = 1024
 
 
 class Budget:
-    """Bytes that all tails of a namespace share."""
+    """The limit of bytes that all tails of a namespace share."""
 
     __slots__ = ("limit_bytes", "used_bytes")
 
@@ -44,19 +44,19 @@ class Window:
     """One queue's reading cursor.
 
     Attributes:
-        next: the sequence number from which nothing has been read.
-        is_sparse: whether the sequence numbers are shared with others, so that gaps mean nothing and none is told.
+        next: the lowest sequence number that has not been read.
+        is_sparse: whether other entities share the sequence numbers, so that gaps mean nothing and none is reported.
     """
 
     __slots__ = (
         "_at",
         "_budget",
-        "_held_bytes",
         "_journal",
         "_number",
         "_open",
         "_stream",
         "_tail",
+        "_tail_bytes",
         "is_sparse",
         "next",
     )
@@ -67,14 +67,14 @@ class Window:
         self._budget = budget
         self._tail: list[Pair] = []
         self._at = 0
-        self._held_bytes = 0
+        self._tail_bytes = 0
         self._open = caught_up
         self._stream: Iterator[Pair] | None = None
         self.is_sparse = False
         self.next = start
 
     def append(self, pairs: Sequence[Pair], size_bytes: int) -> None:
-        """Tell of records just accepted, behind all earlier ones; they are kept if the reader is at the end."""
+        """Add records just accepted, behind all earlier ones; they are kept if the reader is at the end."""
         if not self._open:
             return
         size_bytes += _PLACE_BYTES * len(pairs)
@@ -83,15 +83,15 @@ class Window:
             self._open = False
             return
         budget.used_bytes += size_bytes
-        self._held_bytes += size_bytes
+        self._tail_bytes += size_bytes
         self._tail.extend(pairs)
 
     def decline(self) -> None:
-        """Tell of records just accepted that nobody waits for: they are read from the store, later."""
+        """Skip records just accepted that no receiver waits for: they are read from the store, later."""
         self._open = False
 
     def take(self, limit: int, through: int) -> tuple[list[Pair], list[tuple[int, int]]]:
-        """Up to `limit` records with sequence numbers up to `through`, and the gaps passed over."""
+        """Up to `limit` records with sequence numbers up to `through`, and the gaps before them."""
         limit = min(limit, through - self.next + 1)
         if limit <= 0:
             return [], []
@@ -131,12 +131,12 @@ class Window:
         return pairs
 
     def _take_stored(self, limit: int, through: int) -> list[Pair]:
-        for _ in range(2):  # a scan sees the store as it was: what it lacks may have come since
+        for _ in range(2):  # a scan sees the store as it was: records may have been added since
             stream, fresh = self._stream, self._stream is None
             if stream is None:
                 first, end = message_span(MESSAGE, self._number, self.next, _LAST)
                 stream = self._journal.scan(first, end, read_ahead=True)
-            self._stream = None  # what comes before an error is read again, by another scan
+            self._stream = None  # the records before an error are read again, by another scan
             pairs = list(islice(stream, limit))
             self._stream = stream
             if pairs and unpack_message(pairs[-1][0]) > through:
@@ -150,27 +150,27 @@ class Window:
         return []
 
     def reached(self, last: int) -> None:
-        """Tell that `last` is the highest number given out: if all is read, the next accepted records are kept."""
+        """Set the highest number assigned: if all is read, the next accepted records are kept."""
         if not self._open and self.next > last:
             self._open = True
             self._drop_tail()
             self._stream = None
 
     def refresh(self, sequences: Sequence[int]) -> None:
-        """Records not yet read have left the store: forget what was read ahead of them."""
+        """Unread records were removed from the store: drop those that were read ahead."""
         self._stream = None
         if len(self._tail) - self._at > _SEARCHED:
-            # Records go one by one, as their ends come: to look through a long tail for each would take long. What is
-            # left is in the store.
+            # Records are removed one by one, as their settlements arrive: a search of a long tail for each would take long. The
+            # others are in the store.
             self._open = False
             self._drop_tail()
         elif self._tail:
-            gone = set(sequences)
-            self._tail = [pair for pair in self._tail[self._at :] if unpack_message(pair[0]) not in gone]
+            removed = set(sequences)
+            self._tail = [pair for pair in self._tail[self._at :] if unpack_message(pair[0]) not in removed]
             self._at = 0
 
     def skip(self, sequence: int) -> None:
-        """Go on behind a sequence number without reading."""
+        """Continue behind a sequence number without reading."""
         self.next = sequence + 1
         self._stream = None
         end = message_key(MESSAGE, self._number, sequence)
@@ -179,23 +179,23 @@ class Window:
             self._drop_tail()
 
     def reset(self, start: int, *, caught_up: bool) -> None:
-        """Begin again, after a restart or a failed commit."""
+        """Restart, after a restart of the namespace or a failed commit."""
         self.next = start
         self.close()
         self._drop_tail()
         self._open = caught_up
 
     def close(self) -> None:
-        """Let go of the store; reading goes on with a new scan."""
+        """Close the scan; reading continues with a new one."""
         self._stream = None
 
     @property
     def is_streaming(self) -> bool:
-        """Whether a scan of the store is held open."""
+        """Whether a scan of the store is open."""
         return self._stream is not None
 
     def _drop_tail(self) -> None:
         self._tail = []
         self._at = 0
-        self._budget.used_bytes -= self._held_bytes
-        self._held_bytes = 0
+        self._budget.used_bytes -= self._tail_bytes
+        self._tail_bytes = 0

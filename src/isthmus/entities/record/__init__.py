@@ -1,1 +1,1 @@
-"""A message as it is in the store: read from its sender's bytes, seen by filters, changed, copied."""
+"""The stored form of a message: parsed from its sender's bytes, read by filters, changed, copied."""

@@ -1,7 +1,7 @@
-"""Changes to a stored message: what abandon, dead-letter, activation, forwarding and rule actions do to it.
+"""Changes of a stored message: by abandon, dead-letter, activation, forwarding and rule actions.
 
-What it is: the slow way beside `record`: a record taken apart, changed in one place, and built again. The body and
-every value not changed keep their encoding. Spec: docs/explanation/protocol.md, Settlement, Message, Rules.
+What it is: the slow path beside `record`: a record is parsed, changed in one part, and built again. The body and
+every unchanged value keep their encoding. Spec: docs/explanation/protocol.md, Settlement, Message, Rules.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = [
 
 
 class Stored(NamedTuple):
-    """A record taken apart.
+    """A parsed record.
 
     Attributes:
         enqueue_sequence: number under which the message first entered, None if that was here.
@@ -68,7 +68,7 @@ class Stored(NamedTuple):
 
 
 def delivery_count(record: bytes) -> int:
-    """How often delivery of a stored message failed."""
+    """How many deliveries of a stored message failed."""
     end = PREFIX_BYTES + 5 + record[PREFIX_BYTES + 4]
     return int.from_bytes(record[end - 4 : end], "big")
 
@@ -80,14 +80,14 @@ def with_delivery_count(record: bytes, count: int) -> bytes:
 
 
 def take_apart(record: bytes) -> Stored:
-    """The parts of a stored message, with its header as it stands (delivery count included)."""
+    """The parts of a stored message, with its header as stored (delivery count included)."""
     _, slot, rest = PREFIX.unpack_from(record)
     hops, slot = slot >> SLOT_BITS, slot & SLOT_MASK
     start = slot - SLOT_IN_ANNOTATIONS
     header_end = PREFIX_BYTES + 5 + record[PREFIX_BYTES + 4]
     header = record[PREFIX_BYTES:header_end]
     count = int.from_bytes(record[start + 8 : start + 12], "big") // 2 - 3
-    # Fixed places: see record.ANNOTATIONS.
+    # Fixed offsets: see record.ANNOTATIONS.
     sequence = int.from_bytes(record[start + 65 : start + 73], "big")
     enqueued_ms = int.from_bytes(record[start + 95 : start + 103], "big")
     own = start + 12 + ANNOTATIONS_BYTES
@@ -138,8 +138,8 @@ def annotations_section(head: Head) -> bytes:
 def with_properties(rest: bytes, properties: Mapping[str, Any], removed: Iterable[str] = ()) -> bytes:
     """A message's bytes from the properties on, with application properties set and removed.
 
-    Names are matched as they are; a property keeps its place when its value changes. Application properties that cannot be
-    read stay as they are, and nothing is set: whatever a sender wrote, its message can be dead-lettered.
+    Names are compared exactly; a property keeps its position when its value changes. Application properties that cannot be
+    read stay unchanged, and nothing is set: whatever a sender wrote, its message can be dead-lettered.
     """
     found = section.locate(rest)
     start, end = found.application_properties
@@ -153,12 +153,12 @@ def with_properties(rest: bytes, properties: Mapping[str, Any], removed: Iterabl
     except codec.CodecError:
         return rest
     left = {str(name): codec.encode(value) for name, value in properties.items()}
-    gone = set(removed)
+    removed = set(removed)
     pairs: list[bytes] = []
     for name, key, value, after in items:
         if name in left:
             pairs += (rest[key:value], left.pop(name))
-        elif name not in gone:
+        elif name not in removed:
             pairs += (rest[key:value], rest[value:after])
     for name, encoded in left.items():
         pairs += (codec.encode(name), encoded)
@@ -185,16 +185,16 @@ def with_fields(rest: bytes, fields: Mapping[str, Any]) -> bytes:
             values.append(rest[at:after])
             at = after
     for name, value in fields.items():
-        place = section.PROPERTY_NAMES.index(name)
-        values.extend([b"\x40"] * (place + 1 - len(values)))
+        index = section.PROPERTY_NAMES.index(name)
+        values.extend([b"\x40"] * (index + 1 - len(values)))
         if name in ("content_type", "content_encoding") and value is not None:
             value = Symbol(value)  # noqa: PLW2901 - the standard's type for these two
-        values[place] = codec.encode(value)
+        values[index] = codec.encode(value)
     return rest[:start] + b"\0Ss" + codec.encode_list(values) + rest[end:]
 
 
 def as_new(parts: Parts) -> Parts:
-    """The message with its delivery count at zero: where it goes on to, nobody has tried it yet."""
+    """The message with its delivery count at zero: at the target, no delivery has failed yet."""
     header = parts.head.header
     if header.endswith(bytes(4)):
         return parts
@@ -202,17 +202,17 @@ def as_new(parts: Parts) -> Parts:
 
 
 def as_passed(stored: Stored) -> Parts:
-    """A dead letter as it goes on: new where it goes to, and with the time at which it was first enqueued, which it loses there.
-    How long ago a message was sent decides what is left of a deadline.
+    """A dead letter as it is forwarded: new at the target, and with the time at which it was first enqueued, which it loses there.
+    A deadline may be relative to the time at which the message was sent.
     """
     known = annotation_of(stored.parts, FIRST_ENQUEUED_TIME)
-    # Of another type it is a sender's own, which an earlier release has stored.
+    # A value of another type is the sender's own, which an earlier release has stored.
     first = known if type(known) is Timestamp else Timestamp(stored.enqueued_ms)
     return as_new(with_annotation(stored.parts, FIRST_ENQUEUED_TIME, first))
 
 
 def message_id_of(parts: Parts) -> bytes:
-    """The encoded message-id, also of parts that were taken from a record; empty if there is none."""
+    """The encoded message-id, also of parts from a record; empty if there is none."""
     if parts.message_id:
         return parts.message_id
     rest = parts.rest
@@ -229,7 +229,7 @@ def with_message_id(parts: Parts, message_id: str) -> Parts:
     encoded = codec.encode(message_id)
     if rest[:3] == b"\0Ss" or len(encoded) > 250:
         rest = with_fields(rest, {"message_id": message_id})
-    else:  # a message of nothing but a body, of which an envelope holds very many
+    else:  # a message that has only a body, of which an envelope may contain very many
         rest = b"\0Ss\xc0%c\x01" % (len(encoded) + 1) + encoded + rest
     return Parts(head, rest, encoded, blob, duplicate_key)
 
@@ -257,7 +257,7 @@ def as_dead_letters(
 
 
 def check_encodable(properties: Mapping[str, Any] | None) -> None:
-    """Refuse properties to modify that cannot be written, before anything is done for them.
+    """Refuse properties to modify that cannot be encoded, before anything is staged for them.
 
     Raises:
         CodecError: one has a value without an AMQP type.

@@ -1,18 +1,18 @@
-"""Copies that a route sends, and the duplicate key that each of them bears.
+"""Copies that a route sends, and the duplicate key that each of them has.
 
-What it is: the type of a payload that came on a link with the capability of duplicate keys, and the reading of its key.
-What it is not: the comparison of keys, which is `key_detection`'s.
+What it is: the type of a payload that arrived on a link with the capability of duplicate keys, and the reading of its key.
+What it is not: the comparison of keys (`key_detection`).
 Specification: `isthmus.message.duplicate_key`.
 
-A key in `Parts` has up to three parts: `KEY_BYTES` that tell it from all others; then `SOURCE_BYTES` of a digest of the
+A key in `Parts` has up to three parts: `KEY_BYTES` that distinguish it from all others; then `SOURCE_BYTES` of a digest of the
 namespace and entity where the message entered; then `NUMBER_BYTES` of its sequence number there. A sequence number that
-cannot be read leaves the last two out.
+cannot be read leaves out the last two.
 
 Invariants:
     I1. Only payloads of such a link have a key: an application that sends a message with a copy's properties sends a new
         message.
-    I2. What a pair moved stands as it stood before: the property `MOVED` is not kept.
-    I3. Source and number depend on nothing but what the first part is the digest of: equal keys are equal as a whole.
+    I2. A message that a pair moved is stored as it was before the move: the property `MOVED` is removed.
+    I3. Source and number depend only on the input of the first part's digest: keys with equal first parts are equal as a whole.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["NUMBER_BYTES", "SOURCE_BYTES", "Copy", "KeyReader", "is_copy", "key_
 SOURCE_BYTES = 8
 NUMBER_BYTES = 8
 
-_new = tuple.__new__  # what a named tuple's own constructor calls, at half its price
+_new = tuple.__new__  # as a named tuple's own constructor calls, in half the time
 # With the code of a short string, as in `isthmus.message.duplicate_key`.
 _ORIGIN = encoded(ORIGIN) + b"\xa1"
 _NUMBER = encoded(SEQUENCE) + b"\xa1"
@@ -43,8 +43,8 @@ _DIGEST = encoded(DIGEST) + b"\xa1"
 _OFFSET = encoded(OFFSET) + b"\xa1"
 # Numbers of so many digits fit.
 _MOST_DIGITS = 19
-# What follows the front of a copy with one hop, as `isthmus.connectors.servicebus.message.message_rewriter` ends application
-# properties. None of it can hold another hop, and it reaches to their end: no pair of the sender's own is taken for it.
+# The bytes after the front of a copy with one hop, as `isthmus.connectors.servicebus.message.message_rewriter` ends application
+# properties. They contain no other hop, and reach to the end: no pair of the sender's own is mistaken for it.
 _BEHIND = rb"([\x01-\x13]([1-9][0-9]{0,18})%b[^\xa0-\xff][0-9a-f-]*%b\xa1.[0-9T:.Z-]*)%b\x10.{16}\Z" % (
     re.escape(_OFFSET),
     re.escape(encoded(TIME)),
@@ -68,24 +68,24 @@ def is_copy(payload: Payload) -> bool:
 
 
 def key_of(rest: bytes, start: int = 0) -> bytes:
-    """The duplicate key in a message's bytes; empty where it bears none.
+    """The duplicate key in a message's bytes; empty where it has none.
 
     Args:
-        rest: bytes that hold properties and application properties, in the standard's order.
-        start: where the properties begin, or what follows them where there are none.
+        rest: bytes that contain properties and application properties, in the standard's order.
+        start: where the properties begin, or the section after them where there are none.
     """
     return _key(rest, *_application_properties(rest, start))
 
 
 def _key(message: bytes, start: int, end: int) -> bytes:
-    place = first_place(message, start, end)
-    if not place:
+    position = first_place(message, start, end)
+    if not position:
         return b""
-    return blake2b(place, digest_size=KEY_BYTES).digest() + _source_and_number(place)
+    return blake2b(position, digest_size=KEY_BYTES).digest() + _source_and_number(position)
 
 
 def _application_properties(rest: bytes, start: int) -> tuple[int, int]:
-    """Where they begin and end; arguments as for `key_of`."""
+    """The start and the end of the application properties; arguments as for `key_of`."""
     end = start
     if rest[start : start + 3] == b"\0Ss":
         end = start = start + 5 + rest[start + 4] if rest[start + 3] == 0xC0 else value_end(rest, start + 3)
@@ -97,26 +97,26 @@ def _application_properties(rest: bytes, start: int) -> tuple[int, int]:
     return start, end
 
 
-def _source_and_number(place: bytes) -> bytes:
-    """Of the place where a message entered; empty where its number cannot be read."""
-    at = place.find(_NUMBER)
+def _source_and_number(position: bytes) -> bytes:
+    """Source and number of the position at which a message entered; empty where its number cannot be read."""
+    at = position.find(_NUMBER)
     digits_at = at + len(_NUMBER) + 1
-    digits = place[digits_at : place.find(_OFFSET, digits_at)]
+    digits = position[digits_at : position.find(_OFFSET, digits_at)]
     if at < 0 or not digits.isdigit() or len(digits) > _MOST_DIGITS:
         return b""
-    return _source(place[:at]) + int(digits).to_bytes(NUMBER_BYTES, "big")
+    return _source(position[:at]) + int(digits).to_bytes(NUMBER_BYTES, "big")
 
 
 @lru_cache(1024)
-def _source(place: bytes) -> bytes:
-    return blake2b(place, digest_size=SOURCE_BYTES).digest()
+def _source(position: bytes) -> bytes:
+    return blake2b(position, digest_size=SOURCE_BYTES).digest()
 
 
 class KeyReader:
     """Reads the keys of one entity's copies.
 
-    Copies mostly come from one source: what stands in front of the sequence number is searched in one of them, and compared in
-    those that follow.
+    Copies mostly have one source: the bytes before the sequence number are searched for in one of them, and compared in
+    the following ones.
     """
 
     __slots__ = ("_front", "_search", "_source")
@@ -127,10 +127,10 @@ class KeyReader:
         self._source = b""
 
     def key(self, message: bytes, start: int, end: int) -> bytes:
-        """The key of a copy; empty where it bears none. The same as `key_of`.
+        """The key of a copy; empty where it has none. The same as `key_of`.
 
         Args:
-            message: bytes that hold the application properties.
+            message: bytes that contain the application properties.
             start: where they begin.
             end: where they end.
         """
@@ -143,18 +143,18 @@ class KeyReader:
         return hashed.digest() + self._source + int(digits).to_bytes(NUMBER_BYTES, "big")
 
     def _other(self, message: bytes, start: int, end: int) -> bytes:
-        """The key of a copy that is not like the one before; those like it are known from now on."""
+        """The key of a copy that differs from the one before; copies like it are recognised from now on."""
         key = _key(message, start, end)
         at = message.rfind(_ORIGIN, start, end)
         number_at = message.find(_NUMBER, at, end)
         if len(key) > KEY_BYTES and 0 <= at < number_at:
-            slash = message.find(b"/", at + len(_ORIGIN) + 1, end)  # behind the length, which may have its byte
+            slash = message.find(b"/", at + len(_ORIGIN) + 1, end)  # not in the length's byte
             self._search, self._front = _alike(message[at:slash], message[slash : number_at + len(_NUMBER)])
             self._source = key[KEY_BYTES:-NUMBER_BYTES]
         return key
 
     def with_keys(self, messages: Sequence[Parts]) -> list[Parts]:
-        """Copies with their keys, where they carry such; what says where a message was moved from is taken off."""
+        """Copies with their keys, where they have any; the property `MOVED` is removed (I2)."""
         keyed = []
         for head, rest, message_id, blob, _ in messages:
             start, end = _application_properties(rest, 0)
@@ -166,6 +166,6 @@ class KeyReader:
 
 @lru_cache(256)
 def _alike(alias: bytes, source: bytes) -> tuple[_Search, blake2b]:
-    """What finds number, and all that differs, in copies of one source, and the hash of what is in front of that."""
+    """The search for number and varying bytes in copies of one source, and the hash of the bytes before the number."""
     pattern = re.compile(re.escape(alias + source) + _BEHIND, re.DOTALL)
     return pattern.search, blake2b(source, digest_size=KEY_BYTES)

@@ -1,7 +1,7 @@
-"""The batch message format 0x80013700: one transfer that carries many messages.
+"""The batch message format 0x80013700: one transfer that contains many messages.
 
-What it is: finding the messages in an envelope. They are cut out only when somebody asks for one: an entity reads them where
-they are there (`parse.split_packed`). Spec: docs/explanation/protocol.md, Sending, Message.
+What it is: finding the messages in an envelope. They are cut out only when one is accessed: an entity reads them in
+the envelope (`parse.split_packed`). Spec: docs/explanation/protocol.md, Sending, Message.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Packed(Sequence[bytes]):
 
     Args:
         data: the envelope.
-        bounds: where each message starts and stops in it.
+        bounds: start and end of each message in it.
         sizes: how many bytes each message has.
         are_copies: whether they are a route's copies; each is a `Copy` then.
 
@@ -66,16 +66,16 @@ class Packed(Sequence[bytes]):
 def unpack(payload: bytes, most: int | None = None, *, are_copies: bool = False) -> Packed:
     """The messages of a batch envelope, each an encoded message, in order.
 
-    Sections other than data (the envelope repeats properties of the first message) are passed over.
+    Sections other than data (the envelope repeats properties of the first message) are skipped.
 
     Args:
         payload: the envelope, encoded.
-        most: how many messages it may have; None for any number.
+        most: the limit of messages; None for any number.
         are_copies: whether they are a route's copies.
 
     Raises:
         BatchTooLongError: it has more.
-        InvalidMessageError: the envelope is cut off or holds something else than sections.
+        InvalidMessageError: the envelope is cut off or contains something other than sections.
     """
     bounds: list[tuple[int, int]] = []
     sizes: list[int] = []
@@ -97,17 +97,17 @@ def unpack(payload: bytes, most: int | None = None, *, are_copies: bool = False)
                 add_size(stop - start)
             at = stop
     if not bounds:
-        raise InvalidMessageError("batch envelope holds no message")
+        raise InvalidMessageError("batch envelope contains no message")
     if most is not None and len(bounds) > most:
         raise BatchTooLongError(most)
     return Packed(payload, bounds, sizes, are_copies=are_copies)
 
 
 def _section(payload: bytes, at: int, end: int) -> tuple[int, int]:
-    """Where the contents of any section start and stop.
+    """The start and end of any section's contents.
 
     Raises:
-        InvalidMessageError: it is none, or is cut off.
+        InvalidMessageError: it is not a section, or is cut off.
     """
     try:
         if payload[at] or payload[at + 1] != 0x53:

@@ -1,12 +1,12 @@
-"""Reading a sender's encoded message: where it begins to be its own.
+"""Parsing of a sender's encoded message.
 
-What it is: a walk over the sections, with nothing decoded that was seen before: what is in front of the properties
+What it is: a walk over the sections that decodes nothing twice: the part before the properties
 is looked up by its bytes. Spec: docs/explanation/protocol.md, Sending, Message; AMQP 1.0 part 3.2.
 
 Invariants:
-    I1. Nothing of the sender's is changed but header.ttl (cut to the entity's) and reserved annotations (dropped).
-    I2. Sections leave in the standard's order whatever order they came in.
-    I3. Bytes that are no message raise InvalidMessageError; nothing else comes out of `split`.
+    I1. Nothing of the sender's message changes except header.ttl (cut to the entity's) and reserved annotations (dropped).
+    I2. Sections are written in the standard's order, in whatever order they arrived.
+    I3. Bytes that are not a message raise InvalidMessageError; `split` raises nothing else.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _RESERVED = frozenset(
     )
 )
 _MALFORMED = (IndexError, codec.CodecError, ValueError)
-_new = tuple.__new__  # what a named tuple's own constructor calls, at half its price
+_new = tuple.__new__  # as a named tuple's own constructor calls, in half the time
 _SCHEDULED_TIME = "x-opt-scheduled-enqueue-time"
 _REMEMBERED = 1000
 _REMEMBERED_BYTES = 512
-# Lists besides the usual one, whose size is a byte: with a size of four, and empty.
+# Lists in less usual encodings than a one-byte size: with a four-byte size, and empty.
 _LISTS = (0xD0, 0x45)
 # Descriptor, code and size of a section whose size has four bytes.
 _WIDE = struct.Struct(">4sI")
 
 
 def normalised_header(header: section.Header, default_ttl_ms: int, flags: bytes) -> tuple[bytes, int]:
-    """The header section as it is stored, and the effective time to live in ms (0: without end).
+    """The stored header section, and the effective time to live in ms (0: without end).
 
     Args:
         header: as the sender has it.
@@ -56,14 +56,14 @@ def normalised_header(header: section.Header, default_ttl_ms: int, flags: bytes)
     ttl_ms = header.ttl_ms
     if default_ttl_ms and (ttl_ms is None or ttl_ms > default_ttl_ms):
         ttl_ms = default_ttl_ms
-    # A header can say 49 days at most; a longer default still ends the message's life, without being named.
+    # A header can express 49 days at most; a longer default still ends the message's life, without being in the header.
     encoded = b"\x40" if ttl_ms is None or ttl_ms > 0xFFFFFFFF else b"\x70" + ttl_ms.to_bytes(4, "big")
     fields = flags + encoded + b"\x42\x70\0\0\0\0"
     return b"\0Sp\xc0%c\x05" % (len(fields) + 1) + fields, 0 if ttl_ms is None else max(1, ttl_ms)
 
 
 def _is_in(value: object, most: int) -> bool:
-    """Whether a field holds a number from 0 to `most`; its type is the sender's choice."""
+    """Whether a field has a number from 0 to `most`; its type is the sender's choice."""
     return isinstance(value, int) and 0 <= value <= most
 
 
@@ -97,7 +97,7 @@ class HeadCache:
         for key, value, after in section.map_items(raw, found.message_annotations):
             name = codec.decode(raw, key)[0]
             if not isinstance(name, str):
-                raise codec.CodecError("an annotation's key is no symbol")
+                raise codec.CodecError("an annotation's key is not a symbol")
             if name in _RESERVED:
                 continue
             text = name.encode()
@@ -106,7 +106,7 @@ class HeadCache:
             if name == _SCHEDULED_TIME and raw[value] != 0x40:
                 due_ms = codec.decode(raw, value)[0]
                 if not isinstance(due_ms, int):
-                    raise codec.CodecError(f"{_SCHEDULED_TIME} is no timestamp")
+                    raise codec.CodecError(f"{_SCHEDULED_TIME} is not a timestamp")
             pairs.append(b"\xa3%c" % len(text) + text + raw[value:after])
         start, end = found.delivery_annotations
         head = Head(header, ttl_ms, raw[start:end], b"".join(pairs), len(pairs), due_ms)
@@ -116,10 +116,10 @@ class HeadCache:
             self.known[raw] = head
         return head
 
-    def _header(self, raw: bytes, place: tuple[int, int]) -> tuple[bytes, int]:
-        if not place[1]:
+    def _header(self, raw: bytes, bounds: tuple[int, int]) -> tuple[bytes, int]:
+        if not bounds[1]:
             return normalised_header(section.Header(), self._default_ttl_ms, b"\x41\x40")
-        header = section.decode_header(raw, place)
+        header = section.decode_header(raw, bounds)
         if not _is_in(header.priority, 0xFF) or not (header.ttl_ms is None or _is_in(header.ttl_ms, 0xFFFFFFFF)):
             raise codec.CodecError("the header's fields have the wrong types")
         flags = (b"\x41" if header.durable else b"\x42") + b"\x50%c" % header.priority
@@ -140,10 +140,10 @@ class HeadCache:
 
 
 def split_many(messages: Sequence[bytes], heads: HeadCache) -> list[Parts]:
-    """Take encoded messages apart.
+    """Parse encoded messages.
 
     Raises:
-        InvalidMessageError: one of them is no message.
+        InvalidMessageError: one of them is not a message.
     """
     taken: list[Parts] = []
     for message in messages:
@@ -158,16 +158,16 @@ def split_many(messages: Sequence[bytes], heads: HeadCache) -> list[Parts]:
 def split_packed(
     data: bytes, bounds: Sequence[tuple[int, int]], heads: HeadCache, keys: KeyReader | None = None
 ) -> list[Parts]:
-    """As `split_many` for messages that are in `data`; those that begin like the one before are read in place.
+    """As `split_many` for messages that are in `data`; those with the head of the one before are read without copying.
 
     Args:
-        data: bytes that hold the messages.
-        bounds: where each starts and stops.
+        data: bytes that contain the messages.
+        bounds: start and end of each.
         heads: the entity's.
         keys: reads their duplicate keys, where they are copies.
 
     Raises:
-        InvalidMessageError: one of them is no message.
+        InvalidMessageError: one of them is not a message.
     """
     taken: list[Parts] = []
     add, read = taken.append, _WIDE.unpack_from
@@ -175,7 +175,7 @@ def split_packed(
     key_at = None if keys is None else keys.key
     for start, stop in bounds:
         at = rest = start + len(raw)
-        # What is read behind `stop` belongs to another message: then the sections do not end there.
+        # Bytes read behind `stop` belong to another message: then the sections do not end there.
         if head is not None and stop - at > 16 and data.startswith(raw, start) and data[at : at + 4] == b"\0Ss\xc0":
             after = at + 8 + data[at + 7] if data[at + 6] == 0xA1 and data[at + 5] else 0
             at += 5 + data[at + 4]
@@ -208,19 +208,19 @@ def split_mixed(messages: Sequence[Payload], heads: HeadCache) -> list[Parts]:
 
 
 def _split_front(message: Large, heads: HeadCache) -> Parts:
-    """Take a large message apart, whose body is known to be one."""
+    """Parse a large message; its body was checked before."""
     try:
         parts = split(message.front, heads) if message.front else Parts(heads.read(b""), b"")
     except _MALFORMED as error:
-        raise InvalidMessageError(f"the payload is no AMQP message: {error}") from None
+        raise InvalidMessageError(f"the payload is not an AMQP message: {error}") from None
     return parts._replace(blob=message.blob)
 
 
 def split(message: bytes, heads: HeadCache) -> Parts:
-    """Take an encoded message apart.
+    """Parse an encoded message.
 
     Raises:
-        InvalidMessageError: the bytes are no message.
+        InvalidMessageError: the bytes are not a message.
     """
     try:
         parts = _split(message, heads)
@@ -228,14 +228,14 @@ def split(message: bytes, heads: HeadCache) -> Parts:
             found = section.locate(message)
             parts = _split(b"".join([message[start:end] for start, end in found]), heads)
     except _MALFORMED as error:
-        raise InvalidMessageError(f"the payload is no AMQP message: {error}") from None
+        raise InvalidMessageError(f"the payload is not an AMQP message: {error}") from None
     if parts is None:
-        raise InvalidMessageError("the payload is no AMQP message")
+        raise InvalidMessageError("the payload is not an AMQP message")
     return parts
 
 
 def _split(b: bytes, heads: HeadCache) -> Parts | None:
-    """`split` for sections in the standard's order; None if they are not. Sizes of one byte are read in place."""
+    """`split` for sections in the standard's order; None if they are not. One-byte sizes are read without a call."""
     end = len(b)
     at = 0
     kind = b[:3]

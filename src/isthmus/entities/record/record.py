@@ -1,8 +1,8 @@
-"""The form in which a message is in the store: ready for the wire but for one slot.
+"""The stored form of a message: ready for the wire except for one slot.
 
-What it is: at acceptance the sender's header is normalised and the broker's annotations are put in front of the
-sender's own; everything behind them is kept to the byte. Delivery fills locked-until into its slot: two slices and a
-join. What it is not: how a sender's bytes are read (`parse`), nor the changes that abandon and dead-letter make (`amend`).
+What it is: at acceptance the sender's header is normalised and the broker's annotations are put before the
+sender's own; everything behind them is unchanged. Delivery writes locked-until into its slot: two slices and a
+join. What it is not: the parsing of a sender's bytes (`parse`), or the changes by abandon and dead-letter (`amend`).
 Spec: docs/explanation/protocol.md, Settlement, Message; AMQP 1.0 part 3.2.
 
 A record is::
@@ -15,11 +15,11 @@ A record is::
         [enqueue-sequence-number], then the sender's
     properties, application properties, body, footer  from `rest` on, as sent
 
-In place of a large message's body and footer are 16 bytes that refer to them (see `blob`)::
+Instead of a large message's body and footer there are 16 bytes that refer to them (see `blob`)::
 
     number u64 | size u64
 
-Most messages of a sender begin alike, so what is in front of the properties is a `Head`, shared by them and made once.
+Most messages of a sender begin alike, so the part before the properties is a `Head`, created once and shared by them.
 """
 
 from __future__ import annotations
@@ -71,25 +71,25 @@ BLOB_BYTES = _BLOB.size
 _OFFSETS = struct.Struct(">II")
 # Locked-until 29, sequence number 32, enqueued time 30.
 ANNOTATIONS_BYTES = 91
-# What every record has besides what its sender wrote: internal prefix, header of least size, head of the annotations
-# section, the broker's annotations. A quota counts messages without it, as the service counts them.
+# The bytes of every record besides its sender's: internal prefix, header of least size, head of the annotations
+# section, the broker's annotations. A quota does not count them, like the service's.
 OVERHEAD_BYTES = PREFIX_BYTES + 15 + 12 + ANNOTATIONS_BYTES
 # From the start of the annotations section to the eight bytes of locked-until: section head 12, symbol 20, code 1.
 SLOT_IN_ANNOTATIONS = 33
 _LOCKED_UNTIL_BYTES = 29
-# The header section's size is in its fifth byte, and its content ends so many bytes behind that.
+# The header section's size is in its fifth byte, and its content ends so many bytes after that.
 _HEADER_SIZE = PREFIX_BYTES + 4
 _HEADER_END = PREFIX_BYTES + 5
 _DELIVERY_ANNOTATIONS = 0x71
 _TOKEN_NAME = b"x-opt-lock-token"
-# A delivery-annotations section of one pair, up to the uuid's sixteen bytes; and one of none.
+# A delivery-annotations section of one pair, up to the uuid's sixteen bytes; and an empty one.
 _LOCK_TOKEN = b"\0Sq\xc1\x24\x02\xa3\x10" + _TOKEN_NAME + b"\x98"
 _NO_ANNOTATIONS = b"\0Sq\xc1\x01\0"
 _ENQUEUE_SEQUENCE_BYTES = 40
 
 
 class Head:
-    """What is in front of a message's properties, but for the numbers that the entity puts in.
+    """The part of a message before its properties, without the numbers that the entity sets.
 
     Attributes:
         header: normalised header section, delivery-count in its last four bytes.
@@ -133,7 +133,7 @@ class Head:
         """The record's bytes after expires-at and before the number, between number and time, and after the time.
 
         Args:
-            moved: whether the message carries an enqueue-sequence-number; its eight bytes follow the third piece, and
+            moved: whether the message has an enqueue-sequence-number; its eight bytes follow the third piece, and
                 then the sender's annotations.
         """
         known = self._moved if moved else self._local
@@ -180,14 +180,14 @@ class Head:
 
 
 class Parts(NamedTuple):
-    """A message taken apart for storing; `build` puts it together under a sequence number.
+    """A parsed message; `build` makes a record of it under a sequence number.
 
     Attributes:
-        head: what is in front of the properties.
+        head: the part before the properties.
         rest: everything from the properties on, as sent; of a large message without body and footer.
         message_id: encoded message-id.
         blob: a large message's body and footer.
-        duplicate_key: what a route's copy is compared by instead of its message-id; empty for all other messages.
+        duplicate_key: by which a route's copy is compared instead of its message-id; empty for all other messages.
     """
 
     head: Head
@@ -198,13 +198,13 @@ class Parts(NamedTuple):
 
 
 def size_of(parts: Parts) -> int:
-    """What a message counts for where sizes are limited."""
+    """The size of a message where sizes are limited."""
     size = len(parts.rest) + len(parts.head.annotations) + len(parts.head.header)
     return size if parts.blob is None else size + parts.blob.size_bytes
 
 
 def _with_hops(before: bytes, hops: int) -> bytes:
-    """`Head.pieces`' first one with the number of hops in its first bits."""
+    """The first piece of `Head.pieces` with the number of hops in its first bits."""
     return bytes((before[0] | hops << (SLOT_BITS - 24),)) + before[1:] if hops else before
 
 
@@ -263,7 +263,7 @@ def build_many(
         messages: in order; each expires its own time to live after `enqueued_ms`.
         first: sequence number of the first.
         enqueued_ms: wall time.
-        prefix: what the keys begin with, before the sequence number.
+        prefix: of the keys, before the sequence number.
         origins: per message the sequence number where it first entered, if elsewhere.
         hops: how often each was forwarded, at most 7.
     """
@@ -303,14 +303,14 @@ def expires_at_ms(record: bytes) -> int:
 
 
 def rest_of(record: bytes, rest: int) -> tuple[bytes, Blob | None]:
-    """What a record holds from an offset on: as sent, or as far as the body and the reference to that."""
+    """The bytes of a record from an offset on: as sent, or up to the body with the reference to it."""
     if not record[8] & _LARGE >> 24:
         return record[rest:], None
     return record[rest:-BLOB_BYTES], Blob(*_BLOB.unpack(record[-BLOB_BYTES:]))
 
 
 def locked_payloads(pairs: Sequence[tuple[bytes, bytes]], locked_until: bytes, random: bytes) -> list[Payload]:
-    """Stored messages as locked ones leave, their lock tokens among the delivery annotations.
+    """Payloads of stored messages that are delivered locked, with their lock tokens among the delivery annotations.
 
     Args:
         pairs: keys and records.
@@ -319,7 +319,7 @@ def locked_payloads(pairs: Sequence[tuple[bytes, bytes]], locked_until: bytes, r
     """
     payloads: list[Payload] = []
     add, join = payloads.append, b"".join
-    # A delivery tag is a .NET GUID, whose first three fields are the other way round than in an AMQP uuid.
+    # A delivery tag is a .NET GUID, whose first three fields have the other byte order than in an AMQP uuid.
     front = _LOCK_TOKEN + random[3::-1] + random[5:3:-1] + random[7:5:-1]
     known = b""
     slot = end = 0
@@ -347,11 +347,11 @@ def locked_payloads(pairs: Sequence[tuple[bytes, bytes]], locked_until: bytes, r
 
 
 def _with_token_beside(record: bytes, header_end: int, slot: int, locked_until: bytes, token: bytes) -> Payload:
-    """A locked message whose sender set delivery annotations, the pair `token` added to them."""
+    """The payload of a locked message whose sender set delivery annotations, with the pair `token` added to them."""
     start = slot - SLOT_IN_ANNOTATIONS
     try:
         items = section.map_items(record, (header_end, start))
-    except CodecError:  # the sender's own cannot be read: they stay, and the delivery tag names the token
+    except CodecError:  # the sender's own cannot be read: they stay, and the token is in the delivery tag
         annotations = record[header_end:start]
     else:
         own = [record[key:after] for key, value, after in items if record[key + 2 : value] != _TOKEN_NAME]
@@ -363,7 +363,7 @@ def _with_token_beside(record: bytes, header_end: int, slot: int, locked_until: 
 
 
 def deleted_payload(record: bytes) -> Payload:
-    """A stored message as it leaves in receive-and-delete: no lock token is among its delivery annotations."""
+    """The payload of a stored message in receive-and-delete: no lock token is among its delivery annotations."""
     payload = plain_payload(record)
     end = _HEADER_END + record[_HEADER_SIZE]
     if record[end + 2] == _DELIVERY_ANNOTATIONS:
@@ -375,7 +375,7 @@ def deleted_payload(record: bytes) -> Payload:
 
 
 def plain_payload(record: bytes, state: int = 0, locked_until: bytes | None = None) -> Payload:
-    """A stored message as it leaves by the ways less used: without locked-until, or with its state named.
+    """The payload of a stored message in less frequent cases: without locked-until, or with its state named.
 
     Args:
         record: as stored.

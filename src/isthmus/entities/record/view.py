@@ -1,7 +1,7 @@
-"""An encoded message as filters and actions see it.
+"""An encoded message as filters and actions access it.
 
-What it is: the `View` of isthmus.rules over a message's parts; each section is decoded when first asked for, once per
-message however many rules look. Actions' changes are written back by `changed`.
+What it is: the `View` of isthmus.rules over a message's parts; each section is decoded at its first access, once per
+message however many rules read it. Actions' changes are written back by `changed`.
 Spec: docs/explanation/protocol.md, Rules, Filter language.
 """
 
@@ -46,7 +46,7 @@ _ANNOTATIONS = {
 
 
 class MessageView:
-    """One message under rules.
+    """One message for the evaluation of rules.
 
     Args:
         parts: the message.
@@ -68,7 +68,7 @@ class MessageView:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Where the application properties are in `parts.rest`; both ends are the place for them if there are none."""
+        """Start and end of the application properties in `parts.rest`; both are their future position if there are none."""
         if self._span is None:
             rest = self.parts.rest
             start = 0
@@ -80,13 +80,13 @@ class MessageView:
             self._span = start, end
         return self._span
 
-    def place(self, name: str) -> tuple[int, int, int] | None:
-        """Where the application property of that lower-case name lies: key, value, end; None if there is none."""
+    def locate(self, name: str) -> tuple[int, int, int] | None:
+        """Start of the key, start of the value, and end of the application property of a lower-case name; None if it is unset."""
         if self._user is None:
             if self._low is None:
                 start, end = self.span
                 self._low = self.parts.rest[start:end].lower()
-            # Most filters ask for what most messages do not have.
+            # Most filters read a property that most messages do not have.
             if name.isascii() and name.encode() not in self._low and _KELVIN not in self._low:
                 return None
             self._user = self._read_user()
@@ -106,14 +106,14 @@ class MessageView:
 
     def user(self, name: str, /) -> Value | Missing:
         """The application property of that lower-case name."""
-        place = self.place(name)
-        if place is None:
+        found = self.locate(name)
+        if found is None:
             return MISSING
-        value: Value | Missing = _value(codec.decode(self.parts.rest, place[1])[0])
+        value: Value | Missing = _value(codec.decode(self.parts.rest, found[1])[0])
         return value
 
     def sys(self, name: str, /) -> Value | Missing:
-        """The system property of that canonical name; MISSING if unset, or if a message in a topic has none such."""
+        """The system property of that canonical name; MISSING if unset, or if a message in a topic never has it."""
         field = _FIELDS.get(name)
         if field is not None:
             if self._fields is None:
@@ -163,7 +163,7 @@ def changed(view: MessageView, changes: Changes, rule_name: str) -> Parts:
         elif name == "TimeToLive":
             ttl_ms = max(0, value // timedelta(milliseconds=1)) if isinstance(value, timedelta) else None
             header = parts.head.header
-            # Durable and priority are after the section's six bytes; priority is null or has two.
+            # Durable and priority are after the section's six bytes; priority is null or has two bytes.
             flags = header[6 : 8 if header[7] == 0x40 else 9]
             raw, effective = normalised_header(section.Header(ttl_ms=ttl_ms), 0, flags)
             parts = parts._replace(head=parts.head.replace(header=raw, ttl_ms=effective))
@@ -177,12 +177,12 @@ def changed(view: MessageView, changes: Changes, rule_name: str) -> Parts:
 def _with_user(view: MessageView, wanted: Mapping[str, tuple[str, Any]]) -> bytes:
     """The message from the properties on, with application properties set or removed.
 
-    One that is there keeps its spelling and its place.
+    An existing property keeps its spelling and its position.
     """
     rest = view.parts.rest
     added = [_pair(name, value) for name, value in wanted.values() if value is not REMOVED]
     start, end = view.span
-    if all(view.place(name) is None for name in wanted):
+    if all(view.locate(name) is None for name in wanted):
         if end == start:
             return rest[:start] + _user_section(b"".join(added), 2 * len(added)) + rest[start:]
         if rest[start + 3] == 0xC1:
@@ -226,7 +226,7 @@ def _short_pair(name: str, value: Any, _kind: str) -> bytes:
 
 
 def _text(value: Any) -> Value | Missing:
-    """Ids and keys of other types than string compare as text, as clients show them."""
+    """Ids and keys of other types than string are compared as text, as clients show them."""
     if value is None:
         return MISSING
     if isinstance(value, str):
@@ -243,7 +243,7 @@ def _point(value: Any) -> Value | Missing:
 
 
 def moment(ms: int) -> datetime:
-    """A time; what lies beyond the years that there are is the first or the last moment of them."""
+    """A time; one beyond the possible years is the first or the last possible one."""
     try:
         return _EPOCH + timedelta(milliseconds=ms)
     except OverflowError:
@@ -259,7 +259,7 @@ def _value(value: Any) -> Any:
 
 
 def _amqp(value: Any) -> Any:
-    """A value of the rules language as AMQP carries it; a timespan goes as the .NET SDK sends it, in ticks of 100 ns."""
+    """A value of the rules language as an AMQP value; a timespan is sent like the .NET SDK does, in ticks of 100 ns."""
     if isinstance(value, datetime):
         return Timestamp((value - _EPOCH) // timedelta(milliseconds=1))
     if isinstance(value, timedelta):

@@ -1,1 +1,1 @@
-"""Entities that require sessions: which sessions there are, their messages, and who holds them."""
+"""Entities that require sessions: their sessions, the messages and the locks of these."""

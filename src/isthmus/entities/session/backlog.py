@@ -1,13 +1,13 @@
-"""The messages of one session in their order: what is different from the backlog of a plain queue.
+"""The messages of one session in their order: the differences from the backlog of a plain queue.
 
-What it is: sequence numbers are the entity's and leave gaps, the head is found by what was read, what is dead is deleted by
-its keys, and nothing is read past a message that is on its way back. What it is not: the session's lock, and its counts
+What it is: sequence numbers are the entity's and leave gaps, the head is found from the numbers read, dead messages are deleted by
+key, and nothing is read past a message that is being returned. What it is not: the session's lock, and its counts
 (`session.messages`).
 Spec: docs/explanation/protocol.md, Sessions; docs/explanation/store.md.
 
 Invariants:
-    I1. Messages of a session are delivered in sequence order; after an abandoned one nothing until it is back.
-    I2. What is removed below the head is covered by the persisted head, what is removed above it is deleted by its key.
+    I1. Messages of a session are delivered in sequence order; after an abandoned one, none until it is available again.
+    I2. A message removed below the head is covered by the persisted head, one removed above it is deleted by its key.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from isthmus.entities.storage.key import MESSAGE, message_key, unpack_message
 
 __all__ = ["SessionBacklog"]
 
-# From so many dead messages on they go as one range: fewer are deleted by their keys, since every range tombstone
-# makes scans of the store dearer and sessions are many.
+# From so many dead messages on they are removed as one range: fewer are deleted by key, since every range tombstone
+# makes scans of the store slower and sessions are many.
 _RANGE_MESSAGES = 512
-# From so many on it is looked whether most of what was read behind the head is gone.
+# From so many numbers on it is checked whether most of those read behind the head are removed.
 _COMPACT_MESSAGES = 4096
 
 
@@ -34,7 +34,7 @@ class SessionBacklog(Backlog):
     """One session's messages in sequence order; arguments as for `Backlog`.
 
     Attributes:
-        commits: how many have been begun with changes of it and have not ended.
+        commits: how many have begun with changes of it and have not ended.
     """
 
     __slots__ = (
@@ -44,19 +44,19 @@ class SessionBacklog(Backlog):
         "_chunks",
         "_coming",
         "_dead",
-        "_gone_sequences",
         "_has_remains",
         "_latest",
+        "_removed_sequences",
         "commits",
     )
 
     def __init__(self, queue: BacklogQueue) -> None:
         super().__init__(queue)
-        # What the cursor has passed and the head has not: first one by one, then as it was read; and which of it is
-        # gone. What goes in the order and the pieces in which it was read, as is usual, is never looked at one by one.
+        # The numbers between the head and the cursor: first as single ones, then as they were read; and those of them that are
+        # removed. Removal in the order and the pieces in which they were read, the usual case, never checks single numbers.
         self._ahead: deque[int] = deque()
         self._chunks: deque[Sequence[int]] = deque()
-        self._gone_sequences: set[int] = set()
+        self._removed_sequences: set[int] = set()
         self._latest: tuple[Sequence[Pair], Sequence[int]] = ((), ())
         self._dead: list[Sequence[int]] = []
         self._below: list[Sequence[int]] = []
@@ -64,18 +64,18 @@ class SessionBacklog(Backlog):
         self._coming: deque[list[tuple[int, int]]] = deque()
         self.commits = 0
         self.window.is_sparse = True
-        # Dead messages that an earlier run left in the store, nobody knows which.
+        # Dead messages that an earlier run left in the store, with unknown numbers.
         self._has_remains = queue.cleaned < queue.head
 
     def begin(self, queue: BacklogQueue, last: int) -> None:
-        """The session is new: its messages come behind the last one that the entity has."""
+        """The session is new: its messages follow the last one of the entity."""
         queue.head = queue.cleaned = last + 1
         self.window.reset(queue.head, caught_up=True)
 
     # ---- reading
 
     def has_available(self, queue: BacklogQueue) -> bool:
-        # Unread messages may be gone without the cursor having passed them.
+        # Unread messages may be removed without the cursor having passed them.
         return queue.active_count > 0 and not self.returning and not self._coming and super().has_available(queue)
 
     def read(self, queue: BacklogQueue, limit: int) -> list[Pair]:
@@ -93,16 +93,16 @@ class SessionBacklog(Backlog):
             self._latest = pairs, sequences_of(pairs)
         return self._latest[1]
 
-    # ---- going
+    # ---- removal
 
     def remove(self, queue: BacklogQueue, sequences: Sequence[int], size_bytes: int) -> None:
         queue.active_count -= len(sequences)
         queue.size_bytes -= size_bytes
         self._dead.append(sequences)
-        if self._chunks and not self._ahead and not self._gone_sequences and sequences == self._chunks[0]:
+        if self._chunks and not self._ahead and not self._removed_sequences and sequences == self._chunks[0]:
             self._chunks.popleft()
         else:
-            self._gone_sequences.update(sequences)
+            self._removed_sequences.update(sequences)
         queue.context.staging.touch(queue)
 
     # ---- group commit
@@ -114,8 +114,8 @@ class SessionBacklog(Backlog):
         super().stage(queue, batch)
 
     def _advance(self, queue: BacklogQueue) -> None:
-        """Move the head over what is gone; what is in anybody's hands, or on its way back, is not."""
-        gone, ahead = self._gone_sequences, self._ahead
+        """Move the head past removed messages; locked ones, and those being returned, are not."""
+        gone, ahead = self._removed_sequences, self._ahead
         if gone:
             for chunk in self._chunks:
                 ahead.extend(chunk)
@@ -125,14 +125,14 @@ class SessionBacklog(Backlog):
             if not ahead:
                 gone.clear()
             elif len(ahead) > _COMPACT_MESSAGES and len(gone) * 2 > len(ahead):
-                # One message holds up the head, others go behind it: they are deleted by their keys.
+                # One message keeps the head back while others behind it are removed: they are deleted by key.
                 ahead = self._ahead = deque(sequence for sequence in ahead if sequence not in gone)
                 gone.clear()
         front = ahead or (self._chunks[0] if self._chunks else None)
         queue.head = max(queue.head, front[0] if front else self.window.next)
 
     def _stage_dead(self, queue: BacklogQueue, batch: Batch) -> None:
-        """Delete by key what went above the head; what went below it waits until there is enough for a range (I2)."""
+        """Delete by key the messages removed above the head; those below it are kept until there are enough for a range (I2)."""
         head = queue.head
         for sequences in self._dead:
             if sequences[-1] < head:
@@ -169,7 +169,7 @@ class SessionBacklog(Backlog):
 
     @property
     def is_swept(self) -> bool:
-        """Whether no dead message that is known of is left in the store."""
+        """Whether no known dead message is left in the store."""
         return not self._below and not self._dead and not self._has_remains
 
     def seal(self) -> list[tuple[int, int]]:

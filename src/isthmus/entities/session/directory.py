@@ -1,11 +1,11 @@
-"""Which sessions an entity has, and where their messages are.
+"""The sessions of an entity, and their messages.
 
-What it is: sessions loaded, made, taken up from the store and let go of again; looks at one or all. What it is not: who has
-a session, and in which turn (`session.lock`).
+What it is: sessions loaded, created, read from the store and unloaded; peeks at one or all. What it is not: the locks of
+sessions, and the order in which they are given (`session.lock`).
 Spec: docs/explanation/protocol.md, Sessions; docs/explanation/store.md.
 
 Invariants:
-    I1. A session is forgotten only when nothing of it is staged, on its way to the disk, or left.
+    I1. A session is dropped only when nothing of it is staged, in an unfinished commit, or left.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from isthmus.entities.member.context import Context
-from isthmus.entities.member.look import Seen, first_seen
+from isthmus.entities.member.peek import PeekedRecord, first_records
 from isthmus.entities.member.state import cursors
 from isthmus.entities.queue.run import runs_of
 from isthmus.entities.session.messages import SessionEntity, SessionMessages
@@ -25,22 +25,22 @@ from isthmus.entities.storage.key import DEFERRED, MESSAGE, SESSION, STATE, numb
 
 __all__ = ["SessionDirectory"]
 
-# Sessions whose messages are at hand though nobody has them.
+# Free sessions whose messages stay loaded.
 _AT_HAND = 1024
-# Numbers taken from the namespace at once, so that deleting the entity is a few ranges.
+# Numbers taken from the namespace together, so that deleting the entity is a few ranges.
 _BLOCK = 1024
 
 
 class DirectoryEntity(SessionEntity, Protocol):
-    """The entity whose sessions they are."""
+    """The entity that has the sessions."""
 
     @property
     def context(self) -> Context:
-        """What it shares with the other entities in its store."""
+        """The objects that it shares with the other entities in its store."""
         ...
 
     def forgotten(self, session: Session) -> None:
-        """Nothing is left of a session."""
+        """A session was dropped, as nothing of it is left."""
         ...
 
 
@@ -48,7 +48,7 @@ class SessionDirectory:
     """An entity's sessions.
 
     Args:
-        entity: whose they are.
+        entity: that has them.
     """
 
     def __init__(self, entity: DirectoryEntity) -> None:
@@ -71,7 +71,7 @@ class SessionDirectory:
         return self._sessions[session_id]
 
     def get(self, session_id: str) -> Session | None:
-        """The session of an id; None if nothing is known of it."""
+        """The session of an id; None if it is unknown."""
         return self._sessions.get(session_id)
 
     def session(self, session_id: str) -> Session:
@@ -84,7 +84,7 @@ class SessionDirectory:
     # ---- start, failure, end
 
     def load(self) -> list[Session]:
-        """Take the sessions from the store; those with active messages."""
+        """Read the sessions from the store; returns those with active messages."""
         journal = self._staging.journal
         for key, row in journal.scan(*numbered_span(SESSION, self._entity.number)):
             number, at_ms, session_state = unpack_row(row)
@@ -102,7 +102,7 @@ class SessionDirectory:
         return [session for session in sessions if session.active_count]
 
     def wipe(self, batch: Batch) -> None:
-        """Stage the removal of all sessions, and forget them."""
+        """Stage the removal of all sessions, and drop them."""
         numbers = [session.number for session in self._sessions.values() if session.number]
         numbers += [*self._spare_numbers, *self._block]
         for first, last in runs_of(sorted(numbers)):
@@ -115,7 +115,7 @@ class SessionDirectory:
         self.let_go()
 
     def let_go(self) -> None:
-        """Forget the sessions."""
+        """Drop the sessions."""
         for session in self._sessions.values():
             self._context.sessions.pop(session.number, None)
             if session.messages is not None:
@@ -134,12 +134,12 @@ class SessionDirectory:
             messages.inherit(settings)
 
     def release_store(self) -> None:
-        """Let go of the scans of the store that reading may hold open."""
+        """Close the scans of the store that reading may keep open."""
         for messages in self._loaded():
             messages.release_store()
 
     def housekeep(self) -> None:
-        """Let go of the messages of sessions that nobody has."""
+        """Unload the messages of free sessions."""
         for session in self:
             if session.messages is not None:
                 self.rest(session, at_most=0)
@@ -147,10 +147,10 @@ class SessionDirectory:
     def _loaded(self) -> Iterator[SessionMessages]:
         return (session.messages for session in self._sessions.values() if session.messages is not None)
 
-    # ---- sessions at hand
+    # ---- loaded sessions
 
     def messages_of(self, session: Session) -> SessionMessages:
-        """A session's messages, taken up from the store if they are not at hand."""
+        """A session's messages, read from the store if they are not loaded."""
         messages = session.messages
         if messages is None:
             state = None
@@ -174,7 +174,7 @@ class SessionDirectory:
         return number
 
     def rest(self, session: Session, *, at_most: int = _AT_HAND) -> None:
-        """Let go of a free session's messages if too many are at hand; forget the session if nothing is left of it."""
+        """Unload a free session's messages if too many are loaded; drop the session if nothing of it is left."""
         messages = session.messages
         if messages is None or session.hold is not None or not messages.is_quiet:
             return
@@ -192,7 +192,7 @@ class SessionDirectory:
         if session.is_stored:
             if not messages.is_swept:
                 messages.sweep()
-                return  # it comes here again when that is durable
+                return  # this is called again when that is durable
             batch = self._staging.batch
             batch.delete(session_key(self._entity.number, session.session_id))
             batch.delete(state_key(session.number))
@@ -204,24 +204,26 @@ class SessionDirectory:
         self._context.sessions.pop(session.number, None)
         self._spare_numbers.append(session.number)
 
-    # ---- looking
+    # ---- peeking
 
-    def look(self, from_sequence: int, count: int, session_id: str | None, looked: list[Seen]) -> list[Seen]:
+    def peek_records(
+        self, from_sequence: int, count: int, session_id: str | None, others: list[PeekedRecord]
+    ) -> list[PeekedRecord]:
         """Messages of one session or of all.
 
-        Looking at all costs a look at each session that has messages from `from_sequence` on.
+        A peek of all reads each session that has messages from `from_sequence` on.
 
         Args:
-            from_sequence: the first of interest.
+            from_sequence: the first sequence number.
             count: how many, at most.
-            session_id: of one session; None looks at all.
-            looked: what was seen elsewhere.
+            session_id: of one session; None reads all.
+            others: records read elsewhere.
 
         Returns:
-            As many as one look shows, in order.
+            As many as one peek returns, in order.
         """
-        seen = first_seen(looked, count)
-        is_full = len(seen) == count or len(seen) < len(looked)
+        seen = first_records(others, count)
+        is_full = len(seen) == count or len(seen) < len(others)
         if session_id is not None:
             known = self._sessions.get(session_id)
             sessions = [known] if known is not None else []
@@ -231,8 +233,8 @@ class SessionDirectory:
             if is_full and (not seen or session.first > seen[-1][0]):
                 break  # so are all that follow
             if session.number and not session.is_empty:
-                looked = seen + self.messages_of(session).look(from_sequence, count)
-                seen = first_seen(looked, count)
-                is_full = is_full or len(seen) == count or len(seen) < len(looked)
+                others = seen + self.messages_of(session).peek_records(from_sequence, count)
+                seen = first_records(others, count)
+                is_full = is_full or len(seen) == count or len(seen) < len(others)
                 self.rest(session)
         return seen

@@ -1,11 +1,11 @@
 """The free sessions of an entity, and the receivers that wait for one.
 
-What it is: who is next, on both sides; pure. What it is not: the locks of sessions (`session.lock`).
+What it is: the order on both sides; pure. What it is not: the locks of sessions (`session.lock`).
 Spec: docs/explanation/protocol.md, Sessions.
 
 Invariants:
-    I1. Free sessions with messages are given out in the order in which they became free, receivers that wait are served
-        in the order in which they came.
+    I1. Free sessions with messages are given in the order in which they became free, and waiting receivers get them
+        in the order of their requests.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["FreeSessions"]
 
 
 class FreeSessions:
-    """Sessions with messages that nobody has, and receivers without a session.
+    """Sessions with messages and without a receiver, and receivers without a session.
 
     Args:
         sessions: in the order in which they became free.
@@ -41,7 +41,7 @@ class FreeSessions:
         return len(self._waiters)
 
     def reset(self, sessions: Iterable[Session]) -> None:
-        """The sessions were loaded again, or are gone; those who wait go on waiting."""
+        """The sessions were loaded again, or are removed; waiting receivers continue to wait."""
         self._sessions = dict.fromkeys(sessions)
 
     def add(self, session: Session) -> None:
@@ -50,11 +50,11 @@ class FreeSessions:
         self._serve()
 
     def discard(self, session: Session) -> None:
-        """Somebody has it, or nothing is left of it."""
+        """It is locked by a receiver, or nothing of it is left."""
         self._sessions.pop(session, None)
 
     def next(self) -> Session | None:
-        """The one that has waited longest."""
+        """The session that has waited longest."""
         while self._sessions:
             session = next(iter(self._sessions))
             if session.hold is None and session.has_available:
@@ -63,30 +63,30 @@ class FreeSessions:
         return None
 
     def postpone(self, session: Session) -> None:
-        """It cannot be given out now: the others come first."""
+        """It cannot be given now: the others precede it."""
         del self._sessions[session]
         self._sessions[session] = None
 
     def wait(self, on_free: Callable[[], None]) -> None:
-        """Call once when there may be one; first come, first called."""
+        """Call once when there may be a free session; in the order of the calls."""
         self._waiters[on_free] = None
 
     def cancel(self, on_free: Callable[[], None]) -> bool:
-        """Undo `wait`; whether it had not been called."""
+        """Undo `wait`; returns whether it had not been called."""
         if on_free not in self._waiters:
             return False
         del self._waiters[on_free]
         return True
 
     def wake_all(self) -> None:
-        """Let all who wait look again."""
+        """Call all waiting receivers, so that they check again."""
         waiters, self._waiters = list(self._waiters), {}
         call_all(waiters)
 
     def _serve(self) -> None:
-        """Let receivers that wait choose, as long as there are sessions to choose.
+        """Let waiting receivers choose, as long as there are free sessions.
 
-        One that gives its session back at once calls this again: the round under way goes on with the next.
+        A receiver that releases its session immediately calls this again: the outer call then goes on with the next receiver.
         """
         if self._is_serving:
             return

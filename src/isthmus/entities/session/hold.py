@@ -1,6 +1,6 @@
-"""A session in the hands of one receiver.
+"""A session that one receiver has locked.
 
-What it is: the handle that a receiver gets, and by which it renews, gives back, and keeps state. What it is not: the
+What it is: the handle with which a receiver renews the lock, releases it, and reads and sets the state. What it is not: the
 lock itself (`session.lock`).
 Spec: docs/explanation/protocol.md, Sessions.
 """
@@ -16,18 +16,18 @@ __all__ = ["Hold"]
 
 
 def _nothing() -> None:
-    """Nobody is told."""
+    """Does nothing."""
 
 
 class Holds(Protocol):
-    """What gives sessions (`session.lock`)."""
+    """The locks that a hold belongs to (`session.lock`)."""
 
     def renew_hold(self, hold: Hold) -> int:
         """See `Hold.renew`."""
         ...
 
     def end_hold(self, hold: Hold, *, failed: bool) -> None:
-        """End a hold; `failed`: that counts as a failed delivery of what is locked."""
+        """End a hold; `failed`: the locked messages count as failed deliveries."""
         ...
 
     def state_of(self, hold: Hold) -> bytes | None:
@@ -42,16 +42,16 @@ class Holds(Protocol):
 
 
 class Hold:
-    """A session in a receiver's hands, until it is released, expires, or is lost with the entity.
+    """A receiver's lock on a session, until it is released, expires, or is lost with the entity.
 
     Attributes:
         session_id: which.
-        messages: what the receiver acquires from and settles on.
+        messages: the messages that the receiver acquires and settles.
         locked_until_ms: wall time, as clients are shown it.
-        ends_at_ms: monotonic time, by which it ends.
-        grace_ms: by how much it outlasts what its holder is told.
-        is_over: whether it has ended, in whatever way.
-        holder: whose it is, as given when it was opened.
+        ends_at_ms: monotonic time of its end.
+        grace_ms: by how much it lasts longer than its holder is shown.
+        is_over: whether it has ended, for any reason.
+        holder: the receiver, as given when it was opened.
         link_name: likewise.
         on_lost: called when it ends without `release`.
     """
@@ -80,12 +80,12 @@ class Hold:
         self.on_lost: Callback = _nothing
 
     def linger(self, grace_ms: int) -> int:
-        """As `renew`; from now on the lock also lasts so much longer than its holder is told."""
+        """As `renew`; from now on the lock lasts this much longer than its holder is shown."""
         self.grace_ms = grace_ms
         return self.renew()
 
     def renew(self) -> int:
-        """Lock for a full lock duration from now; the new locked-until wall ms.
+        """Lock for a full lock duration from now; returns the new locked-until wall ms.
 
         Raises:
             SessionLockLostError: it is over.
@@ -93,7 +93,7 @@ class Hold:
         return self._locks.renew_hold(self)
 
     def release(self) -> None:
-        """Give the session back with everything that is locked in it; no error if it is over."""
+        """Release the session with everything that is locked in it; no error if it is over."""
         self._locks.end_hold(self, failed=False)
 
     def get_state(self) -> bytes | None:

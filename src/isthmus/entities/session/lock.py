@@ -1,15 +1,15 @@
-"""The locks of an entity's sessions: who has which session, and until when.
+"""The locks of an entity's sessions: their holders and ends.
 
-What it is: sessions given to receivers, by name or the next free one, and their locks renewed, given back and ended. What it
-is not: which sessions there are (`session.directory`), what a session's end does to what is locked in it (`session.messages`),
-or the handle that a receiver gets (`session.hold`).
+What it is: sessions given to receivers, by name or the next free one, and their locks renewed, released and ended. What it
+is not: the list of sessions (`session.directory`), the effect of a lock's end on messages locked in it (`session.messages`),
+or the handle of a receiver (`session.hold`).
 Spec: docs/explanation/protocol.md, Links, Management, Sessions.
 
 Invariants:
-    I1. A session has at most one holder; who has lost it renews nothing and settles nothing.
-    I2. Free sessions with messages are given out in the order in which they became free, receivers that wait are served
-        in the order in which they came.
-    I3. A lock that expires raises the delivery counts of what was locked, one that is given back does not.
+    I1. A session has at most one holder; a former holder renews nothing and settles nothing.
+    I2. Free sessions with messages are given in the order in which they became free, and waiting receivers get them
+        in the order of their requests.
+    I3. A lock that expires raises the delivery counts of the messages locked in it, one that is released does not.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class LockingQueue(state.StatefulQueue, Protocol):
-    """The entity whose sessions they are.
+    """The entity that has the sessions.
 
     Attributes:
         path: canonical.
@@ -50,12 +50,12 @@ class LockingQueue(state.StatefulQueue, Protocol):
         ...
 
     def check_receivable(self) -> None:
-        """Refuse where no message would be given."""
+        """Refuse if no message would be given."""
         ...
 
 
 class SessionLocks:
-    """Who has the sessions of one entity. It is what `isthmus.entities.port.Sessions` asks for.
+    """The locks of the sessions of one entity; implements `isthmus.entities.port.Sessions`.
 
     Args:
         queue: the entity.
@@ -76,40 +76,40 @@ class SessionLocks:
     # ---- failure and end
 
     def reload(self) -> None:
-        """The entity has gone back to what the store holds: as after a restart, all sessions are free."""
+        """The entity has gone back to the state of the store: as after a restart, all sessions are free."""
         lost = self._end_all()
         try:
             self._directory.let_go()
             self._free.reset(self._directory.load())
-        finally:  # also if the disk does not give them: nobody else would tell
-            _tell_lost(lost)
+        finally:  # also if the read fails: there is no other call
+            _notify_lost(lost)
 
     def wipe(self) -> None:
-        """The entity ends, and its sessions have ended; no receiver is told one by one."""
+        """The entity and its sessions have ended; receivers get no single calls."""
         self._end_all()
         self._free.reset(())
 
     def lose_all(self) -> None:
-        """End every hold, since the store that the sessions are in cannot be reached."""
-        _tell_lost(self._end_all())
+        """End every hold, since the store of the sessions is down."""
+        _notify_lost(self._end_all())
 
     def _end_all(self) -> list[Hold]:
-        """Every hold is over; those that were."""
+        """End every hold; returns the ended ones."""
         holds, self._holds = list(self._holds), {}
         for hold in holds:
             hold.is_over = True
         return holds
 
-    # ---- sessions that come and go
+    # ---- changes of sessions
 
     def published(self, session: Session) -> None:
-        """A session's messages have become visible, have come back, or are gone permanently."""
+        """A session's messages have become visible, have become available again, or are removed permanently."""
         if session.hold is None:
             self._offer(session)
         self._directory.rest(session)
 
     def forgotten(self, session: Session) -> None:
-        """Nothing is left of a session."""
+        """A session was dropped, as nothing of it is left."""
         self._free.discard(session)
 
     def _offer(self, session: Session) -> None:
@@ -117,7 +117,7 @@ class SessionLocks:
             self._free.add(session)
 
     def wake_all(self) -> None:
-        """Let all who wait for a session look again."""
+        """Call all receivers that wait for a session, so that they check again."""
         self._free.wake_all()
 
     # ---- taking a session
@@ -126,7 +126,7 @@ class SessionLocks:
         """Lock a session, whether or not it has messages.
 
         Raises:
-            SessionLockedError: somebody has it.
+            SessionLockedError: another receiver has locked it.
             EntityDisabledError: the status forbids receiving.
             EntityNotFoundError: the entity was deleted.
         """
@@ -142,7 +142,7 @@ class SessionLocks:
         Raises:
             EntityDisabledError: the status forbids receiving.
             EntityNotFoundError: the entity was deleted.
-            StoreError: the disk does not give the session's messages; the next call has another session, if one is free.
+            StoreError: the session's messages cannot be read; the next call tries another session, if one is free.
         """
         self._queue.check_receivable()
         session = self._free.next()
@@ -155,7 +155,7 @@ class SessionLocks:
             raise
 
     def wait_for_session(self, on_free: Callable[[], None]) -> None:
-        """Call `on_free` once when `next_session` may find something; first come, first called."""
+        """Call `on_free` once when `next_session` may find something; in the order of the calls."""
         self._free.wait(on_free)
 
     def cancel_wait(self, on_free: Callable[[], None]) -> None:
@@ -164,7 +164,7 @@ class SessionLocks:
             self._queue.accessed_at_ms = self._queue.context.clock.wall_ms()
 
     def _grant(self, session: Session, holder: object, link_name: str) -> Hold:
-        messages = self._directory.messages_of(session)  # a disk that does not give them leaves the session free
+        messages = self._directory.messages_of(session)  # a failed read leaves the session free
         self._free.discard(session)
         hold = session.hold = Hold(self, messages, holder, link_name)
         self._holds[hold] = None
@@ -177,7 +177,7 @@ class SessionLocks:
         """The hold on a session.
 
         Raises:
-            SessionLockLostError: nobody has it, or another holder, or (if `link_name` is given) another link.
+            SessionLockLostError: it is free, or another holder has it, or (if `link_name` is given) another link.
         """
         self._queue.check_open()
         session = self._directory.get(session_id)
@@ -190,7 +190,7 @@ class SessionLocks:
         """The hold that a link of a holder has.
 
         Raises:
-            SessionLockLostError: it has none, or none any more.
+            SessionLockLostError: it has none, or it has ended.
         """
         self._queue.check_open()
         for hold in self._holds:
@@ -220,12 +220,12 @@ class SessionLocks:
         self._queue.accessed_at_ms = self._queue.context.clock.wall_ms()
         session = self._directory[hold.session_id]
         session.hold = None
-        hold.messages.give_back(failed=failed)
+        hold.messages.end_locks(failed=failed)
         self._offer(session)
         self._directory.rest(session)
 
     def expire(self, now_ms: int) -> int | None:
-        """End holds that are due; monotonic ms of the next look, None if no session is held."""
+        """End holds that are due; returns monotonic ms of the next check, None if no session is held."""
         for hold in list(self._holds):
             if hold.ends_at_ms <= now_ms:
                 try:
@@ -253,7 +253,7 @@ class SessionLocks:
             raise SessionLockLostError(self.path, hold.session_id)
         return self._directory[hold.session_id]
 
-    # ---- looking
+    # ---- lists and counts
 
     def list_sessions(self, updated_after_ms: int | None, skip: int, top: int) -> list[str]:
         """Ids of sessions in their order: with active messages or a state, or (given a wall time) whose state was set after it."""
@@ -275,8 +275,8 @@ class SessionLocks:
         return len(self._directory)
 
     @property
-    def held_count(self) -> int:
-        """How many sessions a receiver has."""
+    def session_lock_count(self) -> int:
+        """How many sessions are locked by a receiver."""
         return len(self._holds)
 
     @property
@@ -292,7 +292,7 @@ class SessionLocks:
     @property
     def receiver_count(self) -> int:
         """How many receivers have a session, or wait for one."""
-        return self.held_count + self.waiting_count
+        return self.session_lock_count + self.waiting_count
 
     @property
     def locked_count(self) -> int:
@@ -300,10 +300,10 @@ class SessionLocks:
         return sum(hold.messages.locked_count for hold in self._holds)
 
 
-def _tell_lost(holds: Iterable[Hold]) -> None:
-    """Tell receivers that their sessions are lost, each whatever another one raises."""
+def _notify_lost(holds: Iterable[Hold]) -> None:
+    """Call `on_lost` of receivers whose sessions are lost, each whatever another one raises."""
     for hold in holds:
         try:
             hold.on_lost()
-        except Exception:  # noqa: BLE001 - a receiver's fault, and no end of a reload
-            _log.exception("a fault where a receiver was told that its session is lost")
+        except Exception:  # noqa: BLE001 - a receiver's fault must not end a reload
+            _log.exception("a fault of a receiver's callback of a lost session")

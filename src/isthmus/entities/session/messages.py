@@ -1,12 +1,12 @@
 """The messages of one session: a queue of their own, under a number of their own, that one receiver at a time has.
 
-What it is: what is different from a plain queue: locks end with the session's, what is counted is the entity's as well, and
-the session's row comes and goes with it. What it is not: the order of the messages (`session.backlog`), the choice of a session,
+What it is: the differences from a plain queue: locks end with the session's, counts are added to the entity's,
+and the session's row is written and removed with it. What it is not: the order of the messages (`session.backlog`), the choice of a session,
 or its lock (`session.lock`).
 Spec: docs/explanation/protocol.md, Sessions; docs/explanation/store.md.
 
 Invariants:
-    I1. The entity's counts are the sums of its sessions', in every batch that is written.
+    I1. The entity's counts are the sums of its sessions', in every written batch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["SessionMessages"]
 
 
 def _shared(name: str) -> Any:
-    """A count that is the entity's as well: what is added here is added there."""
+    """A count that is the entity's as well: a change here changes it there, too."""
     own = f"_own_{name}"
 
     def get(messages: SessionMessages) -> Any:
@@ -47,7 +47,7 @@ class SessionEntity(Protocol):
     """The entity that a session belongs to.
 
     Attributes:
-        are_totals_staged: whether its row in the batch tells the counts as they are.
+        are_totals_staged: whether its row in the batch has the present counts.
         last: highest sequence number given out.
     """
 
@@ -61,7 +61,7 @@ class SessionEntity(Protocol):
 
     @property
     def number(self) -> int:
-        """Under which its row is in the store."""
+        """Number of its row in the store."""
         ...
 
     @property
@@ -79,7 +79,7 @@ class SessionEntity(Protocol):
         ...
 
     def published(self, session_id: str) -> None:
-        """A session's messages have become visible, have come back, or are gone permanently."""
+        """A session's messages have become visible, have become available again, or are removed permanently."""
         ...
 
     def stage_state(self, batch: Batch) -> None:
@@ -91,14 +91,14 @@ class SessionMessages(Queue):
     """One session's messages.
 
     Attributes:
-        session: whose they are.
-        backlog: they themselves.
+        session: that has them.
+        backlog: the messages in their order.
         is_retired: whether the session was lost to a failed commit; every call then raises SessionLockLostError.
     """
 
     _BACKLOG = SessionBacklog
     backlog: SessionBacklog
-    # Before the entity is known, while counts are loaded that it has counted already.
+    # None while counts are loaded: the entity has counted them already.
     _entity: SessionEntity | None = None
 
     def __init__(self, entity: SessionEntity, session: SessionRow, context: Context, state: bytes | None) -> None:
@@ -116,7 +116,7 @@ class SessionMessages(Queue):
         """Take the entity's settings, by the names of attributes."""
         self.__dict__.update(settings)
 
-    # ---- what is counted, see I1
+    # ---- shared counts, see I1
 
     active_count: int = _shared("active_count")
     deferred_count: int = _shared("deferred_count")
@@ -128,14 +128,14 @@ class SessionMessages(Queue):
     # ---- locks
 
     def lock_until(self, until_ms: int) -> None:
-        """What is delivered from now on says that it is locked so long: wall ms."""
+        """Show this end of the lock in messages delivered from now on: wall ms."""
         self.session_until_ms = until_ms
 
-    def give_back(self, *, failed: bool) -> None:
+    def end_locks(self, *, failed: bool) -> None:
         """End all locks, since the session's has ended.
 
         Args:
-            failed: whether that counts as a failed delivery of each message.
+            failed: whether that counts as a failed delivery of each locked message.
         """
         spans = self.locks.take_all()
         if failed:
@@ -167,13 +167,13 @@ class SessionMessages(Queue):
 
     @property
     def is_swept(self) -> bool:
-        """Whether no dead message that is known of is left in the store."""
+        """Whether no known dead message is left in the store."""
         return self.backlog.is_swept
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing of it is staged or on its way to the disk, so that the store has all there is to know."""
-        return not self.backlog.commits and not self._staging.holds(self)
+        """Whether nothing of it is staged or in an unfinished commit, so that the store is complete."""
+        return not self.backlog.commits and not self._staging.has_changes_of(self)
 
     def publish(self, sealed: Any) -> None:
         super().publish(sealed)
@@ -181,14 +181,14 @@ class SessionMessages(Queue):
             self._entity.published(self.session.session_id)
 
     def unload(self) -> None:
-        """Write the counts into the session and let go of the store; the object is of no use any more."""
+        """Write the counts into the session and close the scan; the object must not be used any more."""
         session = self.session
         session.active_count, session.deferred_count = self.active_count, self.deferred_count
         session.head, session.last = self.head, self.last
         self._entity = None
         self.backlog.window.reset(self.head, caught_up=False)
 
-    # ---- looking
+    # ---- peeking
 
     @property
     def quota_number(self) -> int:

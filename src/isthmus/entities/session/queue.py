@@ -1,13 +1,13 @@
 """A queue or subscription that requires sessions.
 
-What it is: messages sorted into sessions as they come, and what the entity answers as a whole. What it is not: who has a session
-(`session.lock`) and keeps a state with it (`session.state`), where a session's messages are (`session.directory`,
-`session.messages`), nor settlement, which receivers do on the messages of the session they hold.
+What it is: messages sorted into sessions as they arrive, and the answers of the entity as a whole. What it is not: the locks of sessions
+(`session.lock`) and their states (`session.state`), the messages of a session (`session.directory`,
+`session.messages`), or settlement, which receivers do on the messages of their session.
 Spec: docs/explanation/protocol.md, Links, Management, Sessions; docs/explanation/store.md.
 
 Invariants:
     I1. Messages keep the order of the entity's sequence numbers in every session.
-    I2. A message without a session, or that would have to go on, is dead-lettered in the batch in which it comes.
+    I2. A message without a session, or that would have to be forwarded, is dead-lettered in the batch in which it arrives.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from isthmus.entities.error import InvalidMessageError, SessionRequiredError
 from isthmus.entities.member.context import Context
 from isthmus.entities.member.listener import call_all
-from isthmus.entities.member.look import LOOK_BYTES, Seen
+from isthmus.entities.member.peek import PEEK_BYTES, PeekedRecord
 from isthmus.entities.queue import dead_letter
 from isthmus.entities.queue.lock import Acquired
 from isthmus.entities.queue.queue import Queue
@@ -43,7 +43,7 @@ from isthmus.errors import (
 
 __all__ = ["SessionQueue"]
 
-# Why messages are dead-lettered as they come.
+# Why messages are dead-lettered on arrival.
 _WITHOUT_SESSION = (
     "Session ID is null",
     "Session enabled entity doesn't allow a message whose session identifier is null.",
@@ -67,9 +67,9 @@ class SessionQueue(Queue):
     """An entity that requires sessions.
 
     Attributes:
-        are_totals_staged: whether its row in the batch tells the counts as they are.
-        directory: its sessions, and where their messages are.
-        sessions: who has them.
+        are_totals_staged: whether its row in the batch has the present counts.
+        directory: its sessions, and their messages.
+        sessions: their locks.
     """
 
     def __init__(self, path: str, number: int, context: Context, state: bytes | None) -> None:
@@ -80,7 +80,7 @@ class SessionQueue(Queue):
         self._locks = SessionLocks(self, self.directory)
 
     def reload(self, state: bytes | None) -> None:
-        """Go back to what the store holds: as after a restart, all sessions are free."""
+        """Go back to the state of the store: as after a restart, all sessions are free."""
         super().reload(state)
         self._locks.reload()
 
@@ -108,18 +108,18 @@ class SessionQueue(Queue):
     def sessions(self) -> SessionLocks:
         return self._locks
 
-    def lose_holds(self) -> None:
+    def lose_session_locks(self) -> None:
         self._locks.lose_all()
 
     def expire_locks(self, now_ms: int) -> int | None:
         return self._locks.expire(now_ms)
 
     def published(self, session_id: str) -> None:
-        """A session's messages have become visible, have come back, or are gone permanently."""
+        """A session's messages have become visible, have become available again, or are removed permanently."""
         self._locks.published(self.directory[session_id])
 
     def forgotten(self, session: Session) -> None:
-        """Nothing is left of a session."""
+        """A session was dropped, as nothing of it is left."""
         self._locks.forgotten(session)
 
     # ---- storing
@@ -142,7 +142,7 @@ class SessionQueue(Queue):
         fed: bool = False,
         hops: int = 0,
     ) -> None:
-        """As `Backlog.store`. Messages without a session, which no sender can bring here directly, are dead-lettered."""
+        """As `Backlog.store`. Messages without a session, which senders cannot send here directly, are dead-lettered."""
         self._staging.touch(self)
         if self.relay is not None:
             self._refuse(messages, now_ms, origins, hops, *_FORWARDS)
@@ -175,29 +175,29 @@ class SessionQueue(Queue):
     ) -> None:
         assert self.dead_letters is not None
         stored = [
-            Stored(parts, 0 if origins is None else origins[place], now_ms, None, hops)
-            for place, parts in enumerate(messages)
+            Stored(parts, 0 if origins is None else origins[index], now_ms, None, hops)
+            for index, parts in enumerate(messages)
         ]
         dead_letter.store(self.dead_letters, stored, self.path, reason, description)
 
-    # ---- looking
+    # ---- peeking
 
     def peek(self, from_sequence: int, count: int, session_id: str | None = None) -> list[Payload]:
         """As `Intake.peek`, of one session or of all."""
         self.check_open()
         self.accessed_at_ms = self.context.clock.wall_ms()
         self._staging.write()
-        looked = self._look_at_scheduled(from_sequence, count, session_id)
-        return self._shown(self.directory.look(from_sequence, count, session_id, looked))
+        scheduled = self._peek_scheduled(from_sequence, count, session_id)
+        return self._shown(self.directory.peek_records(from_sequence, count, session_id, scheduled))
 
-    def _look_at_scheduled(self, from_sequence: int, count: int, session_id: str | None) -> list[Seen]:
-        seen: list[Seen] = []
+    def _peek_scheduled(self, from_sequence: int, count: int, session_id: str | None) -> list[PeekedRecord]:
+        seen: list[PeekedRecord] = []
         size = 0
         first = max(from_sequence, 0)
         if not self.scheduled_count or first > self.committed:
             return seen
         for key, record in self._staging.journal.scan(*message_span(SCHEDULED, self.number, first, self.committed)):
-            if len(seen) == count or size >= LOOK_BYTES:
+            if len(seen) == count or size >= PEEK_BYTES:
                 break
             if session_id is None or session_id_of(take_apart(record).parts.rest) == session_id:
                 seen.append((unpack_message(key), record, 2))
@@ -213,11 +213,11 @@ class SessionQueue(Queue):
 
     @property
     def has_listeners(self) -> bool:
-        """Whether anybody has a session, or waits for one."""
+        """Whether a receiver has a session, or waits for one."""
         return self._locks.receiver_count > 0 or super().has_listeners
 
     def notify(self) -> None:
-        """Let those who wait look again: at what came back after a failure, at a new status, at the end of the entity."""
+        """Let waiting receivers check again: after a failure, a change of status, or the end of the entity."""
         call_all([super().notify, self._locks.wake_all])
 
     def acquire(
@@ -241,7 +241,7 @@ class SessionQueue(Queue):
         on_durable: Callback | None = None,
         on_failed: Failure | None = None,
     ) -> int:
-        """As `Queue.delete_batch`, in the sessions that nobody has; one that cannot be read holds up no other."""
+        """As `Queue.delete_batch`, in the free sessions; one that cannot be read does not stop the others."""
         self.check_receivable()
         deleted = 0
         unread: StoreError | None = None
@@ -266,14 +266,14 @@ class SessionQueue(Queue):
             **super().statistics(),
             "locked_count": self.locked_count,
             "session_count": self._locks.session_count,
-            "held_session_count": self._locks.held_count,
+            "held_session_count": self._locks.session_lock_count,
             "free_session_count": self._locks.free_count,
             "waiting_receiver_count": self._locks.waiting_count,
         }
 
 
 def _readable_id(parts: Parts) -> str | None:
-    """The session of a message that was accepted elsewhere; one that cannot be read is none."""
+    """The session of a message that was accepted elsewhere; None if its id cannot be read."""
     try:
         return session_id_of(parts.rest)
     except InvalidMessageError:

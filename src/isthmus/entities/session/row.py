@@ -1,6 +1,6 @@
-"""What a session is in the store: its row, and the id by which a message names it.
+"""A session in the store: its row, and the id by which a message names it.
 
-What it is: the form of the row, what is known of a session without its messages, and the reading of group-id. What it is
+What it is: the form of the row, the values of a session without its messages, and the reading of group-id. What it is
 not: the messages (`session.messages`). Spec: docs/explanation/protocol.md, Sessions.
 """
 
@@ -15,7 +15,7 @@ __all__ = ["SessionRow", "pack_row", "session_id_of", "unpack_row"]
 
 # Number of the messages, wall ms of the last change of the state, whether there is a state; then the state.
 _ROW = struct.Struct(">IQB")
-_GROUP_ID = 10  # the place of group-id among the properties
+_GROUP_ID = 10  # the index of group-id among the properties
 _NULLS = b"\x40" * _GROUP_ID
 
 
@@ -31,7 +31,7 @@ def unpack_row(row: bytes) -> tuple[int, int, bytes | None]:
 
 
 class SessionRow:
-    """What is known of one session while its messages are not at hand.
+    """The values of one session while its messages are not loaded.
 
     Attributes:
         session_id: case-sensitive; may be empty.
@@ -39,9 +39,9 @@ class SessionRow:
         is_stored: whether a row is in the store, or staged.
         state_at_ms: wall time of the state's last change; 0 is never.
         state_bytes: size of the state; None if there is none.
-        active_count: of messages, kept while they are not at hand; so are the next three.
+        active_count: of messages, kept while they are not loaded; so are the next three.
         deferred_count: likewise.
-        head: lowest sequence number that is not gone.
+        head: lowest sequence number that is not removed.
         last: highest sequence number.
     """
 
@@ -70,13 +70,13 @@ class SessionRow:
 
 
 def session_id_of(rest: bytes) -> str | None:
-    """The session that a message names (group-id); None if it names none.
+    """The session id of a message (group-id); None if it has none.
 
     Args:
         rest: the message from its properties on.
 
     Raises:
-        InvalidMessageError: group-id is no string, or cannot be read.
+        InvalidMessageError: group-id is not a string, or cannot be read.
     """
     try:
         return _group_id(rest)
@@ -104,7 +104,7 @@ def _group_id(rest: bytes) -> str | None:
         elif code != 0x40:
             at = codec.value_end(rest, at)
         elif left < _GROUP_ID and rest[at : at + left] == _NULLS[:left]:
-            at += left  # nothing between the message-id, or what else was set, and the group-id
+            at += left  # no field is set between the message-id, or the last one before, and the group-id
             break
         else:
             at += 1
@@ -116,5 +116,5 @@ def _group_id(rest: bytes) -> str | None:
         return None
     value = codec.decode(rest, at)[0]
     if not isinstance(value, str):
-        raise InvalidMessageError("the SessionId (group-id) is no string")
+        raise InvalidMessageError("the SessionId (group-id) is not a string")
     return str(value)

@@ -1,11 +1,11 @@
-"""What is known of one session of an entity, whether or not its messages are at hand.
+"""One session of an entity, whether or not its messages are loaded.
 
 What it is: the row of a session in memory, with its messages and its hold. What it is not: the messages
-(`session.messages`), nor who may have them (`session.lock`).
+(`session.messages`), or its lock (`session.lock`).
 Spec: docs/explanation/protocol.md, Sessions.
 
 Invariants:
-    I1. A session has a row in the store from its first durable message or state on until it has neither.
+    I1. A session has a row in the store from its first durable message or state on, until both are removed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ __all__ = ["Session"]
 
 
 class Directory(Protocol):
-    """Where a session's messages are taken up from (`session.directory`)."""
+    """Loads a session's messages (`session.directory`)."""
 
     def messages_of(self, session: Session) -> SessionMessages:
-        """A session's messages, taken up from the store if they are not at hand."""
+        """A session's messages, read from the store if they are not loaded."""
         ...
 
 
@@ -32,8 +32,8 @@ class Session(SessionRow):
 
     Attributes:
         queue: the entity.
-        hold: by which a receiver has it; None if it is free.
-        messages: None while they are not at hand.
+        hold: its receiver's hold; None if it is free.
+        messages: None while they are not loaded.
     """
 
     __slots__ = ("hold", "messages", "queue")
@@ -63,7 +63,7 @@ class Session(SessionRow):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is left of it."""
+        """Whether nothing of it is left."""
         counts = self.messages or self
         return self.state_bytes is None and not counts.active_count and not counts.deferred_count
 

@@ -1,4 +1,4 @@
-"""The states of sessions: what a receiver keeps with a session for the next one.
+"""The states of sessions, which receivers store with a session.
 
 What it is: a state in the row of its session, and the quota that it counts to. What it is not: who may read and set it
 (`session.lock`). Spec: docs/explanation/protocol.md, Sessions, Management.
@@ -23,12 +23,12 @@ __all__ = ["StatefulQueue", "change", "read"]
 
 
 class StatefulQueue(Owner, Member, Protocol):
-    """The entity whose sessions they are.
+    """The entity that has the sessions.
 
     Attributes:
         number: under which its sessions are in the store.
         max_message_size_bytes: of one message, and of a state.
-        quota: what it may have.
+        quota: its limit of bytes.
     """
 
     number: int

@@ -1,1 +1,1 @@
-"""How a namespace is in its store: keys, the journal, batches of changes, bodies beside the store, formats."""
+"""The stored form of a namespace: keys, the journal, batches of changes, bodies beside the store, formats."""

@@ -1,15 +1,15 @@
 """Large messages: their bodies are beside the store, in files that records refer to.
 
-What it is: the payload of a large message (what is before its body, and a reference to the rest), the rows that tell
-which stored message refers to which body, and the choice of the bodies that nothing refers to any more. What it is not:
+What it is: the payload of a large message (the bytes before its body, and a reference to the rest), the rows that record
+which stored message refers to which body, and the choice of bodies without a reference. What it is not:
 the files (`isthmus.store.blob`), nor their reading and writing, which never happen on the engine's thread.
 See docs/explanation/store.md.
 
 Invariants:
     I1. A body is complete and durable before a record refers to it; reference and record are one batch.
-    I2. A body goes only after the end of the last message that refers to it is durable, and when nobody holds a pin: a
-        kill at any instant leaves no reference without a body, and a body without a reference goes at the next start.
-    I3. A reference is as alive as its message, told by the store alone: no way in which messages go can miss it.
+    I2. A body is removed only after the end of the last message that refers to it is durable, and when it has no pin: a
+        kill at any instant leaves no reference without a body, and a body without a reference is removed at the next start.
+    I3. Whether a reference is live follows from the stored messages alone: every kind of removal is covered.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from isthmus.entities.storage.staging import Staging
 
 __all__ = ["Blob", "Blobs", "Large", "Payload"]
 
-# Body, its size, and the entity whose quota it counts to.
+# Body, its size, and the entity whose quota counts it.
 _ROW = struct.Struct(">QQI")
 _HEAD = struct.Struct(">QQ")
 _LAST = (1 << 64) - 2
-# References looked at in one call, and time between two calls: reading keys must not hold up the loop.
+# References checked in one call, and time between two calls: reading keys must not block the loop.
 _SWEEP_AT_ONCE = 64
 _SWEEP_MS = 250
 
@@ -47,7 +47,7 @@ class Blob:
     """A body outside of its record.
 
     Attributes:
-        number: which.
+        number: of the body.
         size_bytes: of everything from the body on: body sections and footer, as sent.
     """
 
@@ -59,7 +59,7 @@ class Blob:
         self._pin = pin
 
     def let_go(self) -> None:
-        """Hold the body no longer; also where an error's traceback keeps the object alive until the next collection."""
+        """Release the body; also where an error's traceback keeps the object alive until the next collection."""
         self._pin = None
 
     def __eq__(self, other: object) -> bool:
@@ -94,7 +94,7 @@ Payload = bytes | Large
 
 
 class _Pin:
-    """Keeps a body as long as it lives itself."""
+    """Keeps a body as long as the object lives."""
 
     __slots__ = ("_blobs", "_number")
 
@@ -108,16 +108,16 @@ class _Pin:
 
 
 class Blobs:
-    """The bodies of one namespace and who refers to them.
+    """The bodies of one namespace and the references to them.
 
     Args:
-        staging: where references go.
-        files: where bodies are; None takes no large messages.
+        staging: takes references.
+        files: the bodies; None takes no large messages.
 
     Attributes:
-        files: likewise.
-        on_discard: called with the number of a body that is to be removed; by default it is removed at once.
-        is_used: whether any message's body lies outside of its record.
+        files: the same.
+        on_discard: called with the number of a body that is to be removed; by default it is removed immediately.
+        is_used: whether any message's body is outside of its record.
         pinned: how many pins each body has; kept by the pins themselves.
         disk_bytes: of all bodies that messages refer to.
     """
@@ -129,13 +129,13 @@ class Blobs:
         self._staging = staging
         self._next = 1
         self._references: dict[int, int] = {}
-        self._holders: dict[int, int] = {}
+        self._reference_counts: dict[int, int] = {}
         self._bytes: dict[int, int] = {}
         self._next_sweep_ms = 0
-        self._places: dict[int, int] = {}
-        # Bodies whose last reference has ended, and that is not durable yet: how many such ends there are of each.
+        self._next_sequences: dict[int, int] = {}
+        # Bodies whose last reference has ended, but not durably: how many such ends each has.
         self._ending: dict[int, int] = {}
-        # The references whose ends these are: they may still be in the store.
+        # The ended references: they may still be in the store.
         self._ended: set[tuple[int, int]] = set()
         self.is_used = False
         self.disk_bytes = 0
@@ -145,17 +145,17 @@ class Blobs:
     # ---- start, and after a failure
 
     def load(self) -> None:
-        """Take the references from the store, as it stands now.
+        """Read the references from the store.
 
         Raises:
-            StoreError: it could not be read; all is as before, so that the next time finds what has gone since.
+            StoreError: it could not be read; the state is unchanged, so that the next load finds everything ended since.
         """
         rows = list(self._staging.journal.scan(bytes([REFERENCE]), bytes([REFERENCE + 1])))
         before = [*self._references, *self._ending]
         self._references.clear()
-        self._holders.clear()
+        self._reference_counts.clear()
         self._bytes.clear()
-        self._places.clear()
+        self._next_sequences.clear()
         self._ending.clear()
         self._ended.clear()
         self.disk_bytes = 0
@@ -164,12 +164,12 @@ class Blobs:
             self._count(int.from_bytes(key[1:5], "big"), blob, size_bytes, owner, 1)
         self.is_used = bool(self._references)
         for number in {*before} - self._references.keys():
-            # The end that the store shows need not be durable: a disk without room is read on as it stands.
+            # The ends found in the store need not be durable: a store without room is read as it is.
             self._ending[number] = 1
             self._staging.confirm(partial(self._end, number, (0, 0)))
 
     def _drop_orphans(self) -> None:
-        """Remove what an earlier run had not finished, or not removed."""
+        """Remove bodies that an earlier run had not finished, or not removed."""
         if self.files is None:
             return
         numbers = self.files.numbers()
@@ -190,11 +190,11 @@ class Blobs:
         return number
 
     def whole(self, number: int, size_bytes: int) -> Blob:
-        """A body that is durable now; it is kept as long as the object lives, or a reference."""
+        """A body that is durable now; it is kept as long as the object, or a reference, exists."""
         return Blob(number, size_bytes, _Pin(self, number))
 
     def kept(self, payloads: list[Payload]) -> list[Payload]:
-        """Payloads that are about to leave: their bodies are kept as long as they live, whatever becomes of their messages."""
+        """Payloads that are about to be sent: their bodies are kept as long as they exist, whatever happens to their messages."""
         if self.is_used:
             for payload in payloads:
                 if isinstance(payload, Large):
@@ -202,7 +202,7 @@ class Blobs:
         return payloads
 
     def unpin(self, number: int) -> None:
-        """A pin is gone."""
+        """Count one pin less."""
         left = self.pinned.pop(number) - 1
         if left:
             self.pinned[number] = left
@@ -232,19 +232,19 @@ class Blobs:
             number: under which the message is in the store.
             sequence: its sequence number.
             blob: the body.
-            owner: number of the entity whose quota it counts to.
+            owner: number of the entity whose quota counts it.
         """
         row = _ROW.pack(blob.number, blob.size_bytes, owner)
         self._staging.batch.put(message_key(REFERENCE, number, sequence), row)
         self._count(number, blob.number, blob.size_bytes, owner, 1)
         self.is_used = True
 
-    def holds(self, number: int) -> bool:
+    def has_bodies(self, number: int) -> bool:
         """Whether messages under that number have bodies outside of their records."""
-        return number in self._holders
+        return number in self._reference_counts
 
     def stored_bytes(self, owner: int) -> int:
-        """Of all bodies that count to an entity's quota; a body shared by several counts for each."""
+        """Of all bodies that an entity's quota counts; a body shared by several counts for each."""
         return self._bytes.get(owner, 0)
 
     def _count(self, number: int, blob: int, size_bytes: int, owner: int, by: int) -> None:
@@ -252,7 +252,7 @@ class Blobs:
             self.disk_bytes += size_bytes
         for counts, key, change in (
             (self._references, blob, by),
-            (self._holders, number, by),
+            (self._reference_counts, number, by),
             (self._bytes, owner, by * size_bytes),
         ):
             left = counts.get(key, 0) + change
@@ -266,45 +266,45 @@ class Blobs:
     # ---- the end of references
 
     def tick(self, now_ms: int) -> None:
-        """Stage the end of references whose messages have gone; bounded work."""
-        # A look that is due in more than its pause was set before the clock was set back.
+        """Stage the end of references whose messages are removed; bounded work."""
+        # A check that is due in more than its interval was set before the clock was set back.
         if not self.is_used or self._next_sweep_ms - _SWEEP_MS <= now_ms < self._next_sweep_ms:
             return
         self._next_sweep_ms = now_ms + _SWEEP_MS
         left = _SWEEP_AT_ONCE
-        for number in list(self._holders):
-            # Who was looked at goes behind the others.
-            if number in self._holders:
-                self._holders[number] = self._holders.pop(number)
+        for number in list(self._reference_counts):
+            # An entity that was checked goes behind the others.
+            if number in self._reference_counts:
+                self._reference_counts[number] = self._reference_counts.pop(number)
             left -= self.sweep(number, left)
             if left <= 0:
                 break
 
     def release_dead(self, *, written: bool = True) -> bool:
-        """Look now at what may have gone, before a sender is refused; whether there was anything to look at.
+        """Check now for references that may have ended, before a sender is refused; returns whether there was any to check.
 
         Args:
-            written: whether what is staged is written first, so that what it ends is seen. Not in the middle of an operation,
+            written: whether staged changes are written first, so that the ends in them are seen. Not in the middle of an operation,
                 whose first half would be written without the other.
         """
         if not self.is_used:
             return False
         if written:
             self._staging.write()
-        for number in list(self._holders):
+        for number in list(self._reference_counts):
             self._sweep(number, _SWEEP_AT_ONCE)
         return True
 
     def sweep(self, number: int, limit: int = _SWEEP_AT_ONCE) -> int:
-        """Stage the end of dead references under a number; how many were looked at, at most `limit`.
+        """Stage the end of dead references under a number; returns how many were checked, at most `limit`.
 
-        Looks at the lowest ones, which mostly go first, and at some of the others, in turns.
+        Checks the lowest ones, which are mostly removed first, and some of the others, in rotation.
         """
         self._staging.write()
         return self._sweep(number, limit)
 
     def _sweep(self, number: int, limit: int) -> int:
-        """As `sweep`, by what is written: what is staged may have ended more, and has begun none of what is there."""
+        """As `sweep`, on written rows: staged changes may have ended more references, but have begun none of these."""
         state = self._staging.journal.get(state_key(number))
         head = _HEAD.unpack_from(state)[1] if state else 0
         share = max(1, limit // 2)
@@ -312,9 +312,9 @@ class Blobs:
         self._end_dead(number, front, head)
         if len(front) < share:
             return len(front)
-        others = self._rows(number, max(self._places.get(number, 0), front[-1][0] + 1), share)
+        others = self._rows(number, max(self._next_sequences.get(number, 0), front[-1][0] + 1), share)
         self._end_dead(number, others, head)
-        self._places[number] = others[-1][0] + 1 if len(others) == share else 0
+        self._next_sequences[number] = others[-1][0] + 1 if len(others) == share else 0
         return len(front) + len(others)
 
     def _rows(self, number: int, first: int, limit: int) -> list[tuple[int, bytes]]:
@@ -325,10 +325,10 @@ class Blobs:
         journal = self._staging.journal
         keys = [message_key(table, number, each) for each, _ in rows for table in (MESSAGE, DEFERRED, SCHEDULED)]
         found = journal.get_many(keys)
-        for place, (sequence, row) in enumerate(rows):
-            message, deferred, scheduled = found[3 * place : 3 * place + 3]
+        for index, (sequence, row) in enumerate(rows):
+            message, deferred, scheduled = found[3 * index : 3 * index + 3]
             reference = (number, sequence)
-            # What is below the head is dead, though it may still be in the store.
+            # Messages below the head are dead, though they may still be in the store.
             if (
                 reference in self._ended
                 or (message is not None and sequence >= head)

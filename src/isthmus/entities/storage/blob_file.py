@@ -1,7 +1,7 @@
-"""What keeps the bodies of large messages: files, behind three protocols.
+"""The storage of large messages' bodies: files, behind three protocols.
 
-What it is: the contract of a folder of bodies, and of one that is written or read. What it is not: the files
-(`isthmus.store.blob`), or which of them are needed (`blob`). See docs/explanation/store.md.
+What it is: the contract of a folder of bodies, and of a body that is written or read. What it is not: the files
+(`isthmus.store.blob`), or the choice of those needed (`blob`). See docs/explanation/store.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class BlobWriter(Protocol):
         ...
 
     def settle(self) -> None:
-        """Have the disk take what was written, and wait until it has; this makes nothing durable.
+        """Write the data through to the disk, and wait for it; this makes nothing durable.
 
         Raises:
             StoreError: the disk refused.
@@ -34,7 +34,7 @@ class BlobWriter(Protocol):
         ...
 
     def sync(self) -> None:
-        """Make all that was written durable, with its name.
+        """Make everything written durable, with its name.
 
         Raises:
             StoreError: the disk refused.
@@ -42,7 +42,7 @@ class BlobWriter(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the file; what was written stays."""
+        """Close the file; the written data stays."""
         ...
 
 
@@ -53,12 +53,12 @@ class BlobReader(Protocol):
         """So many bytes from an offset on; blocks.
 
         Raises:
-            StoreError: they are not there.
+            StoreError: they do not exist.
         """
         ...
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         ...
 
 
@@ -74,17 +74,17 @@ class BlobFiles(Protocol):
         ...
 
     def open(self, number: int) -> BlobReader:
-        """Read a body; raises StoreError if it is not there."""
+        """Read a body; raises StoreError if it does not exist."""
         ...
 
     def remove(self, number: int) -> None:
-        """Remove a body; no error if it is not there."""
+        """Remove a body; no error if it does not exist."""
         ...
 
     def kept(self) -> AbstractContextManager[None]:
-        """Within, no body is removed: what a copy of the store refers to can be copied after it."""
+        """Within, no body is removed: bodies that a copy of the store refers to can be copied after it."""
         ...
 
     def copy_to(self, folder: Path) -> None:
-        """Put all bodies into a folder that is not there yet; durable on return. Raises OSError."""
+        """Put all bodies into a folder that does not exist yet; durable on return. Raises OSError."""
         ...

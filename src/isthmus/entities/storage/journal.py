@@ -1,12 +1,12 @@
-"""The store as the entities see it: an ordered map of bytes to bytes with atomic batches.
+"""The store as the entities use it: an ordered map of bytes to bytes with atomic batches.
 
 What it is: the protocol that `isthmus.store` implements twice, on RocksDB and in memory.
-What it is not: a promise of durability at `write`; that comes with `sync`.
+What it is not: durability at `write`; that is the result of `sync`.
 
-Invariants (held to by testing.store_conformance):
+Invariants (checked by testing.store_conformance):
     I1. A batch is written whole or not at all, also across a kill.
-    I2. After a kill the store holds a prefix of the batches written, and at least all written before the last `sync`.
-    I3. A scan yields ascending keys and sees the store as it was when the scan was made.
+    I2. After a kill the store has a prefix of the batches written, and at least all written before the last `sync`.
+    I3. A scan yields ascending keys and sees the store as it was when the scan was created.
     I4. One process at a time has a data folder open.
 """
 
@@ -20,7 +20,7 @@ __all__ = ["Batch", "Journal"]
 
 
 class Batch(Protocol):
-    """Changes collected for one atomic write; later ones win over earlier ones."""
+    """Changes for one atomic write; later ones override earlier ones."""
 
     def put(self, key: bytes, value: bytes, /) -> None:
         """Set a key."""
@@ -39,7 +39,7 @@ class Journal(Protocol):
     """A durable ordered map. Only `sync` and `checkpoint` may be called from another thread than the owner's.
 
     Attributes:
-        unsynced_bytes: about how much was written since the last `sync` began.
+        unsynced_bytes: about how many bytes were written since the last `sync` began.
     """
 
     unsynced_bytes: int
@@ -55,7 +55,7 @@ class Journal(Protocol):
     def scan(self, first: bytes, end: bytes, *, read_ahead: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values with ``first <= key < end``; `read_ahead` for long reads in order.
 
-        A scan that has raised gives nothing more.
+        A scan that has raised yields nothing more.
         """
         ...
 
@@ -64,16 +64,16 @@ class Journal(Protocol):
         ...
 
     def write(self, batch: Batch) -> None:
-        """Apply a batch; visible to reads at once, durable after the next `sync`. The batch is used up.
+        """Apply a batch; visible to reads immediately, durable after the next `sync`. The batch must not be used again.
 
         Raises:
-            StoreError: nothing of the batch was applied; the store takes no more writes until a `reopen` that could
-                put it right.
+            StoreError: nothing of the batch was applied; the store accepts no more writes until a successful `reopen`
+                repairs it.
         """
         ...
 
     def sync(self) -> None:
-        """Make everything written so far durable. Blocks on the disk without holding the interpreter.
+        """Make everything written so far durable. Blocks on the disk without blocking the interpreter.
 
         Raises:
             StoreError: what was written since the last `sync` may or may not survive.
@@ -81,9 +81,9 @@ class Journal(Protocol):
         ...
 
     def reopen(self) -> None:
-        """Go on after a failure: with what was written before it, some of which may not have been synced.
+        """Continue after a failure: with the batches written before it, some of which may not have been synced.
 
-        No scan may be left from before. If the disk has no room yet, reads go on and `write` keeps refusing; a later
+        No earlier scan may be open. If the disk has no room yet, reads work and `write` keeps refusing; a later
         call tries again.
 
         Raises:
@@ -92,15 +92,15 @@ class Journal(Protocol):
         ...
 
     def checkpoint(self, folder: Path) -> None:
-        """Put a copy of all that was written before the call into a folder that is not there yet; durable on return.
+        """Put a copy of everything written before the call into a folder that does not exist yet; durable on return.
 
         Raises:
-            StoreError: the copy could not be made; what there is of it is of no use.
+            StoreError: the copy failed; its remains are unusable.
         """
         ...
 
     def statistics(self) -> dict[str, int]:
-        """At least `size_bytes`: what the store takes on its disk."""
+        """At least `size_bytes`: the store's size on its disk."""
         ...
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""The keys under which a namespace is in its store.
+"""The keys of a namespace in its store.
 
-What it is: one byte of table, then big-endian numbers, so that the store's byte order is the order wanted. Every queue,
-subscription, topic and dead-letter queue has a number that is never used again; its messages lie together in sequence
+What it is: one byte of table, then big-endian numbers, so that the store's byte order is the numeric order. Every queue,
+subscription, topic and dead-letter queue has a number that is never used again; its messages are together in sequence
 order. See docs/explanation/store.md.
 """
 
@@ -63,7 +63,7 @@ DETECTION, DUPLICATE_KEY, SOURCE_MARK, KEY_RUN, ERAS = 0x30, 0x31, 0x32, 0x33, 0
 SESSION = 0x40
 REFERENCE = 0x50
 LEAVING, LANE, ARRIVED = 0x80, 0x81, 0x82
-# What an entity has under its number, besides its row and its sessions.
+# The tables of an entity's number, besides its row and its sessions.
 ENTITY_TABLES = (MESSAGE, DEFERRED, SCHEDULED, UNREADABLE, DETECTION, DUPLICATE_KEY, SOURCE_MARK, KEY_RUN, ERAS)
 
 _MESSAGE = struct.Struct(">BIQ")
@@ -99,17 +99,17 @@ def numbered_span(table: int, number: int) -> tuple[bytes, bytes]:
 
 
 def state_key(number: int) -> bytes:
-    """Where an entity's cursors and counts are."""
+    """The key of an entity's cursors and counts."""
     return _NUMBERED.pack(STATE, number)
 
 
 def session_key(number: int, session_id: str) -> bytes:
-    """Where a session of an entity is."""
+    """The key of an entity's session."""
     return _NUMBERED.pack(SESSION, number) + session_id.encode()
 
 
 def detection_key(table: int, number: int, generation: int) -> bytes:
-    """What the keys of one generation of seen message ids, or of duplicate keys, begin with."""
+    """The key prefix of one generation of seen message ids, or of duplicate keys."""
     return _DETECTION.pack(table, number, generation)
 
 
@@ -119,33 +119,33 @@ def detection_generation(key: bytes) -> int:
 
 
 def eras_key(number: int, table: int) -> bytes:
-    """Where it is written how long the generations of a table were, and are."""
+    """The key of the row with the former and current lengths of generations."""
     return _NUMBERED.pack(ERAS, number) + bytes((table,))
 
 
 def doomed_key(number: int) -> bytes:
-    """Where it is written that a deleted partitioned entity has something left in its stores."""
+    """The key of the record that a deleted partitioned entity has rows left in its stores."""
     return DOOMED + number.to_bytes(4, "big")
 
 
-def leaving_key(to: int, place: int) -> bytes:
-    """Where a message lies that is on its way to another store: the store's place among all, and its own in the line."""
-    return _LEAVING.pack(LEAVING, to, place)
+def leaving_key(to: int, position: int) -> bytes:
+    """The key of a message in the line to another store: the store's index among all, and the position in the line."""
+    return _LEAVING.pack(LEAVING, to, position)
 
 
 def unpack_leaving(key: bytes) -> tuple[int, int]:
-    """(other store, place in the line) of such a key."""
-    _, to, place = _LEAVING.unpack(key)
-    return to, place
+    """(other store, position in the line) of such a key."""
+    _, to, position = _LEAVING.unpack(key)
+    return to, position
 
 
 def lane_key(to: int) -> bytes:
-    """Where the last place in the line to another store is."""
+    """The key of the last position in the line to another store."""
     return _LANE.pack(LANE, to)
 
 
 def arrived_key(source: int) -> bytes:
-    """Where it is written which place in another store's line has arrived here."""
+    """The key of the position up to which another store's line has arrived here."""
     return _LANE.pack(ARRIVED, source)
 
 

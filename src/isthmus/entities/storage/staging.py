@@ -7,9 +7,9 @@ Invariants:
     I1. A call's changes are staged whole or not at all, so every batch written is a consistent state.
     I2. Callbacks of a commit come after the sync that covers every batch written for it.
     I3. Reads that need the latest state call `write` first: staged changes are then in the store, unsynced.
-    I4. What is staged within `patience` and not waited for asks for no commit of its own; all else does.
-    I5. What a failure has left in the store counts as durable when the next commit has ended (`confirm`), which nobody asks
-        for here: a disk that refuses is not asked again at once.
+    I4. Changes staged within `patience` that no caller waits for cause no commit of their own; all others do.
+    I5. Rows that a failure has left in the store count as durable when the next commit has ended (`confirm`), which is not
+        requested here: a disk that refuses is not retried immediately.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Member(Protocol):
     """An entity with state of its own in the store."""
 
     def stage_state(self, batch: Batch) -> None:
-        """Put cursors and counts into the batch that is about to be written."""
+        """Put cursors and counts into the batch before it is written."""
         ...
 
     def seal(self) -> Any:
-        """What becomes visible when the commit ends."""
+        """The state that becomes visible when the commit ends."""
         ...
 
     def publish(self, sealed: Any) -> None:
@@ -59,15 +59,15 @@ class Commit:
 
 
 class Staging:
-    """What waits for the next commit.
+    """The changes that wait for the next commit.
 
     Attributes:
-        journal: where it will be written.
-        on_staged: called when something is staged where nothing was, and again when `is_awaited` becomes true.
-        is_awaited: whether a commit is wanted now: somebody waits for it, or it makes something visible.
-        on_refused: called when the store refused a write, before the error goes on to the caller.
-        is_stale: whether what memory holds may differ from what the store has: nothing of it may be written.
-        drops: how often all that was staged had to be forgotten.
+        journal: the store.
+        on_staged: called when something is staged after nothing was, and again when `is_awaited` becomes true.
+        is_awaited: whether a commit is wanted now: a caller waits for it, or it makes something visible.
+        on_refused: called when the store refused a write, before the error reaches the caller.
+        is_stale: whether memory may differ from the store: nothing of it may be written.
+        drops: how often everything staged was dropped.
         pending_ids: message ids seen by detection and not yet readable from the store.
         pending_runs: rows of duplicate keys that are staged and not yet readable from the store.
     """
@@ -86,7 +86,7 @@ class Staging:
         self._unconfirmed: list[Callback] = []
         self.is_awaited = False
         self._idle = True
-        self._held = False
+        self._is_atomic = False
         self._patient = False
         self.is_stale = False
         self.drops = 0
@@ -116,7 +116,7 @@ class Staging:
             self._wake()
 
     def promise(self, on_durable: Callback | None, on_failed: Failure | None) -> None:
-        """Call back when what is staged is durable, or has failed."""
+        """Call back when the staged changes are durable, or have failed."""
         if on_durable is not None:
             self._callbacks.append(on_durable)
         if on_failed is not None:
@@ -125,27 +125,27 @@ class Staging:
             self._wake()
 
     def confirm(self, on_durable: Callback) -> None:
-        """Call back when the next commit has ended, whoever asks for it; for what was found in the store after a failure. A
-        store without room is read on as it stands, with what may be gone after a power cut. A further failure forgets it.
+        """Call back when the next commit has ended, whoever causes it; for rows that were found in the store after a failure. A
+        store without room is read as it is, with rows that a power cut may remove. A further failure drops the callback.
         """
         self._unconfirmed.append(on_durable)
 
     def begin_load(self) -> None:
-        """What was found in the store is about to be looked at again."""
+        """The rows in the store are about to be read again."""
         self._unconfirmed = []
 
     @property
     def has_unconfirmed(self) -> bool:
-        """Whether somebody waits for the next commit without asking for one."""
+        """Whether `confirm` callbacks wait for the next commit, without having requested one."""
         return bool(self._unconfirmed)
 
-    def holds(self, member: Member) -> bool:
-        """Whether the member has changes that no commit has taken yet."""
+    def has_changes_of(self, member: Member) -> bool:
+        """Whether the member has changes that are in no commit yet."""
         return member in self._touched or member in self._written
 
     @contextmanager
     def patience(self) -> Iterator[None]:
-        """What is staged within may wait for a commit that is wanted for something else."""
+        """Changes staged within may wait for a commit that has another cause."""
         self._patient = True
         try:
             yield
@@ -161,23 +161,23 @@ class Staging:
             self.on_staged()
 
     def write(self) -> None:
-        """Bring everything staged into the store, unsynced.
+        """Write everything staged to the store, unsynced.
 
         Raises:
             StoreError: the store refused.
         """
-        if self._held or (self._batch is None and not self._touched):
+        if self._is_atomic or (self._batch is None and not self._touched):
             return
         batch = self.journal.batch() if self._batch is None else self._batch
         try:
             if self.is_stale:
-                raise StoreError("The store is not back since it failed.")
+                raise StoreError("The store has failed and is not reopened yet.")
             for member in self._touched:
                 member.stage_state(batch)
             self._batch = None
             self.journal.write(batch)
         except Exception as error:
-            # Half of what was staged must not be written later without its other half (I1).
+            # Half of the staged changes must not be written later without the other half (I1).
             if self.on_refused is not None:
                 self.on_refused(error)
             raise
@@ -188,8 +188,8 @@ class Staging:
 
     @contextmanager
     def whole(self, *, begun: bool = False) -> Iterator[None]:
-        """What is staged within is staged whole (I1), or everything staged has failed: a store that refuses a write sees to
-        that itself, any other fault, be it a read that is refused, is seen to here. What has staged nothing costs nothing.
+        """Changes staged within are staged whole (I1), or everything staged fails: a store that refuses a write fails it
+        itself, any other fault, also a refused read, is handled here. If nothing was staged, nothing fails.
 
         Args:
             begun: whether something was changed in memory before.
@@ -204,25 +204,25 @@ class Staging:
 
     @contextmanager
     def atomic(self) -> Iterator[None]:
-        """Keep all that is staged within in one batch: reads in between see the store as it was before.
+        """Keep all changes staged within in one batch: reads in between see the store as it was before.
 
         Raises:
-            Exception: what is raised within, or by the write before; everything staged has failed then.
+            Exception: raised within, or by the write before; everything staged has failed then.
         """
         self.write()
-        self._held = True
+        self._is_atomic = True
         try:
             yield
         except Exception as error:
-            self._held = False
+            self._is_atomic = False
             if self.on_refused is not None:
                 self.on_refused(error)
             raise
         finally:
-            self._held = False
+            self._is_atomic = False
 
     def begin(self) -> Commit | None:
-        """Write, and hand over what waits for the sync."""
+        """Write, and return the changes that wait for the sync."""
         if self._idle:
             return None
         self.write()
@@ -242,7 +242,7 @@ class Staging:
         return commit
 
     def drop(self) -> list[Failure]:
-        """Forget everything staged or written and not begun; its failure callbacks."""
+        """Drop everything staged or written and not begun; returns its failure callbacks."""
         self.drops += 1
         failures = self._failures
         self._batch = None

@@ -1,14 +1,14 @@
-"""The format of a store: which one it has, and how an older one becomes today's.
+"""The format of a store, and the upgrade of older formats.
 
-What it is: the row that names the format, the store's identity, and one step for each format that was left behind. What
-it is not: the rows themselves (`key`, docs/explanation/store.md). Whoever changes how anything is in the store, or
-puts something there that an older release would overlook, raises `FORMAT_VERSION` and adds a step.
+What it is: the row that names the format, the store's identity, and one step for each older format. What
+it is not: the rows themselves (`key`, docs/explanation/store.md). A change of anything in the store, or an addition
+that an older release would overlook, raises `FORMAT_VERSION` and adds a step.
 
 Invariants:
     I1. A store of a later format is refused before anything of it is read or written.
-    I2. A step and the row that names its format are one batch, synced: a kill leaves a store of the one format or of
-        the next, never one in between. A step too large for one batch must be repeatable, and leave the row to the last.
-    I3. An upgrade loses nothing: what receivers got before, they get after it.
+    I2. A step and the row that names its format are one batch, synced: a kill leaves a store of one format or of
+        the next, never one in between. A step too large for one batch must be repeatable, and write the row last.
+    I3. An upgrade loses nothing: receivers get the same messages as before.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ FORMAT_VERSION = 6
 
 
 class Identity(NamedTuple):
-    """Which store this is; a back-up of it has the same.
+    """The identity of a store; a back-up of it has the same one.
 
     Attributes:
         store_id: 32 hexadecimal digits; empty for one of format 1.
-        created_at_ms: wall time; of a store of format 1, when it was upgraded.
+        created_at_ms: wall time; of a store of format 1, the time of its upgrade.
     """
 
     store_id: str
@@ -39,7 +39,7 @@ class Identity(NamedTuple):
 
 
 def read_identity(journal: Journal) -> Identity:
-    """The identity that the store was given."""
+    """The identity of the store."""
     row = journal.get(IDENTITY)
     if row is None:
         return Identity("", 0)
@@ -48,7 +48,7 @@ def read_identity(journal: Journal) -> Identity:
 
 
 def ensure_format(journal: Journal, now_ms: int, random_bytes: Callable[[int], bytes]) -> int:
-    """Bring a store to today's format, or make a fresh one of it.
+    """Upgrade a store to the present format, or initialise an empty one.
 
     Args:
         journal: the store, opened and not read yet.
@@ -59,7 +59,7 @@ def ensure_format(journal: Journal, now_ms: int, random_bytes: Callable[[int], b
         The format that the store had; 0 for an empty one.
 
     Raises:
-        StoreError: its format is later than this release's, or none at all; or the disk refused.
+        StoreError: its format is later than this release's, or invalid; or the disk refused.
     """
     found = _version(journal.get(FORMAT))
     if found > FORMAT_VERSION:
@@ -88,7 +88,9 @@ def _version(row: bytes | None) -> int:
     if row is None:
         return 0
     if not row.isdigit() or row == b"0":
-        raise StoreError(f"The store's format is {row[:32]!r}, which is none; the folder holds no namespace's store.")
+        raise StoreError(
+            f"The store's format is {row[:32]!r}, which is not a format; the folder does not contain a namespace's store."
+        )
     return int(row)
 
 
@@ -98,13 +100,13 @@ def _give_identity(journal: Journal, batch: Batch, now_ms: int, random_bytes: Ca
 
 
 def _keep_rows(journal: Journal, batch: Batch, now_ms: int, random_bytes: Callable[[int], bytes]) -> None:
-    """Formats that only added: older rows have nothing of it.
+    """Formats with additions only: older rows have none of them.
 
     Format 3 counts hops in a forwarded message's record and numbers transfer dead-letter queues; format 4 has bodies of
     large messages outside of their records, and rows that refer to them, and names the fragments of partitioned
     entities, whose messages are in stores of their own, and lines of messages on their way from one store to another. Format 5 keeps marks of the sources of copies, without which an
-    earlier release would add keys, and rows that hold the keys of many. Format 6 says how long the generations of detection
-    are, and keeps those of a former window.
+    earlier release would add keys, and rows that contain the keys of many. Format 6 records the lengths of the generations of detection,
+    and keeps those of a former window.
     """
 
 

@@ -1,16 +1,16 @@
-"""How much a topic may copy to its subscriptions before others are served.
+"""How much a topic may copy to its subscriptions before other work is done.
 
-What it is: the budget of one turn (`Turn`), and the topics that have more to copy than fitted into theirs (`FanOut`). What
-it is not: the copying, and where what waits is kept (`topic`). See docs/explanation/store.md.
+What it is: the budget of one slice of work (`CopyBudget`), and the topics with more messages to copy than fitted into theirs (`FanOut`). What
+it is not: the copying, or the storage of waiting messages (`topic`). See docs/explanation/store.md.
 
-A copy, or a look of a rule at a message, is one unit. Without a budget one envelope to a topic with many subscriptions or
-rules would hold up all clients of a namespace, and its copies would be in memory together.
+A copy, or the evaluation of a rule on a message, is one unit. Without a budget one envelope to a topic with many subscriptions or
+rules would block all clients of a namespace, and its copies would be in memory together.
 
 Invariants:
-    I1. All that is copied in one commit at the senders' request is within one budget, however many topics, forwarding ones
-        included, take part; so is each turn in which a waiting topic goes on, and there are `TURNS` of these in a commit.
-    I2. Topics that wait get their turns in rotation.
-    I3. A topic whose messages the disk does not give is named and left alone for a while, longer each time; the others go on.
+    I1. All copies in one commit at the senders' request are within one budget, however many topics, forwarding ones
+        included, take part; so is each slice in which a waiting topic continues, and a commit has `SLICES` of these.
+    I2. Topics that wait get their slices in rotation.
+    I3. A topic whose messages cannot be read is logged and skipped for a while, longer each time; the others continue.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from isthmus.entities.queue.window import Pair
 from isthmus.entities.record.record import Parts
 from isthmus.errors import StoreError
 
-__all__ = ["SENT_UNITS", "TURN_UNITS", "FanOut", "Turn"]
+__all__ = ["SENT_UNITS", "SLICE_UNITS", "FanOut", "CopyBudget"]
 
 _log = logging.getLogger(__name__)
 
-# What senders may have copied at once in one commit: some 40 ms of work. What is more waits in the topic.
+# The most copies at senders' request in one commit: some 40 ms of work. Further messages wait in the topic.
 SENT_UNITS = 16_384
 SENT_BYTES = 16 << 20
 SENT_SECONDS = 0.04
-# What is copied of that in one go: some 10 ms. Rules may be slow, hence the time: when it is over
+# The most copies of waiting messages in one slice: some 10 ms. Rules may be slow, hence the time: after it
 # no further message or subscription is begun.
-TURN_UNITS = 4_096
-TURN_BYTES = 8 << 20
-TURN_SECONDS = 0.01
-# Turns whose copies one commit may hold: a slow disk must not make each of them wait for a sync of its own.
-TURNS = 8
+SLICE_UNITS = 4_096
+SLICE_BYTES = 8 << 20
+SLICE_SECONDS = 0.01
+# Slices whose copies one commit may contain: with a slow disk, each must not wait for a sync of its own.
+SLICES = 8
 _PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 60.0
 
 
-class Turn:
-    """What may still be copied.
+class CopyBudget:
+    """The copies that may still be made.
 
     Args:
-        units: copies and looks of rules.
+        units: copies and evaluations of rules.
         size_bytes: of copies.
         seconds: of work.
         now: monotonic seconds.
@@ -72,21 +72,21 @@ class Turn:
         return self.units <= 0 or self.size_bytes <= 0 or self.seconds <= 0
 
     def fitting(self, messages: Sequence[Parts], at: int, copies: int, cost: int, units: int) -> tuple[int, int]:
-        """How many messages there is room for, with all their copies, and the bytes of these.
+        """How many messages fit, with all their copies, and the bytes of these.
 
         Args:
             messages: in order.
-            at: the place of the first.
+            at: the index of the first.
             copies: of each message.
-            cost: of these, in units.
-            units: at most so many, whatever is left.
+            cost: of each message, in units.
+            units: the limit of units, within the budget.
         """
         count = min(len(messages) - at, min(self.units, units) // cost)
-        size_bytes = copies * sum(len(messages[place].rest) for place in range(at, at + count))
+        size_bytes = copies * sum(len(messages[index].rest) for index in range(at, at + count))
         while count and size_bytes > self.size_bytes:
             dropped = count - count // 2
             count -= dropped
-            size_bytes -= copies * sum(len(messages[place].rest) for place in range(at + count, at + count + dropped))
+            size_bytes -= copies * sum(len(messages[index].rest) for index in range(at + count, at + count + dropped))
         return count, size_bytes
 
     def begin(self) -> None:
@@ -94,7 +94,7 @@ class Turn:
         self._began_at = self._now()
 
     def spend(self, units: int, size_bytes: int) -> None:
-        """Note what was done since `begin`, or since this was called last."""
+        """Subtract the work since `begin`, or since the last call of this."""
         self.units -= units
         self.size_bytes -= size_bytes
         now = self._now()
@@ -103,7 +103,7 @@ class Turn:
 
 
 class WaitingTopic(Protocol):
-    """A topic that keeps messages to be copied."""
+    """A topic with messages to be copied."""
 
     @property
     def path(self) -> str:
@@ -120,12 +120,12 @@ class WaitingTopic(Protocol):
         """Whether messages wait to be copied."""
         ...
 
-    def read_waiting(self, turn: Turn) -> list[Pair]:
+    def read_waiting(self, budget: CopyBudget) -> list[Pair]:
         """The first messages that wait."""
         ...
 
-    def go_on(self, pairs: Sequence[Pair], turn: Turn) -> None:
-        """Copy what waits, as far as the turn reaches."""
+    def go_on(self, pairs: Sequence[Pair], budget: CopyBudget) -> None:
+        """Copy waiting messages, as far as the budget allows."""
         ...
 
 
@@ -139,77 +139,77 @@ class FanOut:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._waiting: dict[WaitingTopic, None] = {}
-        # Topics that could not be read: until when they are left alone, and for how long.
+        # Topics that could not be read: until when they are skipped, and for how long.
         self._paused: dict[WaitingTopic, tuple[float, float]] = {}
-        self._sent: Turn | None = None
+        self._sent: CopyBudget | None = None
         self._is_stopped = False
-        self._turns = 0
+        self._slices = 0
 
     @property
-    def sent(self) -> Turn:
-        """What senders may still have copied in the commit that is being staged."""
+    def sent(self) -> CopyBudget:
+        """The copies that senders may still request in the commit that is being staged."""
         if self._sent is None:
-            self._sent = Turn(SENT_UNITS, SENT_BYTES, SENT_SECONDS, self._now)
+            self._sent = CopyBudget(SENT_UNITS, SENT_BYTES, SENT_SECONDS, self._now)
         return self._sent
 
     def begin(self) -> None:
         """Another commit is being staged from now on."""
         self._sent = None
-        self._turns = 0
+        self._slices = 0
 
     @property
     def is_waiting(self) -> bool:
-        """Whether any topic is to go on copying."""
+        """Whether any topic has copies to make."""
         return bool(self._waiting) and not self._is_stopped
 
     def stop(self) -> None:
-        """Let what waits wait for the next start."""
+        """Leave waiting messages for the next start."""
         self._is_stopped = True
 
     def add(self, topic: WaitingTopic) -> None:
-        """A topic keeps messages that are to be copied."""
+        """A topic has messages to be copied."""
         self._waiting[topic] = None
 
     def discard(self, topic: WaitingTopic) -> None:
-        """A topic keeps none any more."""
+        """A topic has none any more."""
         self._waiting.pop(topic, None)
         self._paused.pop(topic, None)
 
     def go_on(self) -> bool:
-        """Let the next topic copy one turn's worth; whether any did, and another turn may follow.
+        """Let the next topic copy for one slice; returns whether any did, and another slice may follow.
 
         Raises:
             StoreError: the store refused.
         """
-        if self._turns >= TURNS:
+        if self._slices >= SLICES:
             return False
         for topic in list(self._waiting):
             del self._waiting[topic]
             if topic.has_waiting:
                 self._waiting[topic] = None
-                turn = Turn(TURN_UNITS, TURN_BYTES, TURN_SECONDS, self._now)
-                pairs = self._read(topic, turn)
+                budget = CopyBudget(SLICE_UNITS, SLICE_BYTES, SLICE_SECONDS, self._now)
+                pairs = self._read(topic, budget)
                 if pairs:
-                    topic.go_on(pairs, turn)
-                    self._turns += 1
-                    return self._turns < TURNS
+                    topic.go_on(pairs, budget)
+                    self._slices += 1
+                    return self._slices < SLICES
             else:
                 self._paused.pop(topic, None)
         return False
 
-    def _read(self, topic: WaitingTopic, turn: Turn) -> list[Pair]:
-        """What a topic may copy now."""
+    def _read(self, topic: WaitingTopic, budget: CopyBudget) -> list[Pair]:
+        """The messages that a topic may copy now."""
         until, pause_seconds = self._paused.get(topic, (0.0, 0.0))
         now = self._now()
         if now < until:
             return []
         try:
-            pairs = topic.read_waiting(turn)
+            pairs = topic.read_waiting(budget)
         except StoreError as error:
             pause_seconds = min(max(_PAUSE_SECONDS, 2 * pause_seconds), _LONGEST_PAUSE_SECONDS)
             self._paused[topic] = now + pause_seconds, pause_seconds
             _log.error(
-                "messages of a topic cannot be read to be copied: topic=%r sequence=%d reason=%s; tried again in %g s",
+                "waiting messages of a topic cannot be read: topic=%r sequence=%d reason=%s; retried in %g s",
                 topic.path, topic.head, error, pause_seconds,
             )  # fmt: skip
             return []

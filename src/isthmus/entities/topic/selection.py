@@ -1,10 +1,10 @@
-"""Which copies of a message a subscription gets.
+"""The copies of a message that a subscription gets.
 
 What it is: a subscription's rules, compiled; matching rules without an action make one copy together, each matching rule
 with an action makes its own. Spec: docs/explanation/protocol.md, Rules.
 
 Invariants:
-    I1. A filter or action that fails on a message selects nothing by its rule; the error is handed on for the
+    I1. A filter or action that fails on a message selects nothing by its rule; the error is returned for the
         dead-letter decision.
 """
 
@@ -44,7 +44,7 @@ def _values(parameters: Mapping[str, Parameter]) -> dict[str, rules.Value]:
 
 
 def compile_rule(rule: RuleDescription) -> _Compiled:
-    """A rule's name, filter and action, ready to run.
+    """A rule's name, compiled filter and compiled action.
 
     Raises:
         RuleSyntaxError: an expression does not parse; an InvalidArgumentError with every fault.
@@ -92,7 +92,7 @@ class CompiledRules:
         self._known: dict[str, tuple[RuleDescription, _Compiled]] = {}
 
     def selection(self, descriptions: Iterable[RuleDescription]) -> Selection:
-        """The selection by these rules, of which those known, the same objects, are not compiled again."""
+        """The selection by these rules; rule objects that are known already are not compiled again."""
         before, self._known = self._known, {}
         for description in descriptions:
             known = before.get(description.name)
@@ -111,7 +111,7 @@ class Selection:
     Attributes:
         takes_all: whether every message makes exactly one unchanged copy, so that no view is needed.
         takes_none: whether there is no rule at all.
-        cost: looks and copies that a message may take, at most.
+        cost: the most evaluations and copies for one message.
     """
 
     __slots__ = ("_acting", "_plain", "cost", "takes_all", "takes_none")

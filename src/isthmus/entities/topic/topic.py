@@ -1,19 +1,19 @@
 """A topic: numbers messages and copies them to the subscriptions whose rules select them.
 
-What it is: an `Intake` whose messages go on at once, as far as the budget of a commit reaches (`fan_out`). What is more waits
-in the topic, stored once and in the batch of its acceptance, and is copied in turns, each of them one commit. What it is
+What it is: an `Intake` that copies its messages immediately, as far as the budget of a commit allows (`fan_out`). Further messages wait
+in the topic, stored once and in the batch of their acceptance, and are copied in slices, each of them one commit. What it is
 not: the choice of the copies (`selection`). See docs/explanation/store.md.
 
 Invariants:
-    I1. Messages are accepted whole: with their acceptance each is copied, or stored here to be copied. A turn's copies and
-        the removal of what was copied, down to the subscription reached, are one batch: no kill loses or doubles a copy.
+    I1. Messages are accepted whole: with their acceptance each is copied, or stored here to be copied. A slice's copies and
+        the removal of the copied messages, down to the subscription reached, are one batch: no kill loses or doubles a copy.
     I2. A copy carries the topic's sequence number as enqueue-sequence-number; messages keep the topic's order in every
         subscription.
-    I3. Senders are told of acceptance when all copies are durable: those who send more than can be copied are held back
-        by their credit.
-    I4. A turn ends when its budget is spent, also between two subscriptions of one message.
-    I5. A waiting message of which nothing can be made is set aside under a key of its own and named in the log; those behind
-        it go on. What the disk does not give stays where it is, with all that is behind it.
+    I3. Senders get their outcome when all copies are durable: their credit limits how far they are ahead of the
+        copying.
+    I4. A slice ends when its budget is spent, also between two subscriptions of one message.
+    I5. A waiting message that cannot be parsed is set aside under a key of its own and named in the log; those behind
+        it are copied. A message that cannot be read stays where it is, with all that are behind it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from isthmus.entities.storage.journal import Batch
 from isthmus.entities.storage.key import MESSAGE, UNREADABLE, message_key, message_span, unpack_message
 from isthmus.entities.storage.staging import Callback, Failure
 from isthmus.entities.topic.answer import Answers
-from isthmus.entities.topic.fan_out import Turn
+from isthmus.entities.topic.fan_out import CopyBudget
 from isthmus.entities.topic.selection import Selection
 from isthmus.errors import StoreError
 
@@ -45,10 +45,10 @@ __all__ = ["Topic"]
 _log = logging.getLogger(__name__)
 
 _FILTER_FAILED = "FilterEvaluationException"
-# Messages read at once of those that wait, and between two looks at the clock where there are rules.
+# Waiting messages read in one call, and copied between two checks of the time where there are rules.
 _READ_AT_ONCE = 1000
 _RULE_UNITS = 512
-# Copied messages are removed in ranges of so many: every range tombstone makes scans of the store dearer.
+# Copied messages are removed in ranges of so many: every range tombstone makes scans of the store slower.
 _CLEAN_MESSAGES = 8192
 
 
@@ -59,7 +59,7 @@ class _Subscriber(NamedTuple):
 
 
 class Topic(Intake):
-    """Where publishers send.
+    """The entity to which publishers send.
 
     Attributes:
         path: canonical name.
@@ -70,7 +70,7 @@ class Topic(Intake):
         super().__init__(path, number, context, state)
         self._prefix = message_key(MESSAGE, number, 0)[:-8]
         self._subscribers: dict[str, _Subscriber] = {}
-        # What all subscriptions cost a message together, and whether they have rules.
+        # The cost of one message for all subscriptions together, and whether they have rules.
         self._cost = 0
         self._has_rules = False
         self._answers = Answers()
@@ -78,18 +78,18 @@ class Topic(Intake):
 
     def reload(self, state: bytes | None) -> None:
         super().reload(state)
-        # A fragment's stay: the catalog gives them to it, which has not failed with its store, and tells of those that go.
-        # A transaction that was begun before may end before the catalog looks at the fragment again.
+        # The subscriptions of a fragment stay: the catalog sets them, has not failed with this store, and removes deleted ones.
+        # A transaction that was begun before may end before the catalog updates the fragment.
         if not self.is_fragment:
             self._subscribers.clear()
             self._reckon()
         self._enlist()
-        self.tell_senders()
+        self.notify_senders()
 
     def wipe(self) -> None:
         self.context.fan_out.discard(self)
         super().wipe()
-        self.tell_senders()
+        self.notify_senders()
 
     def _enlist(self) -> None:
         if self.has_waiting:
@@ -103,7 +103,7 @@ class Topic(Intake):
         self._reckon()
 
     def unsubscribe(self, name: str) -> None:
-        """Take a subscription off; no error if unknown."""
+        """Remove a subscription; no error if unknown."""
         self._subscribers.pop(name, None)
         self._reckon()
 
@@ -111,7 +111,7 @@ class Topic(Intake):
         subscribers = self._subscribers.values()
         self._cost = sum(one.selection.cost for one in subscribers)
         self._has_rules = any(not one.selection.takes_all for one in subscribers)
-        # The copies that are sure to be made count to the quota.
+        # The quota counts the copies that are certain to be made.
         self.quota.copies = sum(one.selection.takes_all and one.queue.relay is None for one in subscribers)
 
     @property
@@ -131,8 +131,8 @@ class Topic(Intake):
         with self._staging.whole():
             self.enter(messages, self.context.clock.wall_ms())
         if self.active_count and on_durable is not None:
-            last, tell = self.last, on_durable
-            self._staging.promise(lambda: self._tell(last, tell), on_failed)
+            last, on_copied = self.last, on_durable
+            self._staging.promise(lambda: self._call_when_copied(last, on_copied), on_failed)
         else:
             self._staging.promise(on_durable, on_failed)
 
@@ -151,9 +151,9 @@ class Topic(Intake):
             self._keep(accepted[done:], first + done, now_ms, rest, hops, after)
 
     def _copy(
-        self, messages: Sequence[Parts], numbers: Sequence[int], now_ms: int, hops: int, after: int, turn: Turn
+        self, messages: Sequence[Parts], numbers: Sequence[int], now_ms: int, hops: int, after: int, budget: CopyBudget
     ) -> tuple[int, int]:
-        """Stage copies as far as the turn reaches.
+        """Stage copies as far as the budget allows.
 
         Args:
             messages: in order.
@@ -161,7 +161,7 @@ class Topic(Intake):
             now_ms: enqueued time.
             hops: how often they were forwarded.
             after: number of the last subscription that has the first message already; 0: none has.
-            turn: what may be done.
+            budget: the limit.
 
         Returns:
             How many messages were copied to all, and the number of the last subscription that has the next one; 0: none has.
@@ -170,48 +170,48 @@ class Topic(Intake):
             return len(messages), 0
         self._is_copying = True
         try:
-            return self._copy_in_turn(messages, numbers, now_ms, hops, after, turn)
+            return self._copy_within(messages, numbers, now_ms, hops, after, budget)
         finally:
             self._is_copying = False
 
-    # What comes meanwhile has come by a subscription that forwards to this topic; it waits behind what is being copied.
+    # A message that arrives meanwhile was forwarded by a subscription to this topic; it waits behind those being copied.
     _is_copying = False
 
-    def _copy_in_turn(
-        self, messages: Sequence[Parts], numbers: Sequence[int], now_ms: int, hops: int, after: int, turn: Turn
+    def _copy_within(
+        self, messages: Sequence[Parts], numbers: Sequence[int], now_ms: int, hops: int, after: int, budget: CopyBudget
     ) -> tuple[int, int]:
         total, at = len(messages), 0
-        turn.begin()
-        while at < total and not turn.is_over:
+        budget.begin()
+        while at < total and not budget.is_over:
             count = size_bytes = 0
             if not after:
-                units = max(_RULE_UNITS, self._cost) if self._has_rules else turn.units
-                count, size_bytes = turn.fitting(messages, at, len(self._subscribers), self._cost, units)
+                units = max(_RULE_UNITS, self._cost) if self._has_rules else budget.units
+                count, size_bytes = budget.fitting(messages, at, len(self._subscribers), self._cost, units)
             if count:
                 part, origins = messages[at : at + count], numbers[at : at + count]
                 views: list[MessageView] = []
                 for subscriber in self._subscribers.values():
                     self._feed(subscriber, part, origins, views, now_ms, hops)
-                turn.spend(count * self._cost, size_bytes)
+                budget.spend(count * self._cost, size_bytes)
                 at += count
                 continue
-            after = self._copy_divided(messages[at], numbers[at], now_ms, hops, after, turn)
+            after = self._copy_divided(messages[at], numbers[at], now_ms, hops, after, budget)
             if after:
                 break
             at += 1
         return at, after
 
-    def _copy_divided(self, parts: Parts, number: int, now_ms: int, hops: int, after: int, turn: Turn) -> int:
-        """Stage one message's copies, subscription by subscription; the last one that got its, 0 if all did."""
+    def _copy_divided(self, parts: Parts, number: int, now_ms: int, hops: int, after: int, budget: CopyBudget) -> int:
+        """Stage one message's copies, subscription by subscription; returns the last one that got its copy, 0 if all did."""
         views: list[MessageView] = []
         in_order = sorted(self._subscribers.values(), key=lambda subscriber: subscriber.queue.number)
         for subscriber in in_order:
             if subscriber.queue.number <= after:
                 continue
-            if turn.is_over:
+            if budget.is_over:
                 return after
             self._feed(subscriber, [parts], [number], views, now_ms, hops)
-            turn.spend(subscriber.selection.cost, len(parts.rest))
+            budget.spend(subscriber.selection.cost, len(parts.rest))
             after = subscriber.queue.number
         return 0
 
@@ -224,7 +224,7 @@ class Topic(Intake):
         now_ms: int,
         hops: int,
     ) -> None:
-        """Stage the copies for one subscription; `views` is filled when rules first ask for them."""
+        """Stage the copies for one subscription; `views` is filled when rules first need them."""
         queue, selection, dead_letters_failures = subscriber
         if selection.takes_all:
             queue.store(messages, now_ms, numbers, fed=True, hops=hops)
@@ -251,7 +251,7 @@ class Topic(Intake):
     ) -> None:
         """Store messages that are to be copied later."""
         if not self.active_count or first < self.head:
-            # What was copied in this commit may still be between the two.
+            # Messages copied in this commit may still be between the two.
             self.cleaned = first if self.cleaned == self.head else min(first, self.cleaned)
             self.head = first
             self.mark = after
@@ -265,12 +265,12 @@ class Topic(Intake):
         self.size_bytes += size
         self._enlist()
 
-    def go_on(self, pairs: Sequence[Pair], turn: Turn) -> None:
-        """Copy what waits, as far as the turn reaches.
+    def go_on(self, pairs: Sequence[Pair], budget: CopyBudget) -> None:
+        """Copy waiting messages, as far as the budget allows.
 
         Args:
-            pairs: what `read_waiting` gave, not empty.
-            turn: what may be done.
+            pairs: the result of `read_waiting`, not empty.
+            budget: the limit.
 
         Raises:
             StoreError: the store refused.
@@ -282,10 +282,10 @@ class Topic(Intake):
         done = 0
         for (enqueued_ms, hops), group in groupby(waiting, key=lambda stored: (stored.enqueued_ms, stored.hops)):
             together = list(group)
-            # A default of more than 49 days is named by no header, and so by no stored message.
+            # A default of more than 49 days is in no header, and so in no stored message.
             messages = self._examination.capped([stored.parts for stored in together])
             numbers = [stored.origin for stored in together]
-            count, self.mark = self._copy(messages, numbers, enqueued_ms, hops, self.mark, turn)
+            count, self.mark = self._copy(messages, numbers, enqueued_ms, hops, self.mark, budget)
             done += count
             if count < len(together):
                 break
@@ -294,17 +294,17 @@ class Topic(Intake):
         self._staging.touch(self)
 
     def _pass(self, pairs: Sequence[Pair]) -> None:
-        """Note that the first that wait do so no longer."""
+        """Record that the first waiting messages are copied."""
         self.active_count -= len(pairs)
         self.size_bytes -= sum(len(record) for _, record in pairs)
         self.head = unpack_message(pairs[-1][0]) + 1
 
     def _set_aside(self, key: bytes, record: bytes) -> None:
-        """Keep the first message that waits where nobody reads it, and go on behind it."""
+        """Move the first waiting message to a key of its own, and continue behind it."""
         sequence = unpack_message(key)
         _log.error(
-            "message not copied, the store has something else in its place: topic=%r sequence=%d bytes=%d; "
-            "it is set aside, restore a back-up to have it",
+            "message not copied, the stored row is not a message: topic=%r sequence=%d bytes=%d; "
+            "it is set aside; restore a back-up to get it",
             self.path, sequence, len(record),
         )  # fmt: skip
         self._staging.batch.put(message_key(UNREADABLE, self.number, sequence), record)
@@ -312,15 +312,15 @@ class Topic(Intake):
         self._pass([(key, record)])
         self._staging.touch(self)
 
-    def read_waiting(self, turn: Turn) -> list[Pair]:
-        """The first messages that wait, as many as a turn may copy; only such whose acceptance is durable.
+    def read_waiting(self, budget: CopyBudget) -> list[Pair]:
+        """The first waiting messages, as many as a slice may copy; only those whose acceptance is durable.
 
         Raises:
             StoreError: the first one cannot be read.
         """
         pairs: list[Pair] = []
-        limit = min(_READ_AT_ONCE, turn.units // max(1, self._cost) + 1)
-        size_bytes = turn.size_bytes // max(1, len(self._subscribers))
+        limit = min(_READ_AT_ONCE, budget.units // max(1, self._cost) + 1)
+        size_bytes = budget.size_bytes // max(1, len(self._subscribers))
         try:
             for pair in self._staging.journal.scan(*message_span(MESSAGE, self.number, self.head, self.committed)):
                 pairs.append(pair)
@@ -352,15 +352,15 @@ class Topic(Intake):
         super().publish(last)
         self._answers.copied(copied)
 
-    def _tell(self, last: int, tell: Callback) -> None:
-        """A sender's messages up to a number are durable: tell it when their copies are, too (I3)."""
+    def _call_when_copied(self, last: int, on_copied: Callback) -> None:
+        """A sender's messages up to a number are durable: call back when their copies are, too (I3)."""
         if self.active_count:
-            self._answers.wait(last, tell)
+            self._answers.wait(last, on_copied)
         else:
-            tell()
+            on_copied()
 
-    def tell_senders(self) -> None:
-        self._answers.tell_all()
+    def notify_senders(self) -> None:
+        self._answers.call_all()
 
     # ---- the choice of copies
 
@@ -372,7 +372,7 @@ class Topic(Intake):
         for view in views:
             try:
                 copies, failed = selection.copies(view)
-            except Exception as fault:  # noqa: BLE001 - one rule's fault must not hold up what all others wait for
+            except Exception as fault:  # noqa: BLE001 - one rule's fault must not stop the copies of all others
                 copies, failed = [], fault
             for parts in copies:
                 chosen.append(parts)
@@ -385,12 +385,12 @@ class Topic(Intake):
 
 
 def _readable(pairs: Sequence[Pair]) -> list[Stored]:
-    """The messages of rows, up to the first row that holds none."""
+    """The messages of rows, up to the first row that cannot be parsed."""
     found: list[Stored] = []
     for key, record in pairs:
         try:
             stored = take_apart(record)
-        except Exception:  # noqa: BLE001 - bytes of any kind, read by place
+        except Exception:  # noqa: BLE001 - bytes of any kind, read by offset
             break
         if stored.sequence != unpack_message(key):
             break

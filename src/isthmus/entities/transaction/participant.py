@@ -1,7 +1,7 @@
-"""What takes part in a transaction.
+"""The participants of a transaction.
 
-What it is: the contract between a transaction and the entities, fragments and ways via entities that it works on. What it is
-not: a transaction (`transaction`), or what an entity is for others (`isthmus.entities.port`).
+What it is: the contract between a transaction and the entities, fragments and routes via entities that it works on. What it is
+not: a transaction (`transaction`), or the general interface of an entity (`isthmus.entities.port`).
 Spec: docs/explanation/protocol.md, Transactions.
 """
 
@@ -20,7 +20,7 @@ __all__ = ["LockHolder", "Participant", "ScheduleParticipant", "StoredEntity"]
 
 
 class StoredEntity(Protocol):
-    """A plain entity, or a fragment: what is in one store under one number."""
+    """A plain entity, or a fragment: the object of one number in one store."""
 
     @property
     def path(self) -> str:
@@ -39,12 +39,12 @@ class StoredEntity(Protocol):
 
     @property
     def context(self) -> Context:
-        """What it shares with the other entities in its store."""
+        """The objects that it shares with the other entities in its store."""
         ...
 
 
 class Participant(Protocol):
-    """What takes messages in a transaction: a queue, a topic, a fragment of one, or the way via one."""
+    """A target of messages in a transaction: a queue, a topic, a fragment of one, or the route via one."""
 
     @property
     def path(self) -> str:
@@ -53,11 +53,11 @@ class Participant(Protocol):
 
     @property
     def stored(self) -> StoredEntity:
-        """Whose store the messages are written to."""
+        """The entity to whose store the messages are written."""
         ...
 
     def examine(self, payloads: Sequence[Payload]) -> list[Parts]:
-        """Check messages and take them apart; stages nothing."""
+        """Check and parse messages; stages nothing."""
         ...
 
     def refusal_of(self, messages: Sequence[Parts]) -> IsthmusError | None:
@@ -92,7 +92,7 @@ class ScheduleParticipant(Participant, Protocol):
 
 
 class LockHolder(Protocol):
-    """Whose locks lock tokens are: a queue, a session's messages, or a fragment."""
+    """The owner of lock tokens: a queue, a session's messages, or a fragment."""
 
     @property
     def path(self) -> str:
@@ -101,7 +101,7 @@ class LockHolder(Protocol):
 
     @property
     def stored(self) -> StoredEntity:
-        """Whose store the messages are in."""
+        """The entity in whose store the messages are."""
         ...
 
     def holds(self, tokens: Sequence[bytes]) -> list[bool]:

@@ -1,12 +1,12 @@
 """One transaction: sends, settlements and schedules that take effect together, or not at all.
 
-What it is: a list of what is to be done, held in memory until it is committed, and the commit itself: everything is
-checked, then staged in one batch of the store. What it is not: who may use it, and its name on the wire (the broker's).
+What it is: a list of operations, kept in memory until it is committed, and the commit itself: everything is
+checked, then staged in one batch of the store. What it is not: the check of rights, and its name on the wire (the broker's).
 Spec: docs/explanation/protocol.md, Transactions; docs/explanation/transactions.md.
 
 Invariants:
     I1. Before `commit` nothing is staged: a roll-back, and a kill, leave the entities as they were. Messages settled in
-        the transaction stay locked. Of messages to be scheduled the numbers are reserved, under which nothing is.
+        the transaction stay locked. The numbers of messages to be scheduled are reserved, and nothing is stored under them.
     I2. `commit` stages all or raises and stages nothing; what it stages is one batch, which the store writes whole.
     I3. A transaction ends once; everything after that is refused.
 """
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from isthmus.entities.catalog.catalog import parse_address
 from isthmus.entities.error import TransactionRolledBackError, TransactionTimeoutError
-from isthmus.entities.fragment.place import fragment_of
+from isthmus.entities.fragment.message_key import fragment_of
 from isthmus.entities.member.context import Context
 from isthmus.entities.port import Entity, MessageSource, MessageTarget
 from isthmus.entities.record.record import Parts
@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class Ending(Enum):
-    """What became of a transaction."""
+    """The outcome of a transaction."""
 
     COMMITTED = "committed"
     """Everything took effect and is durable."""
@@ -87,17 +87,17 @@ class Transaction:
         context: of the namespace's entities.
 
     Attributes:
-        deadline: monotonic seconds; from then on only a roll-back is left.
+        deadline: monotonic seconds; after it, it can only be rolled back.
     """
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._operations: list[_Operation] = []
         self._entity: str | None = None
-        # Of a partitioned entity, whose store is then the transaction's.
+        # Index of the fragment of a partitioned entity, whose store is then the transaction's.
         self._fragment: int | None = None
         self._count = 0
-        self._held_bytes = 0
+        self._message_bytes = 0
         self._tokens: set[bytes] = set()
         self._cancelled: set[int] = set()
         self._doom: Exception | None = None
@@ -124,8 +124,8 @@ class Transaction:
         self._check_fragment(participant.stored)
         messages = participant.examine(payloads)
         self._add(participant.path, len(payloads), _Send(participant, messages))
-        self.add_condition(id(destination), destination.check_sendable)  # of the whole: its parts outlast its deletion
-        self._held_bytes += size_bytes
+        self.add_condition(id(destination), destination.check_sendable)  # of the whole: its fragments outlast it
+        self._message_bytes += size_bytes
 
     def schedule(
         self,
@@ -137,8 +137,8 @@ class Transaction:
         """Add (payload, due wall ms) pairs as one unit, to be scheduled.
 
         Returns:
-            The numbers that they will have while scheduled. Tell them in `on_durable`, which does not wait for the end
-            of the transaction: from then on nothing else gets them, even if it is rolled back.
+            The numbers that they will have while scheduled. Return them in `on_durable`, which does not wait for the end
+            of the transaction: from then on no other message gets them, even if it is rolled back.
 
         Raises (nothing is then added): as `send`.
         """
@@ -150,7 +150,7 @@ class Transaction:
         examined = participant.examine(payloads)
 
         def failed(error: Exception) -> None:
-            self.doom(error)  # the numbers may come to be another message's
+            self.doom(error)  # the numbers may be assigned to another message
             on_failed(error)
 
         numbers = participant.reserve(len(examined), on_durable, failed)
@@ -158,16 +158,16 @@ class Transaction:
         operation = _Scheduling(participant, list(zip(numbers, examined, due, strict=True)))
         self._add(participant.path, len(examined), operation)
         self.add_condition(id(destination), destination.check_sendable)
-        self._held_bytes += size_bytes
+        self._message_bytes += size_bytes
         return numbers
 
     def cancel_scheduled(self, destination: Entity, sequences: Sequence[int]) -> None:
-        """Add the cancellation of scheduled messages, which stay scheduled until the end; due earlier, they go their way,
-        and a commit fails.
+        """Add the cancellation of scheduled messages, which stay scheduled until the end; if they are due earlier, they are
+        activated, and a commit fails.
 
         Raises (nothing is then added):
-            MessageNotFoundError: one is not scheduled (by this transaction is not yet), or cancelled in it already.
-            InvalidArgumentError: they are of several fragments of a partitioned entity.
+            MessageNotFoundError: one is not scheduled (one scheduled in this transaction is not yet), or cancelled in it already.
+            InvalidArgumentError: they are in several fragments of a partitioned entity.
             IsthmusError: as `settle`.
         """
         sequences = list(dict.fromkeys(sequences))
@@ -181,11 +181,11 @@ class Transaction:
         self._add(holder.path, len(sequences), _Cancellation(holder, sequences))
 
     def _check_room(self, path: str, payloads: Sequence[Payload]) -> int:
-        """Refuse messages that the transaction cannot take; their bytes."""
+        """Refuse messages that the transaction cannot take; returns their bytes."""
         self._check(path, len(payloads))
         size_bytes = sum(map(len, payloads))
         limit = self._context.limits.max_transaction_bytes
-        if self._held_bytes and self._held_bytes + size_bytes > limit:
+        if self._message_bytes and self._message_bytes + size_bytes > limit:
             raise QuotaExceededError(f"The transaction's messages would be over {limit} bytes together.")
         return size_bytes
 
@@ -196,7 +196,7 @@ class Transaction:
             queue: the entity.
             tokens: lock tokens.
             settle: does it; raises nothing while the entity exists.
-            on_end: told at the end what became of it; of a commit when that is durable.
+            on_end: called at the end with the outcome; of a commit when that is durable.
 
         Raises (nothing is then added):
             LockLostError: a lock was lost, or its message is settled in this transaction already.
@@ -228,24 +228,24 @@ class Transaction:
             )
 
     def _join(self, member: StoredEntity) -> None:
-        """What takes part may be a fragment: its store is then the transaction's."""
+        """Add a participant; if it is a fragment, its store is the transaction's from now on."""
         if member.is_fragment:
             self._fragment = fragment_of(member.last)
             self._context = member.context
 
     def doom(self, error: Exception) -> None:
-        """Let it end in a roll-back: something failed whose sender waits for no answer."""
+        """Make it end in a roll-back: an operation failed whose sender waits for no answer."""
         self._doom = self._doom or error
 
     def add_condition(self, name: Hashable, check: Callable[[], object]) -> None:
-        """Let `commit` refuse if a check raises IsthmusError by then; one check for each name."""
+        """Make `commit` refuse if a check raises IsthmusError then; one check for each name."""
         self._conditions.setdefault(name, check)
 
     def commit(self, on_durable: Callback | None = None, on_failed: Failure | None = None) -> None:
-        """Do everything; exactly one of the callbacks comes, as for ``accept``.
+        """Do everything; exactly one of the callbacks is called, as for ``accept``.
 
         Raises:
-            TransactionRolledBackError: something could not be done, and why; nothing was done then.
+            TransactionRolledBackError: an operation is impossible, with the reason; nothing was done then.
             StoreError: the store could not be read; everything staged has failed.
         """
         obstacle = self._obstacle()
@@ -257,12 +257,12 @@ class Transaction:
         staging = self._context.staging
 
         def durable() -> None:
-            _tell(operations, Ending.COMMITTED)
+            _notify(operations, Ending.COMMITTED)
             if on_durable is not None:
                 on_durable()
 
         def failed(error: Exception) -> None:
-            _tell(operations, Ending.FAILED)
+            _notify(operations, Ending.FAILED)
             if on_failed is not None:
                 on_failed(error)
 
@@ -279,12 +279,12 @@ class Transaction:
                         one.settle(one.tokens)
                 staging.promise(durable, failed)
         except Exception:
-            _tell(operations, Ending.FAILED)
+            _notify(operations, Ending.FAILED)
             raise
 
     def rollback(self) -> None:
-        """Do nothing of it; no error if it has ended."""
-        _tell(self._end(), Ending.ROLLED_BACK)
+        """Discard all operations; no error if it has ended."""
+        _notify(self._end(), Ending.ROLLED_BACK)
 
     def _end(self) -> list[_Operation]:
         self._ended = True
@@ -303,7 +303,7 @@ class Transaction:
             )
         limit = self._context.limits.max_transaction_messages
         if self._count + count > limit:
-            raise QuotaExceededError(f"The transaction would hold {self._count + count} messages; {limit} are allowed.")
+            raise QuotaExceededError(f"The transaction would have {self._count + count} messages; {limit} are allowed.")
 
     def _add(self, path: str, count: int, operation: _Operation) -> None:
         if not self._operations:
@@ -349,18 +349,18 @@ def _uncancellable(one: _Cancellation) -> IsthmusError | None:
     """Why scheduled messages cannot be cancelled any more."""
     try:
         missing = one.destination.missing_scheduled(one.sequences)
-    except IsthmusError as error:  # the entity has gone, or cannot be read
+    except IsthmusError as error:  # the entity is deleted, or cannot be read
         return error
     if not missing:
         return None
     return MessageNotFoundError(f"message {missing[0]} of '{one.destination.path}' is not scheduled any more")
 
 
-def _tell(operations: Sequence[_Operation], ending: Ending) -> None:
-    """Tell those who settled in a transaction what became of it, each whatever another one raises."""
+def _notify(operations: Sequence[_Operation], ending: Ending) -> None:
+    """Call back the receivers that settled in a transaction with its outcome, each whatever another one raises."""
     for one in operations:
         if isinstance(one, _Settlement):
             try:
                 one.on_end(ending)
-            except Exception:  # noqa: BLE001 - a receiver's fault; whoever discharged waits for an answer
-                _log.exception("a fault where a receiver was told of the end of a transaction")
+            except Exception:  # noqa: BLE001 - a receiver's fault; the client that discharged waits for an answer
+                _log.exception("a fault of a receiver's callback of the end of a transaction")

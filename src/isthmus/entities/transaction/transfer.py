@@ -1,8 +1,8 @@
 """Sending via one entity to another.
 
-What it is: what a sender's link with a transfer destination writes to. The messages belong to the entity that they go
+What it is: the target of a sender's link with a transfer destination. The messages belong to the entity that they are sent
 via, also within a transaction, and are moved to their destination in the same commit.
-What it is not: a queue of its own; what cannot be moved is in the transfer dead-letter queue of the entity between.
+What it is not: a queue of its own; messages that cannot be moved are in the transfer dead-letter queue of the entity between.
 Spec: docs/explanation/protocol.md, Forwarding, Transactions.
 
 Invariants:
@@ -47,12 +47,12 @@ _Found = TypeVar("_Found")
 
 
 class Via(Generic[_Between, _Found]):
-    """What every way to a destination via an entity has.
+    """The common part of all routes to a destination via an entity.
 
     Args:
         via: the entity between.
         path: of the destination.
-        find: what has a path now; None if nothing has.
+        find: the entity that has a path now; None if there is none.
     """
 
     def __init__(self, via: _Between, path: str, find: Callable[[str], _Found | None]) -> None:
@@ -73,10 +73,10 @@ class Via(Generic[_Between, _Found]):
         return self._via.max_message_size_bytes
 
     def check_sendable(self) -> None:
-        """Refuse where no message would be taken, whatever it is.
+        """Refuse if every message would be refused.
 
         Raises:
-            EntityNotFoundError: one of both was deleted.
+            EntityNotFoundError: one of the two was deleted.
             EntityDisabledError: the status of the one between forbids sending.
         """
         self._via.check_sendable()
@@ -85,12 +85,12 @@ class Via(Generic[_Between, _Found]):
 
 
 class Transfer(Via[Intake, Target]):
-    """The way to a destination via an entity.
+    """The route to a destination via an entity.
 
     Args:
         via: the entity between.
         path: of the destination.
-        find: the queue or topic that has a path now; None if there is none.
+        find: the queue or topic that has the path now; None if there is none.
         context: of the namespace's entities.
     """
 
@@ -102,7 +102,7 @@ class Transfer(Via[Intake, Target]):
 
     @property
     def stored(self) -> Intake:
-        """The entity between: the messages are its own in a transaction."""
+        """The entity between: in a transaction the messages are its own."""
         return self._via
 
     def runs(self, payloads: Sequence[Payload]) -> list[int]:
@@ -110,25 +110,25 @@ class Transfer(Via[Intake, Target]):
         return [len(payloads)]
 
     def placed(self, payloads: Sequence[Payload], preferred: int | None = None) -> Transfer:
-        """What takes these messages in a transaction: itself."""
+        """The participant that takes these messages in a transaction: itself."""
         del payloads, preferred
         return self
 
     @property
     def takes_bodies(self) -> bool:
-        """Whether messages whose bodies lie outside of the store can be kept."""
+        """Whether messages whose bodies are outside of the store can be kept."""
         return self._via.takes_bodies
 
-    def hold_room(self, size_bytes: int) -> None:
+    def reserve_room(self, size_bytes: int) -> None:
         """As of the entity between."""
-        self._via.hold_room(size_bytes)
+        self._via.reserve_room(size_bytes)
 
-    def give_back_room(self, size_bytes: int) -> None:
+    def release_room(self, size_bytes: int) -> None:
         """As of the entity between."""
-        self._via.give_back_room(size_bytes)
+        self._via.release_room(size_bytes)
 
     def examine(self, payloads: Sequence[Payload]) -> list[Parts]:
-        """Check messages and take them apart; errors as `accept`."""
+        """Check and parse messages; errors as `accept`."""
         self.check_sendable()
         return self._via.examine(payloads)
 
@@ -138,7 +138,7 @@ class Transfer(Via[Intake, Target]):
         if target is None:
             return EntityNotFoundError(self._to)
         error = target.refusal_of(messages)
-        # A destination that is disabled refuses nobody: what comes waits in the transfer dead-letter queue.
+        # A disabled destination refuses no sender: the messages wait in the transfer dead-letter queue.
         return None if isinstance(error, EntityDisabledError) else error
 
     def accept(

@@ -1,13 +1,13 @@
 """Messages to a file, and from a file into an entity.
 
-What it is: export (a look; with removal after the file is on disk) and import (sends in order, resumable). What it is
+What it is: export (a peek; with removal after the file is on disk) and import (sends in order, resumable). What it is
 not: a copy of an entity's settings; those are in its configuration.
 
 Invariants:
-    I1. A message is removed only after a file that holds it is synced under its name.
-    I2. What import has noted as done was acknowledged. Killed at any instant and run again, it sends every message of the
+    I1. A message is removed only after a file that contains it is synced under its name.
+    I2. Messages that import has recorded as done were acknowledged. Killed at any instant and run again, it sends every message of the
         file at least once, and at most those of one group again. A refusal sends none again, a lost connection only those whose answer
-        did not come.
+        did not arrive.
     I3. An imported message keeps its body, properties, application properties and annotations; the namespace gives it a
         new sequence number and time of enqueueing.
 """
@@ -27,8 +27,8 @@ from isthmus.errors import IsthmusError
 from isthmus.operations.deliver import UnconfirmedError, deliver
 from isthmus.operations.file.message_file import DamagedFileError, MessageReader, MessageWriter
 from isthmus.operations.file.progress_note import ProgressNote
-from isthmus.operations.look import Census, Progress, messages
 from isthmus.operations.message import STATES, sent_again, sequence_of, state_of
+from isthmus.operations.peek import Census, Progress, messages
 from isthmus.operations.removal.purge import Removal, remove
 from isthmus.transport import Client, Sender
 
@@ -51,23 +51,23 @@ def export(
     progress: Progress = lambda _: None,
     removing: Callable[[], AbstractContextManager[Callable[[], bool]]] = lambda: nullcontext(lambda: False),
 ) -> tuple[int, Removal | None]:
-    """Write messages to a file; how many, and what was removed if that was asked for.
+    """Write messages to a file; returns how many, and the removal if one was requested.
 
     Args:
         client: connected.
         path: of a queue, subscription, dead-letter queue, or topic (scheduled messages).
         file: to write.
-        chosen: whether a message is meant.
+        chosen: whether a message is to be written.
         namespace: its name, for the file.
         limit: end after so many; 0 is all.
         remove_after: remove them once the file is on disk.
-        progress: told how many messages were written since the last time.
-        removing: entered for the removal, of which it tells whether to stop.
+        progress: called with the number of messages written since the last call.
+        removing: entered for the removal; returns whether to stop it.
 
     Raises:
-        InvalidArgumentError: the file is there already.
+        InvalidArgumentError: the file exists already.
         FileNotWrittenError: the disk refused; no message was removed.
-        IsthmusError: the peer refused or is gone; no file is left then, or a whole one and some messages not removed, which notes tell.
+        IsthmusError: the namespace refused or is unreachable; then there is no file, or a whole one and some messages not removed, as notes say.
     """
     meant = Census(RunSet(), RunSet(), RunSet())
     with MessageWriter(file, {"namespace": namespace, "entity": path}) as writer:
@@ -88,7 +88,7 @@ def export(
 
 
 class Imported(NamedTuple):
-    """What was done.
+    """The result.
 
     Attributes:
         accepted: acknowledged in this run.
@@ -114,29 +114,29 @@ def import_file(
 ) -> Imported:
     """Send the messages of a file, in order.
 
-    A note beside the file (`FILE.progress`) tells an interrupted import where to continue; it goes when all is sent.
+    A note beside the file (`FILE.progress`) records where to continue an interrupted import; it is removed when all is sent.
 
     Args:
         client: connected, authorised for `path`.
-        path: queue or topic. The caller has asked `operations.detection` whether messages may keep their MessageIds.
+        path: queue or topic. The caller has checked with `operations.detection` whether messages may keep their MessageIds.
         file: that `export` wrote.
         namespace: the target's name, for the note.
-        created_at: when the entity was made; empty if that cannot be told. The note of an import into an entity that
+        created_at: when the entity was created; empty if unknown. The note of an import into an entity that
             was removed since does not count.
-        new_message_ids: give each message a MessageId of its own. What an interrupted import sends again has the same
+        new_message_ids: give each message a MessageId of its own. Messages that an interrupted import sends again have the same
             ids again, so that an entity that detects duplicates takes each message once.
-        progress: told how many messages were accepted since the last time.
-        is_stopped: asked again and again; once it says so nothing more is sent, and what was sent is waited for and noted.
+        progress: called with the number of messages accepted since the last call.
+        is_stopped: called repeatedly; once it returns true nothing more is sent, and messages in flight are waited for and recorded.
 
     Raises:
-        DamagedFileError: what is before the damage was sent.
+        DamagedFileError: the messages before the damage were sent.
         InvalidArgumentError: the note cannot be read; nothing was sent.
         FileInUseError: another process imports the file; nothing was sent.
-        FileNotWrittenError: the note cannot be written; what was sent since it was written last is sent again by the next run.
-        IsthmusError: a message was refused, or the peer is gone; run it again to continue.
+        FileNotWrittenError: the note cannot be written; the next run sends messages since the last note again.
+        IsthmusError: a message was refused, or the namespace is unreachable; run it again to continue.
     """
     with MessageReader(file) as reader:
-        reader.lock()  # two processes that keep one note would each send what the other has sent
+        reader.lock()  # two processes with one note would each send the other's messages again
         target = f"{namespace}/{path}".lower()
         note = ProgressNote(file, str(reader.header.get("export_id")), target, created_at, client.namespace_id)
         passed_over = note.count
@@ -151,36 +151,36 @@ def import_file(
             try:
                 results: Sequence[IsthmusError | None] = deliver(client, sender, [payload for _, _, payload in group])
             except UnconfirmedError as lost:
-                results = lost.results  # what was accepted is noted, and not sent again
-            taken = [(place, state) for (place, state, _), error in zip(group, results, strict=True) if error is None]
+                results = lost.results  # accepted messages are recorded, and not sent again
+            taken = [(index, state) for (index, state, _), error in zip(group, results, strict=True) if error is None]
             accepted += len(taken)
             deferred += sum(state == _DEFERRED for _, state in taken)
-            note.add([place for place, _ in taken], before=group[-1][0] + 1)
+            note.add([index for index, _ in taken], before=group[-1][0] + 1)
             progress(len(taken))
-            for (place, _, _), error in zip(group, results, strict=True):
+            for (index, _, _), error in zip(group, results, strict=True):
                 if error is not None:
-                    error.add_note(f"message {place + 1} of '{file}'")
+                    error.add_note(f"message {index + 1} of '{file}'")
                     raise error
             group.clear()
             size = 0
 
         try:
-            for place, (state, payload) in enumerate(reader):
+            for index, (state, payload) in enumerate(reader):
                 if is_stopped():
                     return Imported(accepted, passed_over, deferred)
-                if place in note:
+                if index in note:
                     continue
                 parts = split(payload, HeadCache(0))
                 if new_message_ids:
-                    parts = with_message_id(parts, note.message_id(place))
-                group.append((place, state, sent_again(parts)))
+                    parts = with_message_id(parts, note.message_id(index))
+                group.append((index, state, sent_again(parts)))
                 size += len(payload)
                 if len(group) == _GROUP or size > _GROUP_BYTES:
                     send()
             if group:
                 send()
         except IsthmusError as error:
-            if group and isinstance(error, DamagedFileError):  # what is before the damage
+            if group and isinstance(error, DamagedFileError):  # the messages before the damage
                 send()
             error.add_note(f"{accepted} messages were accepted before")
             raise

@@ -1,6 +1,6 @@
-r"""A file of messages: every byte of them, and where they came from.
+r"""A file of messages: all their bytes, and their origin.
 
-What it is: the form that `isthmus namespace export` writes and `import` reads. What it is not: a form for other tools;
+What it is: the format that `isthmus namespace export` writes and `import` reads. What it is not: a format for other tools;
 `peek --json` is one.
 
     "isthmus messages 1\n"
@@ -11,9 +11,9 @@ What it is: the form that `isthmus namespace export` writes and `import` reads. 
 Numbers are big-endian. A message is encoded as peek shows it, sequence number and time of enqueueing included.
 
 Invariants:
-    I1. A file has its name only once it is whole and on disk; what a kill leaves is called `….partial`. It
-        takes its name from no other file.
-    I2. Damage anywhere in a file is told with the message's place; nothing behind it is read.
+    I1. A file has its name only once it is whole and on disk; the remains of a kill are called `….partial`. It
+        never replaces another file.
+    I2. Damage anywhere in a file is reported with the message's position; nothing behind it is read.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _RECORD = struct.Struct(">II")
 _LENGTH = struct.Struct(">I")
 _COUNT = struct.Struct(">Q")
 _END = 0xFFFFFFFF
-# A namespace takes messages of 100 MiB; what claims to be far larger is no length.
+# A namespace takes messages of 100 MiB; a far larger value is not a length.
 _LARGEST_BYTES = 1 << 30
 
 
 class DamagedFileError(IsthmusError):
-    """A file of messages is cut off, altered, or none."""
+    """A file of messages is cut off, altered, or not such a file."""
 
     code = "damaged-file"
 
@@ -60,7 +60,7 @@ class DamagedFileError(IsthmusError):
 
 
 class FileNotWrittenError(IsthmusError):
-    """The disk refused; the text says what, and what that leaves."""
+    """The disk refused; the text says what, and the consequence."""
 
     code = "file-not-written"
     retryable = True
@@ -83,18 +83,18 @@ class MessageWriter:
     """Writes a file.
 
     Args:
-        file: must not be there yet.
-        header: what is said of where the messages came from; `export_id` and `exported_at` are added.
+        file: must not exist yet.
+        header: the origin of the messages; `export_id` and `exported_at` are added.
 
     Raises:
-        InvalidArgumentError: the file is there, or its folder takes none.
+        InvalidArgumentError: the file exists, or its folder is not writable.
     """
 
     def __init__(self, file: Path, header: dict[str, Any]) -> None:
         if file.exists():
-            raise InvalidArgumentError(f"'{file}' is there already; name a file that is not")
+            raise InvalidArgumentError(f"'{file}' exists already; name a file that does not")
         self._file = file
-        # Of its own: two exports to one name must not write into one file.
+        # A name of its own: two exports to one name must not write into one file.
         self._partial = file.with_name(f"{file.name}.{os.urandom(4).hex()}.partial")
         self.count = 0
         try:
@@ -139,7 +139,7 @@ class MessageWriter:
                 os.close(folder)
 
     def _name(self) -> None:
-        """Give the file its name, which a rename would take from another file."""
+        """Give the file its name without replacing another file, as a rename would."""
         try:
             os.link(self._partial, self._file)
         except FileExistsError:
@@ -165,7 +165,7 @@ class MessageWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with suppress(OSError):  # what a full disk does not take was not written
+        with suppress(OSError):  # bytes that a full disk refuses were not written
             self._out.close()
         if kind is not None:
             self._partial.unlink(missing_ok=True)
@@ -175,10 +175,10 @@ class MessageReader:
     """Reads a file.
 
     Attributes:
-        header: what the writer said.
+        header: from the writer.
 
     Raises:
-        DamagedFileError: it is no such file.
+        DamagedFileError: it is not such a file.
         InvalidArgumentError: it cannot be read.
     """
 
@@ -227,7 +227,7 @@ class MessageReader:
             yield content[0], content[1:]
 
     def lock(self) -> None:
-        """While the file is open, no other process locks it.
+        """Lock the file against other processes while it is open.
 
         Raises:
             FileInUseError: another one has it locked.
@@ -240,7 +240,7 @@ class MessageReader:
             return
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._in.close()
 
     def __enter__(self) -> Self:

@@ -1,15 +1,15 @@
-"""How far an import has come: a small file beside the file of messages.
+"""The progress of an import: a small file beside the file of messages.
 
 What it is: which messages of a file an entity has acknowledged, and the seed of the MessageIds that they were given.
-What it is not: true for an entity that was removed and created again, or of another namespace at the same address: its time of creation, and
-what the namespace calls itself, are part of the note.
+What it is not: valid for an entity that was removed and created again, or of another namespace at the same address: its time of creation, and
+the identity of the namespace, are part of the note.
 
 Invariants:
     I1. A message is in the note only after it was acknowledged.
-    I2. The note is on disk before the first message is sent, and after each group; killed at any instant, the note of
-        before or after is there whole.
-    I3. A note that cannot be read ends the import; it is never taken for none.
-    I4. What is noted of an interrupted import of the same file into another entity stays until that one is done.
+    I2. The note is on disk before the first message is sent, and after each group; after a kill at any instant, the old or the
+        new note exists whole.
+    I3. A note that cannot be read ends the import; it is never treated as missing.
+    I4. The note of an interrupted import of the same file into another entity stays until that one is done.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class ProgressNote:
 
     Args:
         file: the file of messages.
-        export_id: what the file calls itself.
+        export_id: from the file's header.
         target: namespace and entity.
-        created_at: when the entity was made; empty if that cannot be told.
-        identity: what the namespace calls itself; empty if it tells nothing.
+        created_at: when the entity was created; empty if unknown.
+        identity: of the namespace; empty if it reports none.
 
     Raises:
         InvalidArgumentError: there is a note that cannot be read.
@@ -45,15 +45,17 @@ class ProgressNote:
         self._file = file.with_name(file.name + ".progress")
         self._known = {"export_id": export_id, "target": target}
         self._of = {"created_at": created_at, "identity": identity}
-        # Every place before `_done` is acknowledged but those in `_missing`, which were refused.
+        # Every index before `_done` is acknowledged except those in `_missing`, which were refused.
         self._done = 0
         self._missing: set[int] = set()
         self._seed = uuid.uuid4()
-        # Those of imports of the same file into other entities that were interrupted.
+        # The notes of interrupted imports of the same file into other entities.
         self._others: list[dict[str, Any]] = []
         found = self._read()
         for each in (found, *found.pop("others", ())):
-            is_other_entity = any(told and each.get(name) and told != each[name] for name, told in self._of.items())
+            is_other_entity = any(
+                recorded and each.get(name) and recorded != each[name] for name, recorded in self._of.items()
+            )
             if each.get("export_id") != export_id:
                 continue
             if each.get("target") != target:
@@ -72,20 +74,20 @@ class ProgressNote:
             raise self._unusable("it is no JSON object")
         others = found.get("others", [])
         if not isinstance(others, list) or not all(isinstance(each, dict) for each in others):
-            raise self._unusable("a value in it is none that an import writes")
+            raise self._unusable("a value in it is invalid")
         return found
 
     def _take(self, found: dict[str, Any]) -> None:
         try:
             self._done = int(found["done"])
-            self._missing = {int(place) for place in found.get("refused", ())}
+            self._missing = {int(index) for index in found.get("refused", ())}
             self._seed = uuid.UUID(found["seed"]) if "seed" in found else self._seed
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise self._unusable("a value in it is none that an import writes") from None
+            raise self._unusable("a value in it is invalid") from None
 
     def _unusable(self, reason: str) -> InvalidArgumentError:
         return InvalidArgumentError(
-            f"'{self._file}' tells which messages were sent, and cannot be read: {reason}; "
+            f"'{self._file}' records which messages were sent, and cannot be read: {reason}; "
             "repair it, or remove it to send all messages again"
         )
 
@@ -94,26 +96,26 @@ class ProgressNote:
         """How many messages are acknowledged."""
         return self._done - len(self._missing)
 
-    def __contains__(self, place: int) -> bool:
-        return place < self._done and place not in self._missing
+    def __contains__(self, index: int) -> bool:
+        return index < self._done and index not in self._missing
 
-    def message_id(self, place: int) -> str:
-        """The MessageId given to the message at a place: the same whenever this import continues."""
-        return uuid.uuid5(self._seed, str(place)).hex
+    def message_id(self, index: int) -> str:
+        """The MessageId given to the message at an index: the same whenever this import continues."""
+        return uuid.uuid5(self._seed, str(index)).hex
 
-    def add(self, places: Sequence[int], *, before: int) -> None:
-        """Messages at these places were acknowledged, all others since the last call and before `before` refused.
+    def add(self, indices: Sequence[int], *, before: int) -> None:
+        """Messages at these indices were acknowledged, all others since the last call and before `before` refused.
 
         Raises:
             FileNotWrittenError: the note cannot be written.
         """
         self._missing.update(range(self._done, before))
-        self._missing.difference_update(places)
+        self._missing.difference_update(indices)
         self._done = max(self._done, before)
         self.write()
 
     def write(self) -> None:
-        """Bring the note to the disk.
+        """Write the note to the disk.
 
         Raises:
             FileNotWrittenError: the folder or the disk refuses.
@@ -136,7 +138,7 @@ class ProgressNote:
             raise self._unwritten(error) from None
 
     def remove(self) -> None:
-        """All is sent; what is noted of imports into other entities stays.
+        """All is sent; the notes of imports into other entities stay.
 
         Raises:
             FileNotWrittenError: the note cannot be written.
@@ -151,6 +153,6 @@ class ProgressNote:
 
     def _unwritten(self, error: OSError) -> FileNotWrittenError:
         return FileNotWrittenError(
-            f"'{self._file}', which tells how far the import has come, cannot be written: "
-            f"{error.strerror or error}; make room, or copy the file of messages to a folder that can be written"
+            f"'{self._file}', which records the progress of the import, cannot be written: "
+            f"{error.strerror or error}; free space, or copy the file of messages to a folder that can be written"
         )

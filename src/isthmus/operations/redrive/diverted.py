@@ -1,13 +1,13 @@
 """A message that a step diverted, as its route received it.
 
-What it is: reading which route diverted a message and where that had it from, and the message with the number, the time and the life that
-it had there, without what the diverting added: the reason, the last hop of its provenance, and a MessageId that was made. What it is not:
+What it is: the route that diverted a message and its source, and the message with the number, the time and the time to live
+that it had there, without the additions of the diverting: the reason, the last hop of its provenance, and a MessageId that was made. What it is not:
 the diverting (`isthmus.bridge.divert` and the rewriter of copies), or the sending (`isthmus.operations.redrive.redrive`).
 
 Invariants:
-    I1. Body and footer come out byte for byte, and every property of the sender.
-    I2. A route copies the result as it would have copied the message that it diverted: with the same hops and the same duplicate key,
-        also where somebody has mended the body meanwhile.
+    I1. Body and footer are unchanged, byte for byte, and so is every property of the sender.
+    I2. A route copies the result as it would have copied the diverted message: with the same hops and the same duplicate key,
+        also if somebody has repaired the body meanwhile.
 """
 
 from __future__ import annotations
@@ -25,47 +25,47 @@ from isthmus.message.lifetime import TTL_LIMIT_MS, milliseconds
 from isthmus.message.provenance import Hop, encoded
 from isthmus.operations.message import sent_again
 
-__all__ = ["Place", "place_of", "restored"]
+__all__ = ["Diversion", "diversion_of", "restored"]
 
 _WHY = (names.WHY_REASON, names.WHY_DESCRIPTION, names.WHY_SOURCE, names.WHY_ROUTE)
 
 
-class Place(NamedTuple):
-    """Where a diverted message comes from.
+class Diversion(NamedTuple):
+    """The origin of a diverted message.
 
     Attributes:
         route: the route whose step diverted it.
-        hop: where that had it from.
+        hop: the position from which the route had received it.
     """
 
     route: str
     hop: Hop
 
 
-def place_of(payload: bytes) -> Place | None:
-    """Where a message comes from; None where no step has diverted it, or its provenance is gone.
+def diversion_of(payload: bytes) -> Diversion | None:
+    """The origin of a message; None if no step has diverted it, or its provenance is missing.
 
-    Its provenance counts though the digest may not fit: whoever mends a message changes its body.
+    Its provenance counts though the digest may not match: an operator who repairs a message changes its body.
 
     Raises:
-        CodecError: the bytes are no message.
+        CodecError: the bytes are not a message.
     """
     found = _own(payload)
     provenance = _provenance(found)
     route = found.get(names.WHY_ROUTE)
     if provenance is None or not isinstance(route, str):
         return None
-    return Place(route, provenance.hops[-1])
+    return Diversion(route, provenance.hops[-1])
 
 
 def restored(payload: bytes) -> bytes:
-    """The message as its route received it; call it for one that has a `Place`.
+    """The message as its route received it; call it for one that has a `Diversion`.
 
     Args:
-        payload: as delivered from where it was diverted to.
+        payload: as delivered from the queue to which it was diverted.
 
     Raises:
-        CodecError, InvalidMessageError: the bytes are no message.
+        CodecError, InvalidMessageError: the bytes are not a message.
     """
     found = _own(payload)
     provenance = _provenance(found)
@@ -92,17 +92,17 @@ def restored(payload: bytes) -> bytes:
 
 
 def _sent_id(payload: bytes, where: section.Sections, found: Mapping[str, Any], *, is_first: bool) -> dict[str, Any]:
-    """The MessageId that the sender gave the message, where it has another one now; empty where it has its own."""
-    told = found.get(names.MESSAGE_ID)
+    """The MessageId that the sender gave the message, if it has another one now; empty if it has its own."""
+    recorded = found.get(names.MESSAGE_ID)
     now = section.message_id_text(payload, section.message_id_at(payload, where.properties)) or b""
     first = b"".join(encoded(name) + encoded(str(found[name]).partition(";")[0]) for name in names.HOP_PROPERTIES)
     key = first + encoded(names.DIGEST) + encoded("")
     made = made_message_id(duplicate_key(key, 0, len(key)))
-    # Whoever mends a message may have noted the made one as the sender's.
-    is_made = told == made or (told is None and now == made.encode())
+    # An operator who repaired a message may have recorded the made one as the sender's.
+    is_made = recorded == made or (recorded is None and now == made.encode())
     if is_made and is_first:
         return {"message_id": None}
-    return {} if told is None else {"message_id": told}
+    return {} if recorded is None else {"message_id": recorded}
 
 
 def _id_text(rest: bytes) -> bytes:
@@ -110,7 +110,7 @@ def _id_text(rest: bytes) -> bytes:
 
 
 def _with_life(payload: bytes, waited_ms: int) -> bytes:
-    """What was left of its life where it was diverted to began then; at its source it began earlier."""
+    """The message with its original time to live: in the other queue, the remaining time began then; at its source it began earlier."""
     start, end = section.locate(payload).header
     header = section.decode_header(payload, (start, end))
     if not header.ttl_ms:
@@ -120,7 +120,7 @@ def _with_life(payload: bytes, waited_ms: int) -> bytes:
 
 
 def _own(payload: bytes) -> dict[str, Any]:
-    """The properties of provenance and of the diverting that can be read."""
+    """The readable properties of provenance and of the diverting."""
     where = section.locate(payload).application_properties
     asked = (*names.OWN_PROPERTIES, names.WHY_ROUTE)
     found = {name: section.map_value(payload, where, name) for name in asked}

@@ -1,11 +1,11 @@
-"""The targets of routes for messages of several namespaces, open where they are needed.
+"""The targets of routes for messages of several namespaces, opened as needed.
 
-What it is: for each namespace that messages are from, one `CopyTarget` for each route, since the target notes that namespace in the copies.
+What it is: for each namespace of origin, one `CopyTarget` for each route, since the target notes that namespace in the copies.
 What it is not: the sending.
 
 Invariants:
-    I1. The targets of at most `NAMESPACES_AT_ONCE` namespaces are open at once, however many the messages name: a message tells its
-        namespace itself, and whoever may send to a queue can write any.
+    I1. The targets of at most `NAMESPACES_AT_ONCE` namespaces are open together, however many the messages name: the namespace is in the
+        message, and any sender of the queue can write another one.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from isthmus.replication.step.base import NamedStep
 __all__ = ["NAMESPACES_AT_ONCE", "Leg", "Legs"]
 
 NAMESPACES_AT_ONCE = 4
-"""A federation's file has one namespace for each place where messages enter; another identity of it is from before it was made again."""
+"""A federation's file has one namespace for each entry point of messages; another identity of it is from before it was recreated."""
 
 
 class Leg(NamedTuple):
-    """A route's name, its target, and what it does with messages before."""
+    """A route's name, its target, and its steps."""
 
     route: str
     target: CopyTarget
@@ -34,7 +34,7 @@ class Leg(NamedTuple):
 
 
 class Legs:
-    """Where messages go, by the namespace that they are from.
+    """The targets of messages, by their namespace of origin.
 
     Args:
         made: the routes, and the steps of each.
@@ -58,14 +58,14 @@ class Legs:
         return origin in self._origins
 
     def of(self, origin: str | None, meanwhile: Callable[[], None] = lambda: None) -> list[Leg]:
-        """The legs of messages that are from a namespace; None: where all are from one.
+        """The legs of messages of a namespace; None if all are from one.
 
         Args:
             origin: its identity.
-            meanwhile: called again and again while they are opened.
+            meanwhile: called repeatedly while they are opened.
 
         Raises:
-            TargetGoneError: a target cannot be reached, or refuses.
+            TargetGoneError: a target is unreachable, or refuses.
         """
         key = self._first if origin is None else origin
         if key in self._open:

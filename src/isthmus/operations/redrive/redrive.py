@@ -1,16 +1,16 @@
 """Messages that were set aside, sent on.
 
-What it is: the sending of what `isthmus.operations.redrive.set_aside` has chosen in a queue of `isthmus.topology.redrive`: through the
+What it is: the sending of messages that `isthmus.operations.redrive.set_aside` has chosen in a queue of `isthmus.topology.redrive`: through the
 route's steps, as the route's own copies, to its target; each leaves the queue once the target has acknowledged its copy. What it is not: a
-route; what the target refuses stays where it is. What a diverted message was is told by `isthmus.operations.redrive.diverted`.
+route; refused messages stay where they are. The origin of a diverted message is read by `isthmus.operations.redrive.diverted`.
 
 Invariants:
     I1. A message leaves its queue only after its copy is acknowledged, or a step of its route has dropped it. Killed in between, it is sent
         again by the next call, with the same duplicate key.
     I2. From the parking queue each message is sent with a time to live of its own.
-    I3. A message that goes to several targets leaves its queue when all have acknowledged their copies, but for those where it has been.
-    I4. Each copy says of which message it is (`isthmus.message.name.RESENT`), so that `verify` knows that it comes late. From the parking
-        queue, where each message begins again, it does not.
+    I3. A message for several targets leaves its queue when all have acknowledged their copies, except targets that it has visited.
+    I4. Each copy names its message (`isthmus.message.name.RESENT`), so that `verify` knows that it is late. From the parking
+        queue, where each message has no provenance, it does not.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from isthmus.entities.record.parse import HeadCache, split
 from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.message import name as names
 from isthmus.operations.copy_target import Kept, Sent, TargetGoneError, Verdict
-from isthmus.operations.look import Progress
 from isthmus.operations.message import entered_as
+from isthmus.operations.peek import Progress
 from isthmus.operations.redrive.diverted import restored
 from isthmus.operations.redrive.leg import Leg, Legs
 from isthmus.operations.redrive.set_aside import Choice, SetAside, whose
@@ -49,16 +49,16 @@ _AT_ONCE = 100
 
 @dataclass(slots=True)
 class Redriven:
-    """What was done.
+    """The result.
 
     Attributes:
         sent: acknowledged by the target, and removed from the queue.
-        dropped: a step of the route drops them; removed from the queue.
+        dropped: by a step of the route; removed from the queue.
         refused: by the target, by a step, or because they would return; they stay where they are.
-        left: locked elsewhere or gone meanwhile, or the target was gone before they were sent.
-        first_refusal: why, of the first one; empty if none was.
-        gone: why nothing more was sent; empty where all was tried.
-        locked_sessions: in a queue with sessions, those that another receiver has, or has got meanwhile; what is in them counts as left.
+        left: locked by others or removed meanwhile, or the target was lost before they were sent.
+        first_refusal: the reason of the first one; empty if none was.
+        failure: why nothing more was sent; empty if all was tried.
+        locked_sessions: in a queue with sessions, those that another receiver has locked; their messages count as left.
     """
 
     sent: int = 0
@@ -66,7 +66,7 @@ class Redriven:
     refused: int = 0
     left: int = 0
     first_refusal: str = ""
-    gone: str = ""
+    failure: str = ""
     locked_sessions: list[str] = field(default_factory=list)
 
 
@@ -80,16 +80,16 @@ def redrive(
     progress: Progress = lambda _: None,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> Redriven:
-    """Send what was chosen.
+    """Send the chosen messages.
 
     Args:
         reach: opens connections.
         federation: with absolute paths.
         each: the queue.
-        found: by `look`; what is chosen there is used up.
-        choice: what was meant.
-        progress: told how many messages were dealt with since the last time.
-        is_stopped: asked again and again; once it says so nothing more is sent, and what was sent leaves the queue.
+        found: by `count_queue`; its chosen messages are used up.
+        choice: by which they were chosen.
+        progress: called with the number of messages processed since the last call.
+        is_stopped: called repeatedly; once it returns true nothing more is sent, and sent messages leave the queue.
 
     Raises:
         IsthmusError: a namespace cannot be reached, or refuses, and nothing was sent.
@@ -98,8 +98,8 @@ def redrive(
     client = reach.open(each.source)
     try:
         with Legs(made, found.origins if each.is_diverted else {client.namespace_id}) as legs:
-            legs.of(None)  # a target that is away is told before anything is locked
-            # Of a peer that tells no identity a client has the name of its host.
+            legs.of(None)  # an unreachable target is reported before anything is locked
+            # For a namespace that reports no identity, a client has the name of its host.
             is_apart = each.may_be_apart and not client.peer_properties.get(names.NAMESPACE_ID)
             pass_ = _Pass(legs, _cleaned(each, choice, is_apart=is_apart), found.chosen, progress, is_stopped)
             return pass_.carry(client, each.source.entity)
@@ -108,12 +108,12 @@ def redrive(
 
 
 class _Cleaned(NamedTuple):
-    """A message as a route gets it.
+    """A message as its route receives it.
 
     Attributes:
         payload: encoded.
-        origin: identity of the namespace that it is from, empty where that tells none; None where all are from one.
-        route: the only one to whose target it goes; empty: to those of all.
+        origin: identity of the namespace where it entered, empty if unknown; None if all are from one.
+        route: the only one to whose target it goes; empty for those of all.
     """
 
     payload: bytes
@@ -125,8 +125,8 @@ class _Pass:
     """One pass over a queue.
 
     Args:
-        legs: where messages go.
-        clean: what is taken off a message first.
+        legs: the targets.
+        clean: removes properties of a message first.
         chosen: sequence numbers; used up.
         progress: as for `redrive`.
         is_stopped: as for `redrive`.
@@ -147,10 +147,10 @@ class _Pass:
         self._is_stopped = is_stopped
         self._done = Redriven()
         self._acknowledged = 0
-        self._gone = ""
+        self._failure = ""
 
     def carry(self, client: Client, path: str) -> Redriven:
-        """Send what was chosen, and complete what was sent."""
+        """Send the chosen messages, and complete the sent ones."""
         count, done = self._chosen.count(), self._done
         try:
             completed = sweep_entity(
@@ -163,19 +163,19 @@ class _Pass:
             )
         except IsthmusError as error:
             completed = int(error.attributes.get("completed", 0))
-            told = f"; the target had acknowledged {self._acknowledged:,} copies by then" if self._acknowledged else ""
-            done.gone = f"{error}{told}"
-        # What was acknowledged without its lock is in the queue still; sent again, it has the same duplicate key.
+            note = f"; the target had acknowledged {self._acknowledged:,} copies by then" if self._acknowledged else ""
+            done.failure = f"{error}{note}"
+        # Messages that were acknowledged after their lock was lost are still in the queue; sent again, they have the same duplicate key.
         done.dropped = min(done.dropped, completed)
         done.sent = completed - done.dropped
         done.left = count - completed - done.refused
-        done.gone = done.gone or self._gone
+        done.failure = done.failure or self._failure
         return done
 
     def _take(self, taken: Sequence[Taken], renew: Callable[[], None]) -> list[Taken]:
         finished: list[Taken] = []
         for start in range(0, len(taken), _AT_ONCE):
-            if self._gone or self._is_stopped():
+            if self._failure or self._is_stopped():
                 self._chosen.clear()  # the pass ends
                 break
             part = taken[start : start + _AT_ONCE]
@@ -185,68 +185,68 @@ class _Pass:
         return finished
 
     def _send(self, part: Sequence[Taken], renew: Callable[[], None]) -> list[Taken]:
-        """Those of these messages with which all targets of each are done."""
+        """Those of these messages that need no further sending to any target."""
         parties: dict[tuple[str | None, str], list[tuple[int, bytes]]] = {}
         refused: dict[int, str] = {}
-        for place, each in enumerate(part):
+        for index, each in enumerate(part):
             try:
                 cleaned = self._clean(each.payload)
             except (IsthmusError, ValueError) as error:
-                refused[place] = f"the message cannot be read: {error}"
+                refused[index] = f"the message cannot be read: {error}"
                 continue
             if cleaned.origin is not None and cleaned.origin not in self._legs:
-                refused[place] = "its provenance has changed since it was looked at"
+                refused[index] = "its provenance has changed since it was peeked"
                 continue
-            parties.setdefault((cleaned.origin, cleaned.route), []).append((place, cleaned.payload))
+            parties.setdefault((cleaned.origin, cleaned.route), []).append((index, cleaned.payload))
         unsent: set[int] = set()
         sent: set[int] = set()
         there: dict[int, str] = {}
         for (origin, route), party in parties.items():
-            legs = [] if self._gone else self._opened(origin, renew)
+            legs = [] if self._failure else self._opened(origin, renew)
             if not legs:
-                unsent.update(place for place, _ in party)
+                unsent.update(index for index, _ in party)
             for leg in legs:
                 if route not in ("", leg.route):
                     continue
-                for place, outcome in self._through(leg, party, renew):
+                for index, outcome in self._through(leg, party, renew):
                     if isinstance(outcome, Sent):
-                        sent.add(place)
-                    elif outcome is not None and leg.target.gone:
-                        unsent.add(place)
+                        sent.add(index)
+                    elif outcome is not None and leg.target.failure:
+                        unsent.add(index)
                     elif outcome is not None:
-                        (there if outcome.is_there else refused).setdefault(place, outcome.text)
-        # It has been at one target and has gone to another: nobody waits for it any more.
-        refused |= {place: text for place, text in there.items() if place not in sent}
+                        (there if outcome.is_there else refused).setdefault(index, outcome.text)
+        # It has reached one target and is removed: no caller waits for it any more.
+        refused |= {index: text for index, text in there.items() if index not in sent}
         for text in refused.values():
             self._refuse(text)
-        finished = [place for party in parties.values() for place, _ in party if place not in refused.keys() | unsent]
-        self._done.dropped += sum(place not in sent for place in finished)
-        return [part[place] for place in sorted(finished)]
+        finished = [index for party in parties.values() for index, _ in party if index not in refused.keys() | unsent]
+        self._done.dropped += sum(index not in sent for index in finished)
+        return [part[index] for index in sorted(finished)]
 
     def _opened(self, origin: str | None, renew: Callable[[], None]) -> list[Leg]:
-        """Where messages of a namespace go; empty where a target is gone."""
+        """The targets of messages of a namespace; empty if one is lost."""
         try:
             return self._legs.of(origin, renew)
         except TargetGoneError as error:
-            self._gone = str(error)
+            self._failure = str(error)
             return []
 
     def _through(
         self, leg: Leg, party: Iterable[tuple[int, bytes]], renew: Callable[[], None]
     ) -> list[tuple[int, Verdict | None]]:
-        """What becomes of each message at one target; None: a step drops it."""
+        """The outcome of each message at one target; None: a step drops it."""
         found: list[tuple[int, Verdict | None]] = []
         ready: list[int] = []
         copies: list[bytes] = []
-        for place, payload in party:
+        for index, payload in party:
             made = _prepared(leg.steps, payload)
             if isinstance(made, bytes):
-                ready.append(place)
+                ready.append(index)
                 copies.append(made)
             else:
-                found.append((place, made))
+                found.append((index, made))
         verdicts = leg.target.send(copies, renew)
-        self._gone = self._gone or leg.target.gone
+        self._failure = self._failure or leg.target.failure
         self._acknowledged += sum(isinstance(each, Sent) for each in verdicts)
         return [*found, *zip(ready, verdicts, strict=True)]
 
@@ -256,7 +256,7 @@ class _Pass:
 
 
 def _prepared(steps: Sequence[NamedStep], payload: bytes) -> bytes | Kept | None:
-    """What the steps make of a message, or why they do not pass it on; None: they drop it."""
+    """The message after the steps, or why they do not pass it on; None: they drop it."""
     if not steps:
         return payload
     try:
@@ -272,9 +272,9 @@ def _prepared(steps: Sequence[NamedStep], payload: bytes) -> bytes | Kept | None
 
 
 def _cleaned(each: Redrive, choice: Choice, *, is_apart: bool = False) -> Callable[[bytes], _Cleaned]:
-    """What a message is before the route's steps and its target see it; `is_apart`: each is that of one route."""
+    """A function that prepares a message for the route's steps and its target; `is_apart`: each is of one route."""
     if each.is_parking:
-        # Its provenance starts again: where it has been, and when, counts no longer.
+        # Its provenance starts again: earlier hops and times do not count.
         return lambda payload: _Cleaned(_without_provenance(_without_ttl(payload)))
     entered = f"{each.route.source.alias}/{each.route.entered}"
 
@@ -283,7 +283,7 @@ def _cleaned(each: Redrive, choice: Choice, *, is_apart: bool = False) -> Callab
         if each.is_diverted:
             owner = whose(payload, each)
             if not owner.is_own:
-                raise InvalidArgumentError("its provenance has changed since it was looked at")
+                raise InvalidArgumentError("its provenance has changed since it was peeked")
             origin, route = owner.namespace, owner.route if is_apart else ""
             payload = restored(payload)
         number = entered_as(payload)

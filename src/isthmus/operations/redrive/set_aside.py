@@ -1,13 +1,13 @@
-"""What is in a queue of messages that were set aside, and which of it an operator means.
+"""The contents of a queue of messages that were set aside, and those of them that an operator selects.
 
-What it is: a look at a queue of `isthmus.topology.redrive` by peeking, which counts by reason. What it is not: the sending
+What it is: a count of a queue of `isthmus.topology.redrive` by peeking, by reason. What it is not: the sending
 (`isthmus.operations.redrive.redrive`).
 
 Invariants:
-    I1. What a message was set aside for decides whether it is meant (`is_retried`), unless the operator names reasons: one that killed
-        workers, and one that would return to where it has been, is not sent unasked.
-    I2. Only active messages are meant: a deferred or scheduled one is not delivered, and would use up a count for nothing.
-    I3. A message whose time to live is over is not meant unasked; in the parking queue each is, with a new one.
+    I1. The reason of a message decides whether it is selected (`is_retried`), unless the operator names reasons: one that killed
+        workers, and one that would return to a namespace it has visited, is sent only on request.
+    I2. Only active messages are selected: a deferred or scheduled one is not delivered, and would use up a count for nothing.
+    I3. An expired message is selected only on request; in the parking queue each is, with a new time to live.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from isthmus.amqp.codec import CodecError
 from isthmus.entities.queue.run import RunSet
 from isthmus.errors import EntityNotFoundError
 from isthmus.message import name as names
-from isthmus.operations.look import Progress, messages
 from isthmus.operations.message import STATES, sequence_of, state_of
-from isthmus.operations.redrive.diverted import place_of
+from isthmus.operations.peek import Progress, messages
+from isthmus.operations.redrive.diverted import diversion_of
 from isthmus.topology.redrive import DEAD_LETTER_SUFFIX, Redrive
 from isthmus.transport import Client
 
-__all__ = ["Choice", "SetAside", "Whose", "is_retried", "look", "whose"]
+__all__ = ["Choice", "SetAside", "Whose", "count_queue", "is_retried", "whose"]
 
 _NO_TTL = 0xFFFFFFFF
 _EXPIRED = "TTLExpiredException"
@@ -48,18 +48,18 @@ _RETRIED = frozenset(
 
 
 def is_retried(reason: str) -> bool:
-    """Whether a dead letter with this reason is sent unasked: a cause that an operator can remove."""
+    """Whether a dead letter with this reason is sent by default: its cause is one that an operator can remove."""
     return reason in _RETRIED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Which messages an operator means.
+    """The selection of an operator.
 
     Attributes:
-        reasons: values of DeadLetterReason, in any case; empty: those that `is_retried` says, and all that is parked or diverted.
+        reasons: values of DeadLetterReason, in any case; empty: those of `is_retried`, and all parked or diverted messages.
         count: so many at most; 0: all.
-        expired: also those whose time to live is over; their copies have none.
+        expired: also expired ones; their copies have no time to live.
     """
 
     reasons: frozenset[str] = frozenset()
@@ -67,7 +67,7 @@ class Choice:
     expired: bool = False
 
     def takes(self, reason: str, *, takes_all: bool) -> bool:
-        """Whether messages with this reason are meant; `takes_all`: of a queue from which all are, where no reason is named."""
+        """Whether messages with this reason are selected; `takes_all`: in a queue from which all are, if no reason is named."""
         if self.reasons:
             return reason.lower() in {each.lower() for each in self.reasons}
         return takes_all or is_retried(reason) or (self.expired and reason == _EXPIRED)
@@ -75,18 +75,18 @@ class Choice:
 
 @dataclass(slots=True)
 class SetAside:
-    """What is in a queue.
+    """The contents of a queue.
 
     Attributes:
         reasons: how many messages there are by DeadLetterReason; "" for those without.
-        chosen: sequence numbers of those that are meant.
-        expired: how many were not chosen only because their time to live is over.
-        deferred: how many were not chosen only because they are deferred: nobody is delivered them.
+        chosen: sequence numbers of the selected ones.
+        expired: how many were not chosen only because they are expired.
+        deferred: how many were not chosen only because they are deferred: they are not delivered.
         scheduled: likewise, because they are scheduled.
         foreign: of a queue of diverted messages, how many no route of the file has diverted there, or have lost their provenance.
-        dead_lettered: of a queue of diverted messages, how many are in its own dead-letter queue, e.g. since whoever was to mend them has
-            received them too often. None is meant: somebody may have put it there on purpose.
-        origins: of chosen diverted messages, the identities of the namespaces that their routes had them from.
+        dead_lettered: of a queue of diverted messages, how many are in its own dead-letter queue, e.g. since their receiver has
+            received them too often. None is selected: it may be there on purpose.
+        origins: of chosen diverted messages, the identities of the namespaces where their routes received them.
     """
 
     reasons: Counter[str] = field(default_factory=Counter)
@@ -99,17 +99,17 @@ class SetAside:
     origins: set[str] = field(default_factory=set)
 
 
-def look(client: Client, each: Redrive, choice: Choice, *, progress: Progress = lambda _: None) -> SetAside:
+def count_queue(client: Client, each: Redrive, choice: Choice, *, progress: Progress = lambda _: None) -> SetAside:
     """Count what is in a queue, by peeking.
 
     Args:
         client: connected, authorised for the queue.
         each: the queue.
-        choice: what is meant.
-        progress: told how many messages were looked at since the last time.
+        choice: the selection.
+        progress: called with the number of messages peeked since the last call.
 
     Raises:
-        IsthmusError: the peer refused or is gone.
+        IsthmusError: the namespace refused or is unreachable.
     """
     found = SetAside()
     now_ms = time.time_ns() // 1_000_000
@@ -149,7 +149,7 @@ def look(client: Client, each: Redrive, choice: Choice, *, progress: Progress = 
 
 
 class Whose(NamedTuple):
-    """Of a diverted message, whether a route of the file has diverted it, whether one of this queue's, that, and the namespace it is from."""
+    """Of a diverted message: whether a route of the file has diverted it, whether one of this queue's, that route, and its namespace of origin."""
 
     is_known: bool
     is_own: bool
@@ -158,18 +158,18 @@ class Whose(NamedTuple):
 
 
 def whose(payload: bytes, each: Redrive) -> Whose:
-    """Whose a message in a queue of diverted messages is."""
+    """The route and the origin of a message in a queue of diverted messages."""
     try:
-        place = place_of(payload)
+        diversion = diversion_of(payload)
     except CodecError:
-        place = None
-    if place is None or place.route not in each.known:
+        diversion = None
+    if diversion is None or diversion.route not in each.known:
         return Whose(is_known=False, is_own=False)
     entered = each.route.source.alias, each.route.entered.lower()
-    is_own = place.route in {route.name for route in each.routes}
-    # A route of this name read another entity once: no route of today makes the copy of such a message.
-    fits = (place.hop.alias, place.hop.entity.lower()) == entered
-    return Whose(fits or not is_own, is_own and fits, place.route, place.hop.namespace)
+    is_own = diversion.route in {route.name for route in each.routes}
+    # A route of this name read another entity once: no present route makes the copy of such a message.
+    fits = (diversion.hop.alias, diversion.hop.entity.lower()) == entered
+    return Whose(fits or not is_own, is_own and fits, diversion.route, diversion.hop.namespace)
 
 
 def _reason_of(payload: bytes, name: str) -> str:

@@ -1,1 +1,1 @@
-"""Messages taken out of an entity: chosen ones, all, or those of sessions."""
+"""Messages removed from an entity: selected ones, all, or those of sessions."""

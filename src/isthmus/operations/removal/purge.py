@@ -1,13 +1,13 @@
 """Removes messages.
 
-What it is: every message that is meant, whatever its state: active ones are received and completed, deferred ones received
+What it is: every selected message, whatever its state: active ones are received and completed, deferred ones received
 and deleted, scheduled ones cancelled; in an entity with sessions, session by session. What it is not: undoable;
 `carry.export` writes them to a file first.
 
 Invariants:
-    I1. Only messages that were there when the removal began are removed, and only those that are meant.
-    I2. Killed at any instant, every message is whole: there, or gone.
-    I3. What went is counted, also where the removal is stopped or fails.
+    I1. Only messages that existed when the removal began are removed, and only selected ones.
+    I2. After a kill at any instant, every message exists whole or is removed.
+    I3. Removed messages are counted, also if the removal is stopped or fails.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from isthmus.errors import (
     MessageNotFoundError,
     MessageTooLargeError,
 )
-from isthmus.operations.look import Census, Progress
+from isthmus.operations.peek import Census, Progress
 from isthmus.operations.removal.session_sweep import by_session, requires_sessions
 from isthmus.operations.removal.sweep import RENEWAL_SECONDS, sweep
 from isthmus.transport import Client, Management, Receiver
@@ -37,7 +37,7 @@ _LONG = 0x81
 
 
 class Removal(NamedTuple):
-    """What was done: messages removed, and those that were meant and were not (locked elsewhere, gone, or not come to)."""
+    """The result: messages removed, and selected ones that were not (locked by others, removed by others, or not reached)."""
 
     removed: int
     left: int
@@ -51,17 +51,17 @@ def remove(
     progress: Progress = lambda _: None,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> Removal:
-    """Remove what a census found.
+    """Remove the messages of a census.
 
     Args:
         client: connected.
         path: the entity.
-        meant: what to remove; used up.
-        progress: told how many messages went since the last time.
-        is_stopped: asked again and again; once it says so nothing more is removed, and what is asked for is waited for.
+        meant: the census; used up.
+        progress: called with the number of messages removed since the last call.
+        is_stopped: called repeatedly; once it returns true nothing more is removed, and pending requests are waited for.
 
     Raises:
-        IsthmusError: the peer refused or is gone; a note and its attribute `completed` tell how many messages went until then.
+        IsthmusError: the namespace refused or is unreachable; a note and its attribute `completed` say how many messages were removed until then.
     """
     count = meant.total
 
@@ -99,7 +99,7 @@ def _remove_in_sessions(
     progress: Progress,
     is_stopped: Callable[[], bool],
 ) -> int:
-    """Remove active and deferred messages, one session held at a time; sessions that somebody has are left."""
+    """Remove active and deferred messages, one session locked at a time; sessions that others have locked are left."""
     removed = 0
     for session_id, (active, deferred, _) in by_session(client, path, meant, is_stopped).items():
         if is_stopped():
@@ -144,8 +144,8 @@ def _delete_deferred_in(
 def _each(
     numbers: RunSet, remove_some: Callable[[list[int]], None], progress: Progress, is_stopped: Callable[[], bool]
 ) -> int:
-    """Remove in groups; a group with one that is not there any more, one by one, and one that is too large for an answer, by halves. An
-    error's attribute `completed` says how many went.
+    """Remove in groups; a group with a missing message, one by one, and one that is too large for an answer, by halves. An
+    error's attribute `completed` says how many were removed.
     """
     removed = 0
     groups: list[list[int]] = []
@@ -190,7 +190,7 @@ def _ask(management: Management, operation: str, body: dict[str, Any]) -> None:
     try:
         management.finish(reply)
     except IsthmusError as error:
-        # The service says of both that a message is not found; as a status only where it gives no condition.
+        # The service reports both as a missing message; as a status only if it gives no condition.
         if reply.status == 404:
             raise MessageNotFoundError(str(error)) from None
         raise

@@ -1,11 +1,11 @@
-"""Completes chosen messages of an entity that may require sessions.
+"""Completes selected messages of an entity that may require sessions.
 
 What it is: one `isthmus.operations.removal.sweep` over an entity without sessions, and one for each session in an entity with them. What it
 is not: a choice of messages.
 
 Invariants:
-    I1. One session is held at a time, and no longer than its messages take. A session that somebody else has is left, and the others follow.
-    I2. Whoever takes the messages ends all passes by clearing `wanted`, as in `sweep`.
+    I1. One session is locked at a time, and no longer than its messages take. A session that another receiver has locked is left, and the others follow.
+    I2. `take` ends all passes by clearing `wanted`, as in `sweep`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 
 from isthmus.entities.queue.run import RunSet
 from isthmus.errors import IsthmusError, LockLostError, NotAllowedError
-from isthmus.operations.look import Census, messages
 from isthmus.operations.message import sequence_of, session_of, state_of
+from isthmus.operations.peek import Census, messages
 from isthmus.operations.removal.sweep import Take, Taken, sweep
 from isthmus.transport import Client, Receiver
 
@@ -23,7 +23,7 @@ __all__ = ["by_session", "requires_sessions", "sweep_entity"]
 
 
 def requires_sessions(client: Client, path: str) -> bool:
-    """Whether the entity refuses receivers without a session; an entity that refuses all of them is found out later."""
+    """Whether the entity refuses receivers without a session; an entity that refuses all of them is detected later."""
     try:
         Receiver(client, path).wait_attached().close()
     except NotAllowedError:
@@ -34,7 +34,7 @@ def requires_sessions(client: Client, path: str) -> bool:
 def by_session(
     client: Client, path: str, meant: Census, is_stopped: Callable[[], bool] = lambda: False
 ) -> dict[str, Census]:
-    """What is meant and still there, by session; memory grows with the runs of messages of one session. The look ends when it is stopped."""
+    """The selected messages that exist, by session; memory grows with the runs of messages of one session. Peeking ends when it is stopped."""
     found: dict[str, Census] = {}
     for payload in messages(client, path):
         if is_stopped():
@@ -55,21 +55,21 @@ def sweep_entity(
     on_locked: Callable[[str], None] = lambda session_id: None,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Hand the wanted messages on and complete those that were taken, session by session where the entity requires sessions.
+    """Pass the wanted messages on and complete those that were taken, session by session if the entity requires sessions.
 
     Args:
         client: connected.
         path: queue, subscription or dead-letter queue.
-        wanted: sequence numbers; those that were handed on are taken out of it.
+        wanted: sequence numbers; those that were passed on are removed from it.
         take: as for `sweep`.
-        on_locked: told each session that somebody else has, or has got meanwhile.
+        on_locked: called with each session that another receiver has locked.
         is_stopped: as for `sweep`.
 
     Returns:
         How many messages were completed.
 
     Raises:
-        IsthmusError: the peer refused or is gone; its attribute `completed` says how many were completed, as for `sweep`.
+        IsthmusError: the namespace refused or is unreachable; its attribute `completed` says how many were completed, as for `sweep`.
     """
     if not wanted:
         return 0
@@ -94,7 +94,7 @@ def sweep_entity(
 
 
 def _noting(take: Take, wanted: RunSet, part: RunSet) -> Take:
-    """`take` for one session; what it is handed is taken out of all that is wanted."""
+    """`take` for one session; its messages are removed from all wanted ones."""
 
     def noting(taken: Sequence[Taken], renew: Callable[[], None]) -> Sequence[Taken]:
         for each in taken:

@@ -1,16 +1,16 @@
-"""Completes chosen messages anywhere in an entity.
+"""Completes selected messages anywhere in an entity.
 
-What it is: one pass over an entity under peek-lock: the chosen messages are handed on, all others are held, so that they
-are not delivered again, and are released at the end. In an entity with sessions it is a pass over one session, which is held
-meanwhile. What it is not: a look for the messages that are meant (`look`).
+What it is: one pass over an entity under peek-lock: the selected messages are passed on, all others are kept locked, so that they
+are not delivered again, and are released at the end. In an entity with sessions it is a pass over one session, which is locked
+meanwhile. What it is not: the selection (`peek`).
 
 Invariants:
-    I1. Only messages named by sequence number are handed on, each once; what comes meanwhile is left alone.
-    I2. What is held is released, not abandoned: its delivery count stays as it was, unless this process is killed.
-    I3. A message is settled only after whoever took it said so, and counts as completed only once the peer has confirmed it.
-    I4. The locks of all that came are renewed until it is settled, also while `take` is at work.
+    I1. Only messages named by sequence number are passed on, each once; later messages are left alone.
+    I2. Other messages are released, not abandoned: their delivery counts stay unchanged, unless this process is killed.
+    I3. A message is settled only after `take` has returned it, and counts as completed only once the namespace has confirmed it.
+    I4. The locks of all received messages are renewed until they are settled, also while `take` runs.
     I5. New messages, however many, do not keep a pass from its end.
-    I6. However long renewals and `take` last, a pass does not end for that: it is quiet only while it waits.
+    I6. A pass does not end because renewals or `take` last long: it is quiet only while it waits.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WINDOW_BYTES = 8 << 20
 _RENEWED_AT_ONCE = 500
 _DEFAULT_LOCK_SECONDS = 30.0
 RENEWAL_SECONDS = 1.5
-"""The shortest lock of the service lasts 5 s, and how long one lasts is only known by two clocks, which may be apart."""
+"""The shortest lock of the service lasts 5 s, and a lock's duration is only known by two clocks, which may differ."""
 _ANSWER_SECONDS = 60.0
 
 Take = Callable[[Sequence["Taken"], Callable[[], None]], Sequence["Taken"]]
@@ -58,26 +58,26 @@ def sweep(
     quiet_seconds: float = 3.0,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Hand the wanted messages on and complete those that were taken.
+    """Pass the wanted messages on and complete those that were taken.
 
     Args:
         client: connected.
         path: queue, subscription or dead-letter queue.
-        wanted: sequence numbers; those that were handed on are taken out of it.
-        take: gets locked messages in order, and what renews their locks if that is due; returns those that it took, which
+        wanted: sequence numbers; those that were passed on are removed from it.
+        take: gets locked messages in order, and a function that renews their locks if that is due; returns those that it took, which
             are then completed.
         session_id: of the session whose messages they are; None in an entity without sessions.
-        quiet_seconds: the pass ends when nothing that may be followed by a wanted message has come for so long: the others are
-            locked elsewhere, or gone.
-        is_stopped: asked again and again; the pass ends when it says so.
+        quiet_seconds: the pass ends when no message that may be followed by a wanted one has arrived for so long: the others are
+            locked by others, or removed.
+        is_stopped: called repeatedly; the pass ends when it returns true.
 
     Returns:
-        How many messages were completed. Those that were taken and whose locks were lost meanwhile are as before.
+        How many messages were completed. Those that were taken and whose locks were lost meanwhile are unchanged.
 
     Raises:
-        LockLostError: somebody else has the session, or has got it meanwhile.
-        IsthmusError: the peer refused or is gone; what was not completed is as before once its lock has expired. Its attribute
-            `completed` says how many were, as far as the peer has confirmed it.
+        LockLostError: another receiver has locked the session.
+        IsthmusError: the namespace refused or is unreachable; uncompleted messages are unchanged once their locks have expired. Its attribute
+            `completed` says how many were, as far as the namespace has confirmed it.
     """
     if not wanted:
         return 0
@@ -102,8 +102,8 @@ def _carry(
     quiet_seconds: float,
     is_stopped: Callable[[], bool],
 ) -> None:
-    """Hand on what is wanted until nothing more of it comes."""
-    # By partition, whose number is in the top 16 bits: their messages come in turn, each partition's in order.
+    """Pass the wanted messages on until no more of them arrive."""
+    # By partition, whose number is in the top 16 bits: their messages arrive in rotation, each partition's in order.
     lasts: dict[int, int] = {}
     for _, last in wanted:
         lasts[last >> _PARTITION_BITS] = max(last, lasts.get(last >> _PARTITION_BITS, 0))
@@ -123,14 +123,14 @@ def _carry(
                 sequence = sequence_of(payload)
                 partition = sequence >> _PARTITION_BITS
                 if partition in lasts:
-                    # What comes to a partition that is done with is no sign that anything will come from the others.
+                    # A message of a finished partition does not indicate that any will arrive from the others.
                     quiet = 0.0
                     if sequence >= lasts[partition]:
                         del lasts[partition]
                 if sequence in wanted:
                     wanted.discard(sequence, sequence)
                     chosen.append(taken)
-                pass_.hold(taken)
+                pass_.keep(taken)
             pass_.learn(run.payloads)
             if chosen:
                 pass_.settle([each.delivery_id for each in take(chosen, pass_.renew)])
@@ -139,7 +139,7 @@ def _carry(
 
 
 class _Pass:
-    """What one sweep holds, and what the peer has confirmed."""
+    """The locked messages of one sweep, and the confirmed settlements."""
 
     def __init__(self, client: Client, path: str, receiver: Receiver, session_id: str | None) -> None:
         self.window = _WINDOW
@@ -148,21 +148,21 @@ class _Pass:
         self._receiver = receiver
         self._management = Management(client, path)
         # Lock tokens by delivery, and the partition of each.
-        self._held: dict[int, tuple[bytes, int]] = {}
+        self._locked: dict[int, tuple[bytes, int]] = {}
         # Settled, and not answered yet.
         self._asked: set[int] = set()
         self._completed = 0
         self._lock_seconds = _DEFAULT_LOCK_SECONDS
         self._renewed_at = time.monotonic()
-        # How long the last renewal took: of 100,000 locks some seconds.
+        # Duration of the last renewal: some seconds for 100,000 locks.
         self._renewal_seconds = 0.0
 
-    def hold(self, taken: Taken) -> None:
+    def keep(self, taken: Taken) -> None:
         """Keep a message's lock."""
-        self._held[taken.delivery_id] = taken.tag, sequence_of(taken.payload) >> _PARTITION_BITS
+        self._locked[taken.delivery_id] = taken.tag, sequence_of(taken.payload) >> _PARTITION_BITS
 
     def learn(self, payloads: Sequence[bytes]) -> None:
-        """How long locks last, and how many messages fit into memory."""
+        """Measure how long locks last, and how many messages fit into memory."""
         payload = payloads[-1]
         mean = sum(map(len, payloads)) // len(payloads) + 1
         self.window = max(2, min(_WINDOW, _WINDOW_BYTES // mean))
@@ -171,18 +171,18 @@ class _Pass:
             self._lock_seconds = max(1.0, until / 1000 - time.time())
 
     def completed(self) -> int:
-        """How many messages the peer has confirmed as completed."""
-        self._hear()
+        """How many messages the namespace has confirmed as completed."""
+        self._record_answers()
         return self._completed
 
     def settle(self, ids: Sequence[int], state: Any = None) -> None:
         """Complete deliveries, or give them another outcome."""
         self._asked.update(ids)
         _dispose(self._receiver, ids, state)
-        self._hear()
+        self._record_answers()
 
-    def _hear(self) -> None:
-        """Record the peer's answers; what was refused had lost its lock."""
+    def _record_answers(self) -> None:
+        """Record the namespace's answers; a refused settlement had lost its lock."""
         outcomes = self._receiver.outcomes
         while outcomes:
             first, last, state = outcomes.popleft()
@@ -190,19 +190,19 @@ class _Pass:
                 each = (first + number) & 0xFFFFFFFF
                 if each in self._asked:
                     self._asked.discard(each)
-                    self._held.pop(each, None)
+                    self._locked.pop(each, None)
                     self._completed += isinstance(state, Accepted)
 
     def _await(self) -> None:
         """Wait for all answers.
 
         Raises:
-            OperationTimeoutError: they did not come.
-            IsthmusError: the link is gone.
+            OperationTimeoutError: they did not arrive.
+            IsthmusError: the link is closed.
         """
 
         def is_answered() -> bool:
-            self._hear()
+            self._record_answers()
             return not self._asked or self._receiver.error is not None
 
         deadline = time.monotonic() + _ANSWER_SECONDS
@@ -214,8 +214,8 @@ class _Pass:
             raise self._receiver.error
 
     def renew(self) -> None:
-        """Keep the locks of what is held, in time."""
-        # Where renewals take long, messages come between them all the same.
+        """Renew the locks of the locked messages, in time."""
+        # If renewals take long, messages still arrive between them.
         interval = min(self._lock_seconds / 3, max(RENEWAL_SECONDS, 2 * self._renewal_seconds))
         began = time.monotonic()
         if began - self._renewed_at < interval:
@@ -229,20 +229,20 @@ class _Pass:
 
     def _renew_messages(self) -> None:
         by_partition: dict[int, list[bytes]] = {}
-        for each, (tag, partition) in self._held.items():
+        for each, (tag, partition) in self._locked.items():
             if each not in self._asked:
                 by_partition.setdefault(partition, []).append(tag)
         groups = [
             tokens[start : start + _RENEWED_AT_ONCE]
-            for tokens in by_partition.values()  # one request renews those of one only
+            for tokens in by_partition.values()  # one request renews those of one partition only
             for start in range(0, len(tokens), _RENEWED_AT_ONCE)
         ]
         lost = set(self._management.renew_groups(groups))
-        if lost:  # they are delivered again, and are held again
-            self._held = {each: held for each, held in self._held.items() if held[0] not in lost}
+        if lost:  # they are delivered again, and are locked again
+            self._locked = {each: held for each, held in self._locked.items() if held[0] not in lost}
 
     def finish(self) -> int:
-        """Release everything that was held or is still in flight; how many messages were completed.
+        """Release everything that is locked or still in flight; returns how many messages were completed.
 
         Raises:
             IsthmusError: see `_await`.
@@ -254,8 +254,8 @@ class _Pass:
         self._client.wait_until(lambda: receiver.drained or receiver.error is not None, 30.0, "drain")
         for run in receiver.take():
             for number, tag in enumerate(run.tags):
-                self._held[(run.first_id + number) & 0xFFFFFFFF] = bytes(tag), 0
-        self.settle(sorted(self._held), Released())
+                self._locked[(run.first_id + number) & 0xFFFFFFFF] = bytes(tag), 0
+        self.settle(sorted(self._locked), Released())
         self._await()
         self._management.close()
         receiver.close()

@@ -1,1 +1,1 @@
-"""A namespace of this machine as a server: where it is, its health, its numbers, its back-ups."""
+"""A namespace of this machine as a server: its address, health, statistics and back-ups."""

@@ -1,11 +1,11 @@
 """A back-up of a namespace of this machine, whether it runs or not.
 
-What it is: who can read the data folder can read its keys, and so asks the process that has it open for a back-up; where
-none has, the store is opened here. What it is not: for a namespace elsewhere; log in there.
+What it is: a user who can read the data folder can read its keys; with them the process that has it open is asked for a back-up; if
+none has, the store is opened here. What it is not: for a namespace on another machine; run it there.
 
 Invariants:
-    I1. The folder that was asked for is whole and on disk when it has its name.
-    I2. What the namespace makes on the way goes with its next back-up where this process is killed, or has not waited for it.
+    I1. The requested folder is whole and on disk when it has its name.
+    I2. The intermediate copy of the namespace is removed by its next back-up if this process is killed, or has not waited for it.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from isthmus.errors import InvalidArgumentError, IsthmusError, StoreError
 from isthmus.operations.server.target import Target
 from isthmus.transport import Endpoint, SharedKeyCredential
 
-__all__ = ["back_up_anyhow"]
+__all__ = ["make_backup"]
 
 _TIMEOUT_SECONDS = 600.0
 
 
-def back_up_anyhow(data: Path, folder: Path) -> bool:
-    """Make a back-up; whether a running process made it.
+def make_backup(data: Path, folder: Path) -> bool:
+    """Make a back-up; returns whether a running process made it.
 
     Raises:
-        InvalidArgumentError: the folder is there already, or cannot be made.
+        InvalidArgumentError: the folder exists already, or cannot be made.
         StoreError: there is no namespace, or the disk refused.
         IsthmusError: the process that has the folder open does not answer.
     """
     if folder.exists():
-        raise InvalidArgumentError(f"'{folder}' is there already; name a folder that is not")
+        raise InvalidArgumentError(f"'{folder}' exists already; name a folder that does not")
     try:
         if known_zones(data):
             back_up_zoned(data, folder)
@@ -65,7 +65,7 @@ def back_up_anyhow(data: Path, folder: Path) -> bool:
 def _ask(data: Path) -> str:
     running = read_running(data)
     if running is None:
-        raise StoreError(f"A process has '{data}' open that does not say where it listens.")
+        raise StoreError(f"A process has '{data}' open and has not recorded its address.")
     keyring = Keyring.open(data / "keys.json", SystemClock())
     rule = next((rule for rule in keyring.rules if "Manage" in rule.rights), None)
     if rule is None:
@@ -85,5 +85,5 @@ def _ask(data: Path) -> str:
     answer = Target(endpoint, root).ask("POST", f"/$isthmus/backup?name={name}", _TIMEOUT_SECONDS)
     made = json.loads(answer).get("folder")
     if not isinstance(made, str):
-        raise IsthmusError("the namespace made a back-up and did not say where")
+        raise IsthmusError("the namespace made a back-up and did not return its path")
     return made

@@ -1,6 +1,6 @@
-"""Whether the namespace that has a data folder of this machine open is ready.
+"""The readiness of the namespace that has a data folder of this machine open.
 
-What it is: the question to `/health`, at the port that the process noted in its folder, for health checks of containers
+What it is: a request to `/health`, at the port that the process has recorded in its folder, for health checks of containers
 and units. What it is not: a check of certificates: it sends no secret, and trusts the answer.
 """
 
@@ -21,7 +21,7 @@ _PAUSE_SECONDS = 0.2
 
 
 def ask_health(data: Path, timeout_seconds: float = 4.0) -> Health:
-    """What the namespace says of itself; the status ``absent`` where none answers.
+    """The namespace's health; the status ``absent`` if none answers.
 
     Args:
         data: its data folder.
@@ -29,7 +29,7 @@ def ask_health(data: Path, timeout_seconds: float = 4.0) -> Health:
     """
     running = read_running(data)
     if running is None:
-        return Health("absent", f"No process says that it serves from '{data}'.")
+        return Health("absent", f"No process is recorded as serving from '{data}'.")
     host, port = running["host"], running["ports"]["http"]
     if running["plain"]:
         connection = http.client.HTTPConnection(host, port, timeout=timeout_seconds)
@@ -39,21 +39,21 @@ def ask_health(data: Path, timeout_seconds: float = 4.0) -> Health:
         connection = http.client.HTTPSConnection(host, port, timeout=timeout_seconds, context=context)
     try:
         connection.request("GET", "/health")
-        told = json.loads(connection.getresponse().read(65536))
-        down = tuple(int(number) for number in told.get("partition_stores_down", ()))
-        zones_down = tuple(int(number) for number in told.get("zones_down", ()))
-        without_listener = int(told.get("hybrid_connections_without_listener", 0))
-        return Health(str(told["status"]), str(told.get("reason", "")), down, zones_down, without_listener)
+        answer = json.loads(connection.getresponse().read(65536))
+        down = tuple(int(number) for number in answer.get("partition_stores_down", ()))
+        zones_down = tuple(int(number) for number in answer.get("zones_down", ()))
+        without_listener = int(answer.get("hybrid_connections_without_listener", 0))
+        return Health(str(answer["status"]), str(answer.get("reason", "")), down, zones_down, without_listener)
     except (OSError, http.client.HTTPException) as error:
         return Health("absent", f"{host}:{port} does not answer: {error}")
     except (ValueError, KeyError, TypeError, AttributeError):
-        return Health("absent", f"{host}:{port} answers as no namespace does.")
+        return Health("absent", f"{host}:{port} does not answer like a namespace.")
     finally:
         connection.close()
 
 
 def wait_ready(data: Path, seconds: float) -> Health:
-    """Ask until the namespace is ready, for so many seconds at most; the last answer."""
+    """Query until the namespace is ready, for so many seconds at most; returns the last answer."""
     limit = time.monotonic() + seconds
     while not (found := ask_health(data)).is_ready and time.monotonic() < limit:
         time.sleep(_PAUSE_SECONDS)

@@ -1,6 +1,6 @@
-"""The namespace's numbers, asked for over HTTP, and back-ups.
+"""The namespace's statistics, read over HTTP, and back-ups.
 
-What it is: the client's side of `isthmus.broker.operator_api`. What it is not: of use with Azure's Service Bus, which has
+What it is: the client's side of `isthmus.broker.operator_api`. What it is not: usable with Azure's Service Bus, which has
 neither.
 """
 
@@ -35,13 +35,13 @@ def ask_statistics(target: Target) -> dict[str, Any]:
 
 
 def rates(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """The later look with rates per second since the earlier one in each entity's row."""
+    """The later statistics with rates per second since the earlier ones in each entity's row."""
     seconds = max(1e-3, after["at"] - before["at"])
     known = {row["entity"]: row for row in before["entities"]}
     rows = []
     for row in after["entities"]:
         old = known.get(row["entity"], {})
-        # A counter that fell began again: the namespace was restarted.
+        # A counter that decreased has restarted: the namespace was restarted.
         made = {
             rate: round(
                 max(0, row[counter] - (old.get(counter, 0) if old.get(counter, 0) <= row[counter] else 0)) / seconds, 3

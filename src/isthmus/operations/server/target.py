@@ -1,10 +1,10 @@
-"""Which namespace an operator means, and how it is asked.
+"""The namespace that an operator names, and requests to it.
 
-What it is: a reference to a connection string turned into an endpoint, an open client, and HTTP requests with a token.
-What it is not: a place where secrets stay.
+What it is: a reference to a connection string resolved to an endpoint, an open client, and HTTP requests with a token.
+What it is not: a store of secrets.
 
 Invariants:
-    I1. Neither an error nor an answer holds a key or a token, and a token goes to the namespace only.
+    I1. Neither an error nor an answer contains a key or a token, and a token goes to the namespace only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HTTPS_PORT = 443
 
 
 class NamespaceAnswerError(IsthmusError):
-    """The namespace answered an HTTP request with an error that has none of its own here."""
+    """The namespace answered an HTTP request with an error that has no class of its own here."""
 
     code = "namespace-answer"
 
@@ -65,7 +65,7 @@ class Target(NamedTuple):
 
         Raises:
             UnauthorizedError: the key has no right to it.
-            EntityNotFoundError: nothing is there.
+            EntityNotFoundError: it does not exist.
             ConnectionLostError: no answer.
             NamespaceAnswerError: any other error, with the namespace's text.
         """
@@ -89,7 +89,7 @@ class Target(NamedTuple):
 
     @staticmethod
     def _send(request: urllib.request.Request, context: ssl.SSLContext | None, timeout_seconds: float) -> bytes:
-        # No proxy of the environment is between an operator and the namespace.
+        # No proxy of the environment is used between an operator and the namespace.
         handlers: list[Any] = [urllib.request.ProxyHandler({}), _Unredirected()]
         if context is not None:
             handlers.append(urllib.request.HTTPSHandler(context=context))
@@ -98,7 +98,7 @@ class Target(NamedTuple):
         return body
 
     def read_entity(self, path: str, entity: str) -> bytes:
-        """The body of a GET about one entity; a rule of the entity itself may have the right to it.
+        """The body of a GET about one entity; a rule of the entity itself may grant the right.
 
         Raises:
             IsthmusError: as for `ask`.
@@ -107,7 +107,7 @@ class Target(NamedTuple):
 
 
 class _Unredirected(urllib.request.HTTPRedirectHandler):
-    """Follows no redirection: it would take the token to another host, and no namespace redirects."""
+    """Follows no redirection: it would send the token to another host, and no namespace redirects."""
 
     def redirect_request(self, *_: object) -> None:
         return None
@@ -117,8 +117,8 @@ def find_target(reference: str, ca_file: str = "") -> Target:
     """The namespace behind a reference (`env:NAME`, `file:/path#key`, `keyvault:vault/name`).
 
     Raises:
-        SecretError: the reference leads nowhere.
-        ConnectionStringError: what it leads to is no connection string.
+        SecretError: the reference cannot be resolved.
+        ConnectionStringError: the secret is not a connection string.
     """
     parsed = ConnectionString.parse(resolve(reference))
     endpoint = endpoint_of_string(parsed, ca_file or os.environ.get(CA_FILE_VARIABLE, ""))

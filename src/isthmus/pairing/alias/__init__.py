@@ -1,1 +1,1 @@
-"""The alias of a pair: one address that leads to whichever member is active."""
+"""The alias of a pair: one address that forwards to the active member."""

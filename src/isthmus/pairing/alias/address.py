@@ -1,6 +1,6 @@
-"""Where the members of a pair listen, for its alias.
+"""The addresses of a pair's members, for its alias.
 
-What it is: host and port of each member by its declaration, and the refusal of what an alias cannot lead to. What it is not: which member
+What it is: host and port of each member by its declaration, and the refusal of members that an alias cannot forward to. What it is not: which member
 is active (`isthmus.pairing.state.state`).
 Spec: docs/adr/0025-alias-by-forwarding.md.
 """
@@ -29,7 +29,7 @@ def addresses_of(federation: Federation, pair: Pair) -> Mapping[str, tuple[str, 
 
     Raises:
         InvalidArgumentError: a member cannot be behind an alias.
-        SecretError, ConnectionStringError: its connection leads nowhere.
+        SecretError, ConnectionStringError: its connection cannot be resolved.
     """
     found = {}
     for alias in pair.members:
@@ -43,12 +43,12 @@ def addresses_of(federation: Federation, pair: Pair) -> Mapping[str, tuple[str, 
         if host.lower().endswith(_CLOUD):
             raise InvalidArgumentError(
                 f"pair '{pair.name}': {alias} is at {host}, which takes only tokens and TLS for its own name, not for "
-                "an alias; take listen: out, and see 'Members in Azure' in docs/how-to/recover-from-a-disaster.md"
+                "an alias; remove listen:, and see 'Members in Azure' in docs/how-to/recover-from-a-disaster.md"
             )
         if is_plain and not _is_loopback(address_of(pair.listen)[0]):
             raise InvalidArgumentError(
                 f"pair '{pair.name}': {alias} is reached without TLS, and listen: {pair.listen} would let other "
-                "machines reach it so; listen on 127.0.0.1, or write a connection with TLS"
+                "machines use it without TLS; listen on 127.0.0.1, or write a connection with TLS"
             )
         found[alias] = host, port
     return found

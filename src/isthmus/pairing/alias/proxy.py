@@ -1,16 +1,16 @@
-"""The alias of a pair: an address that leads to whichever member is active.
+"""The alias of a pair: an address that forwards to the active member.
 
-What it is: a TCP forwarder that looks at no byte, so that AMQP, TLS, WebSocket and HTTP all pass, and what the state file
-says of who is active. What it is not: an authority; tokens and TLS are between the application and the member
+What it is: a TCP forwarder that reads no contents, so that AMQP, TLS, WebSocket and HTTP all pass, and that follows the active member in
+the state file. What it is not: an authority; tokens and TLS are between the application and the member
 (docs/adr/0025-alias-by-forwarding.md).
 
 Invariants:
-    I1. No byte reaches a member that the state file does not name: when the alias turns, every connection that was made
-        before is cut. While receivers empty a member, it does not turn: they keep their locks.
-    I2. While there is no active member, connections wait for one, and get it or are closed.
-    I3. A side that does not read keeps the other from sending: no more than a buffer's length is in memory.
-    I4. A state file that cannot be read leaves things as they were; it never opens a way.
-    I5. No fault of one connection, or of one look, keeps the alias from turning, or from leading others.
+    I1. No byte reaches a member that the state file does not name: when the alias switches, every earlier connection
+        is cut. While receivers empty a member, it does not switch: they keep their locks.
+    I2. While there is no active member, connections wait for one, and are connected or closed.
+    I3. A side that does not read stops the other's sending: at most one buffer is in memory.
+    I4. A state file that cannot be read changes nothing; it never permits a connection.
+    I5. No fault of one connection, or of one read of the state, keeps the alias from switching, or from forwarding others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["AliasProxy", "Lead"]
 
 _log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 HOLD_SECONDS = 30.0
 _CONNECT_SECONDS = 5.0
 _FLUSH_SECONDS = 10.0
@@ -37,7 +37,7 @@ _BUFFER_BYTES = 256 << 10
 
 
 class Lead(NamedTuple):
-    """Where the alias leads, and since which epoch; an empty host for nowhere."""
+    """The member that the alias forwards to, and since which epoch; an empty host for none."""
 
     epoch: int
     alias: str
@@ -46,7 +46,7 @@ class Lead(NamedTuple):
 
     @property
     def address(self) -> tuple[str, str, int]:
-        """What decides whether connections stay."""
+        """The values by which connections are kept or cut."""
         return self.alias, self.host, self.port
 
 
@@ -54,127 +54,127 @@ class AliasProxy:
     """Listens at the alias.
 
     Args:
-        look: where the alias leads now; called often.
+        read_lead: returns the present lead; called often.
 
     Attributes:
-        port: it listens on, once started.
-        connections: that are led now.
+        port: of the listening socket, once started.
+        connections: that are forwarded now.
     """
 
-    def __init__(self, look: Callable[[], Lead]) -> None:
-        self._look = look
+    def __init__(self, read_lead: Callable[[], Lead]) -> None:
+        self._read_lead = read_lead
         self._lead = Lead(0, "", "", 0)
         self._changed = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._ways: set[_Way] = set()
+        self._clients: set[_ClientSide] = set()
         self.port = 0
 
     @property
     def connections(self) -> int:
-        """How many connections are led."""
-        return len(self._ways)
+        """How many connections are forwarded."""
+        return len(self._clients)
 
     async def start(self, host: str, port: int) -> None:
         """Listen.
 
         Raises:
-            OSError: the address cannot be had.
-            IsthmusError: where the alias leads cannot be told.
+            OSError: the address cannot be bound.
+            IsthmusError: the lead cannot be read.
         """
-        self._lead = self._look()
+        self._lead = self._read_lead()
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: _Way(self), host, port, backlog=512, reuse_address=True
+            lambda: _ClientSide(self), host, port, backlog=512, reuse_address=True
         )
         self.port = self._server.sockets[0].getsockname()[1]
         self._task = asyncio.create_task(self._watch())
 
     async def close(self) -> None:
-        """Cut everything and stop listening."""
+        """Cut all connections and stop listening."""
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
         if self._server is not None:
             self._server.close()
-        for way in list(self._ways):
-            way.cut()
+        for client in list(self._clients):
+            client.cut()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0)  # the sockets of what was cut close in the loop's next turn
+        await asyncio.sleep(0)  # the sockets of cut connections close in the loop's next iteration
 
     async def _watch(self) -> None:
-        told = ""
+        reported = ""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             try:
-                lead = self._look()
-                told = ""
+                lead = self._read_lead()
+                reported = ""
             except IsthmusError as error:
-                if str(error) != told:
-                    told = str(error)
-                    _log.error("the alias leads on as before: %s", error)
+                if str(error) != reported:
+                    reported = str(error)
+                    _log.error("the alias is unchanged: %s", error)
                 continue
-            except Exception as error:  # noqa: BLE001 - an alias that looks no more would never turn
-                if str(error) != told:
-                    told = str(error)
-                    _log.exception("the alias leads on as before")
+            except Exception as error:  # noqa: BLE001 - an alias without this loop would never switch
+                if str(error) != reported:
+                    reported = str(error)
+                    _log.exception("the alias is unchanged")
                 continue
             if lead.address != self._lead.address:
-                self._turn(lead)
+                self._switch(lead)
 
-    def _turn(self, lead: Lead) -> None:
+    def _switch(self, lead: Lead) -> None:
         self._lead = lead
-        for way in list(self._ways):
-            if way.lead.address != lead.address:
-                way.cut()
+        for client in list(self._clients):
+            if client.lead.address != lead.address:
+                client.cut()
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
-        _log.info("the alias leads to %s (epoch %d)", lead.alias or "nobody: connections wait", lead.epoch)
+        _log.info("the alias forwards to %s (epoch %d)", lead.alias or "no member: connections wait", lead.epoch)
 
     # ---- one connection
 
-    def accept(self, way: _Way) -> None:
-        """Lead a new connection."""
-        if len(self._ways) + len(self._tasks) >= _CONNECTIONS:
-            way.cut()
+    def accept(self, client: _ClientSide) -> None:
+        """Forward a new connection."""
+        if len(self._clients) + len(self._tasks) >= _CONNECTIONS:
+            client.cut()
             return
-        task = asyncio.create_task(self._connect(way))
+        task = asyncio.create_task(self._connect(client))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def forget(self, way: _Way) -> None:
+    def discard(self, client: _ClientSide) -> None:
         """A connection has ended."""
-        self._ways.discard(way)
+        self._clients.discard(client)
 
-    async def _connect(self, way: _Way) -> None:
+    async def _connect(self, client: _ClientSide) -> None:
         try:
-            await self._lead_on(way)
+            await self._forward(client)
         finally:
-            if way not in self._ways:
-                way.cut()
+            if client not in self._clients:
+                client.cut()
 
-    async def _lead_on(self, way: _Way) -> None:
-        """Connect to the active member, once there is one; the way is among those that are led then."""
+    async def _forward(self, client: _ClientSide) -> None:
+        """Connect to the active member, once there is one; the connection is among the forwarded ones then."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + HOLD_SECONDS
-        while not way.is_closed:
+        while not client.is_closed:
             lead, changed = self._lead, self._changed
             if lead.host:
-                way.lead = lead
+                client.lead = lead
                 try:
                     async with asyncio.timeout(_CONNECT_SECONDS):
-                        await loop.create_connection(lambda: _Far(way), lead.host, lead.port)
-                except (OSError, UnicodeError) as error:  # the latter of a host name that can be none
+                        await loop.create_connection(lambda: _MemberSide(client), lead.host, lead.port)
+                except (OSError, UnicodeError) as error:  # the latter for an impossible host name
                     _log.debug("%s cannot be reached: %s", lead.alias, error)
                     if lead.address == self._lead.address:
-                        break  # the client's own retries are better informed
+                        break  # the client retries itself
                     continue
-                if lead.address != self._lead.address or way.is_closed:
-                    break  # I1: it turned while the connection was made
-                self._ways.add(way)
-                way.open()
+                if lead.address != self._lead.address or client.is_closed:
+                    break  # I1: it switched while the connection was opened
+                self._clients.add(client)
+                client.open()
                 return
             try:
                 async with asyncio.timeout_at(deadline):
@@ -183,8 +183,8 @@ class AliasProxy:
                 break
 
 
-class _Way(asyncio.Protocol):
-    """The client's side of a led connection."""
+class _ClientSide(asyncio.Protocol):
+    """The client's side of a forwarded connection."""
 
     def __init__(self, proxy: AliasProxy) -> None:
         self._proxy = proxy
@@ -196,12 +196,12 @@ class _Way(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.near = transport
-        transport.pause_reading()  # until there is somebody to send it to
+        transport.pause_reading()  # until the member's side is connected
         _prepare(transport)
         self._proxy.accept(self)
 
     def open(self) -> None:
-        """Both sides are there."""
+        """Both sides are connected."""
         if self.near is not None and not self.is_closed:
             self.near.resume_reading()
 
@@ -221,51 +221,51 @@ class _Way(asyncio.Protocol):
         self.end()
 
     def end(self) -> None:
-        """One side has ended: what was read is still sent, then the other ends, too."""
+        """One side has ended: its data is still sent, then the other ends, too."""
         self.is_closed = True
-        self._proxy.forget(self)
+        self._proxy.discard(self)
         for transport in (self.near, self.far):
             if transport is not None and not transport.is_closing():
                 transport.close()
-                # A side that reads no more would keep what is left, and the socket, for ever.
+                # A side that does not read any more would keep the rest of the data, and the socket, without limit.
                 asyncio.get_running_loop().call_later(_FLUSH_SECONDS, transport.abort)
 
     def cut(self) -> None:
-        """End both sides at once; nothing more is sent."""
+        """End both sides immediately; nothing more is sent."""
         self.is_closed = True
-        self._proxy.forget(self)
+        self._proxy.discard(self)
         for transport in (self.near, self.far):
             if transport is not None:
                 transport.abort()
 
 
-class _Far(asyncio.Protocol):
+class _MemberSide(asyncio.Protocol):
     """The member's side."""
 
-    def __init__(self, way: _Way) -> None:
-        self._way = way
+    def __init__(self, client: _ClientSide) -> None:
+        self._client = client
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         _prepare(transport)
-        self._way.far = transport
-        if self._way.is_closed:
+        self._client.far = transport
+        if self._client.is_closed:
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        if self._way.near is not None:
-            self._way.near.write(data)
+        if self._client.near is not None:
+            self._client.near.write(data)
 
     def pause_writing(self) -> None:
-        if self._way.near is not None:
-            self._way.near.pause_reading()
+        if self._client.near is not None:
+            self._client.near.pause_reading()
 
     def resume_writing(self) -> None:
-        if self._way.near is not None:
-            self._way.near.resume_reading()
+        if self._client.near is not None:
+            self._client.near.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._way.end()
+        self._client.end()
 
 
 def _prepare(transport: asyncio.Transport) -> None:

@@ -1,1 +1,1 @@
-"""A fail-over: its phases, what is moved, and the closing of the member that was left."""
+"""A fail-over: its phases, the messages it moves, and the fence of the former active member."""

@@ -1,21 +1,21 @@
 """Carries a fail-over out, phase by phase.
 
-What it is: the work of each phase (`isthmus.pairing.state.state`), and the fence of a member that was left behind. What it is not:
-the order of the phases, which statuses a phase wants (`isthmus.pairing.failover.wanted_status`), or the leading of applications
+What it is: the work of each phase (`isthmus.pairing.state.state`), and the fence of the former active member. What it is not:
+the order of the phases, the statuses that a phase needs (`isthmus.pairing.failover.wanted_status`), or the forwarding of applications
 (`isthmus.pairing.alias.proxy`), which follows the state file.
 Spec: docs/how-to/recover-from-a-disaster.md.
 
 Invariants:
     I1. The state is on disk before the work of a phase begins, and the next phase is on disk only when the work is done.
-    I2. The work of a phase may be done again from its beginning.
-    I3. An entity that others forward to is stopped only when nothing waits in them: what is forwarded finds it open.
-    I4. Nothing is moved to where duplicate detection may drop it: the MessageId of what is moved back has been there.
-    I5. A planned fail-over that cannot empty the old member goes back and says what is where, unless the operator lets
+    I2. The work of a phase may be repeated from its beginning.
+    I3. An entity that others forward to is stopped only when no message waits in them: forwarded messages find it open.
+    I4. No message is moved to an entity where duplicate detection may drop it: the MessageId of a message that is moved back is known there.
+    I5. A planned fail-over that cannot empty the old member goes back and reports where messages are, unless the operator lets
         it leave messages behind.
-    I6. Dead letters are moved once nothing can bring the fail-over back; those that the new member does not take, and deferred
-        messages, stay and are told.
-    I7. What was moved and left is in the state: whoever carries the fail-over on counts from there.
-    I8. A planned fail-over that a later one of another process has overtaken ends where that one leads. What the members say of it is not
+    I6. Dead letters are moved once nothing can reverse the fail-over; those that the new member does not take, and deferred
+        messages, stay and are reported.
+    I7. The counts of moved and left messages are in the state: a process that continues the fail-over starts from them.
+    I8. A planned fail-over that a later one of another process has overtaken ends at the active member of that one. The markers of that one
         replaced.
 """
 
@@ -55,7 +55,7 @@ _DROPS = "duplicate detection would drop messages that were at the other member 
 
 
 class Member(Protocol):
-    """What a fail-over asks of a namespace (`isthmus.connectors.servicebus.administration.pair.member`)."""
+    """The operations of a namespace that a fail-over needs (`isthmus.connectors.servicebus.administration.pair.member`)."""
 
     alias: str
 
@@ -75,7 +75,7 @@ class Member(Protocol):
 
 
 class _OvertakenError(Exception):
-    """Another process has made a later fail-over: the phase begins with a look at where that leads."""
+    """Another process has made a later fail-over: the phase restarts from that one's marker."""
 
 
 @dataclass(slots=True)
@@ -83,13 +83,13 @@ class Failover:
     """The fail-over of one pair.
 
     Args:
-        save: brings a state to the disk.
+        save: writes a state to the disk.
         members: by alias; those that are needed.
-        move: moves what is left in an entity of the active member to the standby member.
-        exclude: patterns of names that are left alone.
-        note: is told each phase, for people.
+        move: moves the remaining messages of an entity from the active member to the standby member.
+        exclude: patterns of names that are not changed.
+        note: called with each phase, as text.
         move_dead: moves the dead letters of a queue or subscription.
-        check: called while something is waited for or moved; raises where a forced fail-over has taken over.
+        check: called during waits and moves; raises if a forced fail-over has taken over.
 
     Attributes:
         moved: messages that were moved.
@@ -116,15 +116,15 @@ class Failover:
     _looked_at: float = field(default=0.0, init=False)
 
     def run(self, state: PairState) -> PairState:
-        """Go on until the pair is steady.
+        """Continue until the pair is steady.
 
         Raises:
             NotEmptyError: it went back.
-            SupersededError: it ended where a later fail-over of another process leads.
-            IsthmusError: a member is gone or refuses; the phase that the state names can be done again.
+            SupersededError: it ended at the active member of a later fail-over of another process.
+            IsthmusError: a member is unreachable or refuses; the phase in the state can be repeated.
         """
         why: IsthmusError | None = None
-        # What a process before this one has done of it.
+        # The counts of an earlier process.
         self.moved, self.moved_dead = state.moved, state.moved_dead
         self.left, self.left_dead = dict(state.left), dict(state.left_dead)
         self.left_deferred = dict(state.left_deferred)
@@ -142,8 +142,8 @@ class Failover:
             except IsthmusError as error:
                 if error.retryable or not state.is_abortable:
                     raise
-                # What will not pass by itself would keep applications from both members.
-                if not isinstance(error, NotEmptyError):  # which says so
+                # A permanent error would keep applications from both members.
+                if not isinstance(error, NotEmptyError):  # whose text has this already
                     error.add_note(f"the fail-over was given up; {state.active} is active as before")
                 why = error
                 state = state.aborting(time.time())
@@ -154,7 +154,7 @@ class Failover:
         return state
 
     def _counted(self, state: PairState) -> PairState:
-        """With what was moved and left until now."""
+        """The state with the present counts of moved and left messages."""
         return replace(
             state,
             moved=self.moved,
@@ -165,13 +165,13 @@ class Failover:
         )
 
     def _taken_over(self, state: PairState) -> PairState:
-        """The state after what other processes have decided since it began; a member that gives no answer tells nothing.
+        """The state after decisions of other processes since it began; a member that does not answer has no influence.
 
         Raises:
             SupersededError: another process makes a later fail-over.
         """
         self._looked_at = time.monotonic()
-        if state.is_insisting:  # later than all others, by the operator's word
+        if state.is_insisting:  # later than all others, by the operator's decision
             return state
         after = state
         for member in self.members.values():
@@ -185,28 +185,28 @@ class Failover:
         return after
 
     def _check(self, state: PairState) -> None:
-        """See, while something is waited for or moved, that no other process has made a later fail-over."""
+        """Check, during waits and moves, that no other process has made a later fail-over."""
         self.check(state)
         if time.monotonic() - self._looked_at >= _MARKER_SECONDS and self._taken_over(state) is not state:
             raise _OvertakenError
 
-    def _say(self, state: PairState, alias: str) -> None:
-        """Write a state's marker at a member, unless that says of a later fail-over (I8).
+    def _write_marker(self, state: PairState, alias: str) -> None:
+        """Write a state's marker at a member, unless its marker is of a later fail-over (I8).
 
         Raises:
-            PairBrokenError: before anything was changed, or once it has gone back: another process has broken the pair.
+            PairBrokenError: another process has broken the pair; nothing was changed, or the changes are reversed.
         """
         later: list[int] = []
         may_be_broken = state.is_told and state.phase in (Phase.STOPPING, Phase.STEADY)
 
-        def tells_later(marker: Mapping[str, Any]) -> bool:
+        def is_newer(marker: Mapping[str, Any]) -> bool:
             if is_later(state, marker):
                 later.append(marker["epoch"])
             elif not marker and may_be_broken and is_broken(self.members, state.pair, alias):
                 raise PairBrokenError(state.pair)
             return bool(later)
 
-        if not self.members[alias].write_marker(state.pair, state.marker, unless=tells_later):
+        if not self.members[alias].write_marker(state.pair, state.marker, unless=is_newer):
             raise SupersededError(state.pair, later[0]) if state.is_insisting else _OvertakenError
 
     def _work(self, state: PairState) -> PairState:
@@ -225,26 +225,26 @@ class Failover:
                 self.fence(state, state.active)
                 return state.advanced(now)
             case Phase.OPENING:
-                # Before a status is changed, as in `_stop`: a process elsewhere would close the new member again.
-                self._say(state, state.standby)
+                # Before a status is changed, as in `_stop`: another process would close the new member again.
+                self._write_marker(state, state.standby)
                 self.open(state, state.standby)
                 switched = state.switched(time.time())
-                # Before the alias leads there: a process that runs elsewhere sees the new epoch at the new member.
-                self._say(switched, switched.active)
-                self.open(state, state.standby)  # again: it may have been at work there before it was told
+                # Before the alias forwards to it: a process elsewhere must see the new epoch at the new member.
+                self._write_marker(switched, switched.active)
+                self.open(state, state.standby)  # again: a process may have changed it before it saw the marker
                 return replace(switched, is_told=True, spared=self.exclude)
             case Phase.REOPENING:
                 self.open(state, state.active)
                 reopened = state.reopened(now)
-                # Others may know of the epoch by nothing else; what the other member misses, if it is away, the next round makes up for.
+                # Other processes may learn of the epoch only from it; if the other member is unreachable, the next round writes its marker.
                 try:
-                    self._say(reopened, state.active)
+                    self._write_marker(reopened, state.active)
                 except PairBrokenError:
-                    return reopened  # the next round says so, and leaves both members alone
+                    return reopened  # the next round reports it, and changes neither member
                 with contextlib.suppress(IsthmusError):
-                    if state.fence_of(state.standby) is Fence.CLOSED:  # what was moved found it open in part
+                    if state.fence_of(state.standby) is Fence.CLOSED:  # moved messages found it open in part
                         self.fence(state, state.standby)
-                    self._say(reopened, state.standby)
+                    self._write_marker(reopened, state.standby)
                 return reopened
             case _:
                 return state
@@ -257,29 +257,29 @@ class Failover:
         Raises:
             AdministrationError: no answer, or a refusal.
         """
-        return statuses_of(self._held(alias).values())
+        return statuses_of(self._existing(alias).values())
 
-    def _held(self, alias: str) -> dict[Key, Description]:
+    def _existing(self, alias: str) -> dict[Key, Description]:
         return kept(self.members[alias].descriptions(), self.exclude)
 
     def _stop(self, state: PairState) -> None:
-        """Stop what is sent to the old member, outermost entities first, each layer once the one before has passed on its messages."""
-        # Before any status is changed: a process elsewhere would bring the other member in step with what is changed here.
+        """Stop senders of the old member, outermost entities first, each layer once the one before has forwarded its messages."""
+        # Before any status is changed: a process elsewhere would copy this change to the other member.
         for alias in self.members:
-            self._say(state, alias)
-        member, held = self.members[state.active], self._held(state.active)
-        for layer in stop_layers(held):
+            self._write_marker(state, alias)
+        member, existing = self.members[state.active], self._existing(state.active)
+        for layer in stop_layers(existing):
             member.map(lambda wanted: member.set_status(*wanted), to_stop(layer))
-            self._await_forwarded(state, [each for each in held.values() if feeds(each, layer)])
-        # Again: a process elsewhere may have read what the member said before, and replaced it since.
+            self._await_forwarded(state, [each for each in existing.values() if feeds(each, layer)])
+        # Again: a process elsewhere may have read the former marker, and replaced it since.
         for alias in self.members:
-            self._say(state, alias)
+            self._write_marker(state, alias)
 
     def _await_forwarded(self, state: PairState, feeders: list[Description]) -> None:
-        """Wait until nothing waits in entities that forward, but what is scheduled there for later, which is moved.
+        """Wait until no message waits in entities that forward, except those scheduled for later, which are moved.
 
         Raises:
-            NotEmptyError: something does for a minute, and may not be left behind.
+            NotEmptyError: messages wait for a minute, and may not be left behind.
         """
         deadline = time.monotonic() + _FORWARD_SECONDS
         while feeders:
@@ -296,27 +296,27 @@ class Failover:
             time.sleep(_LOOK_SECONDS)
 
     def _consume(self, state: PairState) -> None:
-        """Let receivers empty what they can receive from: neither what is scheduled for later nor what an operator has suspended."""
+        """Wait until receivers have emptied what they can: not messages scheduled for later, or in entities that an operator has suspended."""
         deadline = time.monotonic() + state.consume_ms / 1000
-        given = [each for each in self._held(state.active).values() if each.status not in GIVES_NONE]
+        given = [each for each in self._existing(state.active).values() if each.status not in GIVES_NONE]
         member = self.members[state.active]
         while any(map(deliverable, member.counts(given).values())) and time.monotonic() < deadline:
             self._check(state)
             time.sleep(_LOOK_SECONDS)
 
-    def _waiting(self, state: PairState, held: Mapping[Key, Description]) -> dict[str, Counts]:
-        counts = self.members[state.active].counts(held.values())
+    def _waiting(self, state: PairState, existing: Mapping[Key, Description]) -> dict[str, Counts]:
+        counts = self.members[state.active].counts(existing.values())
         return {path: each for path, each in counts.items() if each.waiting}
 
     def _move(self, state: PairState) -> None:
-        """Move what is left in queues; what cannot be moved ends the fail-over, or is left behind."""
-        held = self._held(state.active)
-        by_path = {each.path: each for each in held.values()}
-        waiting = self._waiting(state, held)
+        """Move the remaining messages of queues; messages that cannot be moved end the fail-over, or are left behind."""
+        existing = self._existing(state.active)
+        by_path = {each.path: each for each in existing.values()}
+        waiting = self._waiting(state, existing)
         longest_ms = max((int(by_path[path].settings.get("lock_duration") or 0) for path in waiting), default=0)
         deadline = time.monotonic() + longest_ms / 1000 + _DUE_SECONDS
-        why = next((f"{path}: {_DROPS}" for path in waiting if detects(by_path[path], held)), "")
-        movable = {path for path in waiting if is_movable(by_path[path], held)}
+        why = next((f"{path}: {_DROPS}" for path in waiting if detects(by_path[path], existing)), "")
+        movable = {path for path in waiting if is_movable(by_path[path], existing)}
         if movable and (state.leaves or movable == set(waiting)):
             self._make_movable(state, movable)
             is_refused = False
@@ -328,11 +328,11 @@ class Failover:
                     if done.first_refusal:
                         why, is_refused = f"{path}: {done.first_refusal}", True
                 if self.moved > moved_before:
-                    # A pass may take longer than the locks; what is due soon after it is moved by another one.
+                    # A pass may take longer than the locks; messages due soon after it are moved by another one.
                     deadline = max(deadline, time.monotonic() + _DUE_SECONDS)
-                # What a receiver had when it was cut off comes again when its lock has expired.
-                waiting = self._waiting(state, held)
-                movable = {path for path in waiting if is_movable(by_path[path], held)}
+                # Messages that a receiver had when it was cut off are available again when their locks have expired.
+                waiting = self._waiting(state, existing)
+                movable = {path for path in waiting if is_movable(by_path[path], existing)}
                 if time.monotonic() >= deadline:
                     break
                 if movable:
@@ -340,10 +340,10 @@ class Failover:
         self.left = {path: counts.waiting for path, counts in waiting.items()}
         if self.left and not state.leaves:
             raise NotEmptyError(state.pair, state.active, self.left, why, self.moved, state.standby)
-        self._move_dead(state, held)
+        self._move_dead(state, existing)
 
     def _moved(self, state: PairState, entity: Description, *, are_dead: bool = False) -> Moved:
-        """One pass of the mover over an entity, counted (I7); what will not pass by itself is a refusal."""
+        """One pass of the mover over an entity, counted (I7); a permanent error is a refusal."""
         error: IsthmusError | None = None
         try:
             done = (self.move_dead if are_dead else self.move)(state, entity)
@@ -359,41 +359,41 @@ class Failover:
             raise error
         return done
 
-    def _move_dead(self, state: PairState, held: Mapping[Key, Description]) -> None:
-        """Move dead letters (I6); count what stays."""
+    def _move_dead(self, state: PairState, existing: Mapping[Key, Description]) -> None:
+        """Move dead letters (I6); count those that stay."""
         old = self.members[state.active]
-        by_path = {each.path: each for each in held.values()}
-        paths = [path for path, counts in old.counts(held.values()).items() if counts.dead]
+        by_path = {each.path: each for each in existing.values()}
+        paths = [path for path, counts in old.counts(existing.values()).items() if counts.dead]
         if queues := [path for path in paths if by_path[path].kind == "queue"]:
             self._make_movable(state, queues)
         for path in paths:
             done = self._moved(state, by_path[path], are_dead=True)
             if done.first_refusal:
                 _log.warning("pair %s: dead letters of %s stay: %s", state.pair, path, done.first_refusal)
-        counts = old.counts(held.values())
+        counts = old.counts(existing.values())
         self.left_dead = {path: each.dead for path, each in counts.items() if each.dead}
         self.left_deferred = {path: each.other for path, each in counts.items() if each.other}
 
     def _make_movable(self, state: PairState, paths: Collection[str]) -> None:
-        """Let the old member's entities give and the new one's take, where an operator or a fence has closed them."""
+        """Let the old member's entities give messages and the new one's take them, where an operator or a fence has closed them."""
         old, new = self.members[state.active], self.members[state.standby]
-        old.map(lambda wanted: old.set_status(*wanted), to_give(self._held(state.active), paths))
-        new.map(lambda wanted: new.set_status(*wanted), to_take(self._held(state.standby), paths))
+        old.map(lambda wanted: old.set_status(*wanted), to_give(self._existing(state.active), paths))
+        new.map(lambda wanted: new.set_status(*wanted), to_take(self._existing(state.standby), paths))
 
     def fence(self, state: PairState, alias: str) -> None:
         """Close every entity of a member to applications.
 
         Raises:
-            IsthmusError: the member is gone or refuses.
+            IsthmusError: the member is unreachable or refuses.
         """
-        self._set(alias, to_close(self._held(alias)))
+        self._set(alias, to_close(self._existing(alias)))
 
     def open(self, state: PairState, alias: str) -> None:
         """Give the entities of a member the status that they had for applications."""
         self._set(alias, to_open(state, alias, self.members[alias].descriptions(), self.exclude))
 
     def _set(self, alias: str, wanted: Sequence[tuple[Description, str]]) -> None:
-        """Set statuses. One that is refused, e.g. since what its entity forwards to is gone, is told, and keeps no other from being set."""
+        """Set statuses. A refusal, e.g. because the target of forwarding is deleted, is reported, and does not keep others from being set."""
         for path, error in set_statuses(self.members[alias], wanted).items():
             self.refused[f"{alias}/{path}"] = str(error)
             self.note(f"! {alias}/{path} keeps its status: {error}")

@@ -1,8 +1,8 @@
-"""The closing of a member that was left.
+"""The fence of the former active member.
 
 Invariants:
-    I1. A member that has become the active one meanwhile, by a fail-over of another machine, gets back what was closed: a process that
-        hung while it closed it may go on long after.
+    I1. A member that has become the active one meanwhile, by a fail-over of another machine, is opened again: a process that
+        hung while it closed the member may continue long after.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class _Member(Protocol):
 def close(
     member: _Member, exclude: Iterable[str], statuses: Mapping[str, str], is_overtaken: Callable[[], bool]
 ) -> bool:
-    """Close every entity of a member to applications; what refuses is a difference of each round, which is told.
+    """Close every entity of a member to applications; a refusal is a difference in each round, which is reported.
 
     Args:
-        member: which one.
-        exclude: patterns of names that are left alone.
-        statuses: path → status that it has for applications, where that is not Active.
-        is_overtaken: whether the member tells of a later fail-over.
+        member: the member.
+        exclude: patterns of names that are not changed.
+        statuses: path → status for applications, where that is not Active.
+        is_overtaken: whether the member's marker is of a later fail-over.
 
     Returns:
         Whether it is closed; False where another fail-over has begun.

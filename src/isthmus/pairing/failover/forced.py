@@ -1,12 +1,12 @@
 """A forced fail-over, on disk before the federation file is read as a whole.
 
-What it is: the switch alone, for a verb whose time an application waits for: reading and checking a federation file takes longer than the
-rest of its start. The file is asked only which two namespaces the pair has. What it is not: the rest of the fail-over
+What it is: the switch alone, for a verb that applications wait for: reading and checking a federation file takes longer than the
+rest of its start. Only the two namespaces of the pair are read from the file. What it is not: the rest of the fail-over
 (`isthmus.pairing.pair_session`), which reads the whole file.
 
 Invariants:
     I1. Nothing is switched unless the file declares the pair with the members that the state has.
-    I2. A fault anywhere else in the file holds up no forced fail-over.
+    I2. A fault elsewhere in the file does not delay a forced fail-over.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ def switch_at_once(file: str | Path, pair: str, folder: Path, to: str = "") -> P
         file: the federation file.
         pair: the pair's name.
         folder: state folder of the file.
-        to: alias of the member that is to be active; empty: the standby member.
+        to: alias of the member that is to be active; empty for the standby member.
 
     Returns:
-        The state then, which may still want the rest of the work; None if nothing was switched: the file has to be read whole, which
-        tells why.
+        The state then, which may still need the rest of the work; None if nothing was switched: reading the whole file
+        reports why.
 
     Raises:
         StateFileError: the disk refuses the new state; the old one is kept.
-        InvalidArgumentError: a fail-over from that member is under way.
+        InvalidArgumentError: a fail-over from that member is in progress.
     """
     members = _members(file, pair)
     if members is None or (to and to not in members):
@@ -58,7 +58,7 @@ def switch_at_once(file: str | Path, pair: str, folder: Path, to: str = "") -> P
 
 
 def _members(file: str | Path, pair: str) -> set[str] | None:
-    """The namespaces that the file declares for a pair; None if it does not say so plainly."""
+    """The namespaces that the file declares for a pair; None if that is not plain."""
     try:
         with Path(file).open("rb") as stream:
             root = yaml.load(stream, _LOADER)  # noqa: S506 - both are safe loaders

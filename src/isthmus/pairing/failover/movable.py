@@ -1,7 +1,7 @@
-"""Which entities' messages a planned fail-over can move.
+"""The entities whose messages a planned fail-over can move.
 
 Invariants:
-    I1. Nothing is moved to where duplicate detection may drop it: the MessageId of what is moved back has been there.
+    I1. No message is moved to an entity where duplicate detection may drop it: the MessageId of a message that is moved back is known there.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from isthmus.topology.pair.description import Description, Key
 __all__ = ["detects", "is_movable"]
 
 
-def is_movable(entity: Description, held: Mapping[Key, Description]) -> bool:
-    """Whether a copy of a message in it, sent to the entity of the same name, comes to be where the message was."""
-    return entity.kind in {"queue", "topic"} and not detects(entity, held)
+def is_movable(entity: Description, existing: Mapping[Key, Description]) -> bool:
+    """Whether a copy of one of its messages, sent to the entity of the same name, arrives in the same entity."""
+    return entity.kind in {"queue", "topic"} and not detects(entity, existing)
 
 
-def detects(entity: Description, held: Mapping[Key, Description]) -> bool:
-    """Whether a queue or topic, or something that it forwards to, detects duplicates.
+def detects(entity: Description, existing: Mapping[Key, Description]) -> bool:
+    """Whether a queue or topic, or an entity that it forwards to, detects duplicates.
 
-    It would accept a message whose MessageId it has seen within its window and drop it: one that was there before it was
-    moved here, by the fail-over before.
+    It would accept a message whose MessageId it has seen within its window and drop it: one that was there before an earlier
+    fail-over moved it here.
     """
     waiting, seen = [entity.key[:1]] if entity.kind != "subscription" else [], set[Key]()
     while waiting:
@@ -30,7 +30,7 @@ def detects(entity: Description, held: Mapping[Key, Description]) -> bool:
         if key in seen:
             continue
         seen.add(key)
-        for each in held.values():
+        for each in existing.values():
             if each.key[:1] != key or each.kind == "rule":
                 continue
             if each.settings.get("requires_duplicate_detection"):

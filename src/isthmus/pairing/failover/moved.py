@@ -1,6 +1,6 @@
-"""What a mover did with an entity.
+"""The result of a mover's pass over an entity.
 
-What it is: a value. It is a module of its own so that a forced fail-over, which moves nothing, does not load what moves.
+What it is: a value. It is a module of its own so that a forced fail-over, which moves nothing, does not load the mover.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ __all__ = ["Moved"]
 
 
 class Moved(NamedTuple):
-    """What was done.
+    """The result.
 
     Attributes:
         moved: messages that the new member has acknowledged and the old one has removed.
-        first_refusal: why the new member took a message not; empty where it took all.
+        first_refusal: why the new member refused a message; empty if it took all.
     """
 
     moved: int

@@ -1,19 +1,19 @@
-"""Moves what is left in a queue to the queue of the same name at the other member.
+"""Moves the remaining messages of a queue to the queue of the same name at the other member.
 
 What it is: the drain of a planned fail-over: active messages under peek-lock, session by session where there are sessions,
-scheduled messages of queues and topics, and dead letters with what says why they are there. What it is not: a way to move what
-is in a subscription (nothing can be sent to a subscription alone), or deferred messages (whoever deferred them knows them
+scheduled messages of queues and topics, and dead letters with their reasons. What it is not: a move of messages
+in a subscription (messages cannot be sent to a subscription alone), or of deferred messages (their receiver knows them
 by a sequence number, which a copy does not have).
 
 Invariants:
     I1. A message leaves the old member only after the new one has acknowledged its copy. Killed in between, both have it, and
-        it is moved again: a namespace of ours drops the second copy by its key (`isthmus.message.duplicate_key`), at any other
-        it is there twice. (It is never moved to where duplicates are detected by MessageId: see `isthmus.pairing.failover.failover`, I4.)
+        it is moved again: a namespace of isthmus drops the second copy by its key (`isthmus.message.duplicate_key`), any other
+        has it twice. (It is never moved to where duplicates are detected by MessageId: see `isthmus.pairing.failover.failover`, I4.)
     I2. Copies are sent in the order of the messages; those of a session in the order of the session.
-    I3. A copy differs from its message in its TimeToLive only, which is what was left of it. A dead letter has none.
+    I3. A copy differs from its message only in its TimeToLive, which is the remaining one. A dead letter has none.
     I4. Dead letters are moved only to a namespace that puts them into the dead-letter queue.
-    I5. A scheduled message whose time may come between its copy and its removal stays where it is until it has come: as a message under
-        another number it would be moved a second time. Not so at a topic: what it hands on when its time comes can be moved no more.
+    I5. A scheduled message that may become due between its copy and its removal stays until it is due: as a message with
+        another number it would be moved a second time. Not so at a topic: copies that it has made when due cannot be moved any more.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from isthmus.message import DUPLICATE_KEYS
 from isthmus.message import name as names
 from isthmus.message.duplicate_key import moved_from
 from isthmus.operations.deliver import deliver
-from isthmus.operations.look import Census, messages
 from isthmus.operations.message import sent_again, sequence_of, session_of, state_of
+from isthmus.operations.peek import Census, messages
 from isthmus.operations.removal.purge import remove
 from isthmus.operations.removal.sweep import Taken, sweep
 from isthmus.pairing.failover.moved import Moved
@@ -42,7 +42,7 @@ __all__ = ["DEAD_LETTERS", "Moved", "as_copy", "move", "move_dead_letters"]
 DEAD_LETTERS = "/$DeadLetterQueue"
 
 _AT_ONCE = 200
-# Scheduled messages are removed one by one, each with an answer from a namespace that may be far away.
+# Scheduled messages are removed one by one, each with a round trip to a namespace that may be far away.
 _SCHEDULED_AT_ONCE = 50
 _SOON_MS = 5_000
 _NO_TTL = 0xFFFFFFFF
@@ -51,7 +51,7 @@ _ACTIVE, _SCHEDULED = 0, 2
 
 
 def move(source: Client, target: Client, path: str, *, in_sessions: bool, is_topic: bool = False) -> Moved:
-    """Move what can be received now, and what is scheduled for later than soon (I5).
+    """Move the messages that can be received now, and those scheduled for later than soon (I5).
 
     Args:
         source: connected to the old member, authorised for the entity.
@@ -61,8 +61,8 @@ def move(source: Client, target: Client, path: str, *, in_sessions: bool, is_top
         is_topic: whether it is a topic.
 
     Raises:
-        IsthmusError: a member is gone or refuses; what was not acknowledged stands as before. Its attribute `moved` says how many messages
-            were moved.
+        IsthmusError: a member is unreachable or refuses; messages that were not acknowledged are unchanged. Its attribute `moved` is the number
+            of moved messages.
     """
     active: dict[str, RunSet] = {}
     scheduled: list[bytes] = []
@@ -88,7 +88,7 @@ def move(source: Client, target: Client, path: str, *, in_sessions: bool, is_top
 
 
 def move_dead_letters(source: Client, target: Client, path: str) -> Moved:
-    """Move the dead letters of a queue or subscription; none where the new member does not take them.
+    """Move the dead letters of a queue or subscription; none if the new member does not take them.
 
     Args:
         source: as for `move`.
@@ -148,7 +148,7 @@ class _Pass:
                 if callable(renew):
                     renew()
                 if self.first_refusal:
-                    wanted.clear()  # the pass ends: what comes later stays behind what was refused
+                    wanted.clear()  # the pass ends: later messages stay behind the refused one
                     break
             return done
 
@@ -158,23 +158,23 @@ class _Pass:
             )
         except IsthmusError as error:
             self.count += int(error.attributes.get("completed", 0))
-            if not isinstance(error, LockLostError):  # else somebody has the session still, or again
+            if not isinstance(error, LockLostError):  # else a receiver has the session still, or again
                 raise
 
     def carry_scheduled(self, payloads: Sequence[bytes], soon_ms: int) -> None:
-        """Move scheduled messages, the first that are due first; their times stay. Those that are due within `soon_ms` are left."""
+        """Move scheduled messages, the first due first; their times stay. Those due within `soon_ms` are left."""
         ordered = sorted(payloads, key=_due_ms)
         for start in range(0, len(ordered), _SCHEDULED_AT_ONCE):
             now_ms = time.time_ns() // 1_000_000
             part = [each for each in ordered[start : start + _SCHEDULED_AT_ONCE] if _due_ms(each) >= now_ms + soon_ms]
             if not part:
                 continue
-            gone = RunSet()
+            moved = RunSet()
             for payload, is_accepted in zip(part, self._send(part), strict=True):
                 if is_accepted:
-                    gone.add(sequence_of(payload), sequence_of(payload))
+                    moved.add(sequence_of(payload), sequence_of(payload))
             try:
-                self.count += remove(self._source, self._path, Census(RunSet(), RunSet(), gone)).removed
+                self.count += remove(self._source, self._path, Census(RunSet(), RunSet(), moved)).removed
             except IsthmusError as error:
                 self.count += int(error.attributes.get("completed", 0))
                 raise
@@ -195,13 +195,13 @@ class _Pass:
 
 
 def as_copy(payload: bytes, now_ms: int, *, moved: str = "", is_dead: bool = False) -> bytes:
-    """The message as a sender would send it, with what is left of its time to live.
+    """The message as a sender would send it, with its remaining time to live.
 
     Args:
         payload: as its entity delivers it.
         now_ms: wall time.
         moved: the value of `MOVED`; empty for none.
-        is_dead: whether it is a dead letter, which keeps where it was dead-lettered and has no time to live.
+        is_dead: whether it is a dead letter, which keeps the position where it was dead-lettered and has no time to live.
     """
     sections = section.locate(payload)
     start, end = sections.header
@@ -209,13 +209,13 @@ def as_copy(payload: bytes, now_ms: int, *, moved: str = "", is_dead: bool = Fal
         header = section.decode_header(payload, (start, end))
         enqueued_ms = section.map_value(payload, sections.message_annotations, names.ENQUEUED_TIME)
         if header.ttl_ms and header.ttl_ms < _NO_TTL and isinstance(enqueued_ms, int):
-            # The life of a message that is scheduled begins when it is due.
+            # The time to live of a scheduled message begins when it is due.
             lives_from_ms = max(enqueued_ms, _due_ms(payload))
             left_ms = None if is_dead else max(1, header.ttl_ms - max(0, now_ms - lives_from_ms))
             payload = section.encode_header(header._replace(ttl_ms=left_ms)) + payload[end:]
     parts = split(payload, HeadCache(0))
     if moved:
-        # Behind everything else: there the key is looked for.
+        # Behind everything else: the key is searched for there.
         rest = with_properties(with_properties(parts.rest, {}, [names.MOVED]), {names.MOVED: moved})
         parts = parts._replace(rest=rest)
     return sent_again(parts, is_dead=is_dead)
@@ -230,6 +230,6 @@ def _due_ms(payload: bytes) -> int:
 
 
 def _time_ms(payload: bytes, name: str) -> int:
-    """The time of an annotation, 0 where there is none; others may be unreadable."""
-    told = section.map_value(payload, section.locate(payload).message_annotations, name)
-    return told if isinstance(told, int) else 0
+    """The time of an annotation, 0 if there is none; others may be unreadable."""
+    value = section.map_value(payload, section.locate(payload).message_annotations, name)
+    return value if isinstance(value, int) else 0

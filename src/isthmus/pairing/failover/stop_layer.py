@@ -1,7 +1,7 @@
-"""In which order the entities of a member are stopped, and what is waited for before each of them.
+"""The order in which the entities of a member are stopped, and the messages that each stop waits for.
 
 Invariants:
-    I1. What forwards is stopped before what it forwards to, and nothing waits in it then: what is forwarded finds its target open.
+    I1. A forwarding entity is stopped before its target, and no message waits in it then: forwarded messages find the target open.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from isthmus.topology.pair.description import Description, Key
 __all__ = ["deliverable", "feeds", "stop_layers", "with_topics"]
 
 
-def stop_layers(held: Mapping[Key, Description]) -> list[list[Description]]:
-    """Queues and topics in the order in which sends to them are stopped: what forwards before what is forwarded to.
+def stop_layers(existing: Mapping[Key, Description]) -> list[list[Description]]:
+    """Queues and topics in the order in which sends to them are stopped: forwarding entities before their targets.
 
-    Rings of forwarding share a layer with what they forward to, at the end.
+    Rings of forwarding share a layer with their targets, at the end.
     """
-    entities = {key: each for key, each in held.items() if each.kind in {"queue", "topic"}}
+    entities = {key: each for key, each in existing.items() if each.kind in {"queue", "topic"}}
     feeders: dict[Key, set[Key]] = {key: set() for key in entities}
-    for each in held.values():
+    for each in existing.values():
         for target in each.forwards:
             if (target,) in entities and each.key[:1] != (target,):
                 feeders[(target,)].add(each.key[:1])

@@ -1,1 +1,1 @@
-"""The metadata of a pair, kept in step round by round."""
+"""The metadata of a pair, kept in step in rounds."""

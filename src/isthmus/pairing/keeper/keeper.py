@@ -1,18 +1,18 @@
 """Keeps the standby member of a pair in step with the active one.
 
-What it is: one round: follow what another process has decided, make what is pending, compare, change, count. What it is not:
+What it is: one round: follow the decisions of other processes, do pending work, compare, change, count. What it is not:
 a fail-over (`isthmus.pairing.failover.failover`), or the waiting between rounds (`isthmus.pairing.pair_run`).
-A little over 400 lines: each stage of a round is only right because of what the stages before it have saved.
+A little over 400 lines: each stage of a round is only correct because of the states that the stages before it have saved.
 
 Invariants:
-    I1. A round changes nothing at the active member but the marker, and the status of what it has itself stopped there (`stopped`).
-    I2. What pairing is about to make is on disk before it is made, so that after a kill it is known as made by pairing.
-    I3. A change that is refused does not keep the others from being made; it is told, and tried again in the next round.
-    I4. What a fail-over of another process changes on its way is not brought to the standby member, and what it says at the members is not
+    I1. A round changes nothing at the active member but the marker, and the status of entities that it has itself stopped there (`stopped`).
+    I2. The entities that pairing is about to make are on disk before they are made, so that after a kill they are known as made by pairing.
+    I3. A refused change does not keep the others from being made; it is reported, and retried in the next round.
+    I4. Changes that a fail-over of another process makes in progress are not copied to the standby member, and its markers are not
         replaced.
-    I5. Nothing is deleted unless the active member, asked for it by its name just before, says that it is not there: a list that it gives
-        may not tell all.
-    I6. What was made under an alias is not deleted, or replaced, in another namespace that the alias leads to since.
+    I5. Nothing is deleted unless the active member, queried for it by its name just before, reports that it does not exist: a list of
+        its entities may be incomplete.
+    I6. An entity that was made under an alias is not deleted, or replaced, in another namespace that the alias names since.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from isthmus.errors import IsthmusError
 from isthmus.pairing.broken import is_broken
 from isthmus.pairing.failover.fence import close
 from isthmus.pairing.keeper.round import Comparison, Consent, Round
-from isthmus.pairing.keeper.stopped import give_back, to_be_stopped, with_former_status
+from isthmus.pairing.keeper.stopped import restore, to_be_stopped, with_former_status
 from isthmus.pairing.pair_error import PairBrokenError, SameNamespaceError, StillHeldError
 from isthmus.pairing.state.marker import follow, insist, is_behind, is_overtaken
 from isthmus.pairing.state.state import Fence, PairState, key_of
@@ -49,8 +49,8 @@ class Keeper:
 
     Args:
         members: by alias.
-        save: brings a state to the disk.
-        exclude: patterns of names that are left alone.
+        save: writes a state to the disk.
+        exclude: patterns of names that are not changed.
     """
 
     def __init__(
@@ -61,19 +61,19 @@ class Keeper:
         self._exclude = exclude
 
     def check_distinct(self, pair: str) -> None:
-        """See that the members are two namespaces.
+        """Check that the members are two namespaces.
 
         Raises:
             SameNamespaceError: they are one.
-            AdministrationError: one of them gives no answer.
+            AdministrationError: one of them does not answer.
         """
         first, second = self._members.values()
         if first.endpoint.lower() == second.endpoint.lower() or first.identity() == second.identity():
             raise SameNamespaceError(pair, first.alias, second.alias)
 
     def follow(self, state: PairState) -> PairState:
-        """The state after what other processes have decided; a member that gives no answer tells nothing.
-        While a fail-over is under way nobody is asked: it follows nobody, and may be on its way from a member that hangs.
+        """The state after decisions of other processes; a member that does not answer has no influence.
+        During a fail-over no member is queried: it follows no other, and its old member may hang.
 
         Raises:
             SupersededError: another process makes a fail-over, which this one must not disturb.
@@ -81,16 +81,18 @@ class Keeper:
         """
         if state.is_insisting:
             state = self._insist(state)
-        if state.is_insisting or state.is_under_way:
+        if state.is_insisting or state.is_in_progress:
             return state
-        told = dict[str, Mapping[str, Any]]()
+        by_alias = dict[str, Mapping[str, Any]]()
         for alias, member in self._members.items():
             with contextlib.suppress(IsthmusError):
-                told[alias] = member.read_marker(state.pair)
-        markers = list(told.values())
+                by_alias[alias] = member.read_marker(state.pair)
+        markers = list(by_alias.values())
         if state.is_told and len(markers) == len(self._members) and not any(markers):
             raise PairBrokenError(state.pair)
-        followed = self._of_another(state) if told.get(state.standby) == {} and told.get(state.active) else state
+        followed = (
+            self._of_another(state) if by_alias.get(state.standby) == {} and by_alias.get(state.active) else state
+        )
         for marker in markers:
             if not marker.get("under_way"):
                 followed = follow(followed, marker, time.time())
@@ -103,23 +105,23 @@ class Keeper:
 
     @staticmethod
     def _of_another(state: PairState) -> PairState:
-        """The state where the standby member does not know of the pair: what pairing made under its alias may be in another namespace (I6)."""
+        """The state if the standby member does not know of the pair: entities made under its alias may be in another namespace (I6)."""
         if not state.is_told or not (state.made_here or state.intended):
             return state
         _log.warning(
-            "pair %s: %s says nothing of it, as another namespace would: nothing that is there counts as made by pairing",
+            "pair %s: %s has no marker of it, as another namespace would: none of its entities counts as made by pairing",
             state.pair,
             state.standby,
         )
         return state.having_made(())
 
     def outdated(self, state: PairState) -> str:
-        """What the members say of the pair that a state does not know, for people; empty where they say nothing new, or give no answer."""
+        """The news in the members' markers that a state does not have, as text; empty if there is none, or they do not answer."""
         markers = list[Mapping[str, Any]]()
         for member in self._members.values():
             with contextlib.suppress(IsthmusError):
                 markers.append(member.read_marker(state.pair))
-        if state.is_under_way or state.is_insisting:
+        if state.is_in_progress or state.is_insisting:
             return ""
         if state.is_told and len(markers) == len(self._members) and not any(markers):
             return str(PairBrokenError(state.pair))
@@ -133,7 +135,7 @@ class Keeper:
         return f"another machine {what} {last['active']} (epoch {last['epoch']}); isthmus pair run and sync follow it"
 
     def _insist(self, state: PairState) -> PairState:
-        """The state of a forced fail-over, made later than what the new member tells; nobody else is asked, as the other may hang."""
+        """The state of a forced fail-over, made later than the new member's marker; no other member is queried, as it may hang."""
         try:
             marker = self._members[state.target].read_marker(state.pair)
         except IsthmusError:
@@ -144,12 +146,12 @@ class Keeper:
         return insisting
 
     def check_not_made(self, state: PairState) -> None:
-        """See that no other machine has made the fail-over that is forced here and not done.
+        """Check that no other machine has made the fail-over that is forced here and not done.
 
         Raises:
-            SupersededError: one has; what was active is fenced.
+            SupersededError: one has; the former active member is fenced.
         """
-        for member in self._members.values() if state.is_insisting and state.is_under_way else ():
+        for member in self._members.values() if state.is_insisting and state.is_in_progress else ():
             marker: Mapping[str, Any] = {}
             with contextlib.suppress(IsthmusError):
                 marker = member.read_marker(state.pair)
@@ -157,18 +159,18 @@ class Keeper:
                 raise SupersededError(state.pair, int(marker["epoch"]))
 
     def settle(self, state: PairState) -> PairState:
-        """Tell the active member that it is, make the fence that is pending, and tell the other member.
+        """Write the active member's marker, make the pending fence, and write the other member's marker.
 
         Raises:
-            SupersededError: a member says of a later fail-over, which is left as it is: others have to see it.
-            PairBrokenError: another process has broken the pair; nobody is told of it again.
-            AdministrationError: a member gives no answer, or refuses.
+            SupersededError: a member's marker is of a later fail-over; it is kept, for others to see.
+            PairBrokenError: another process has broken the pair; no marker of it is written again.
+            AdministrationError: a member does not answer, or refuses.
         """
         unanswered: IsthmusError | None = None
         try:
-            self._tell(state, state.active)  # before the other one is asked, which may be lost: others have to follow
+            self._write_marker(state, state.active)  # first: a lost member must not delay it
         except IsthmusError as error:
-            # One that has been told may be away for a time: the other one, which applications may reach, is fenced all the same.
+            # A member with a marker may be unreachable for a time: the other one, which applications may reach, is fenced all the same.
             if isinstance(error, SupersededError | PairBrokenError) or not state.is_told:
                 raise
             unanswered = error
@@ -189,10 +191,10 @@ class Keeper:
             self._save(state)
         if unanswered is not None:
             raise unanswered
-        self._tell(state, state.standby)
+        self._write_marker(state, state.standby)
         return state
 
-    def _tell(self, state: PairState, alias: str) -> None:
+    def _write_marker(self, state: PairState, alias: str) -> None:
         later: list[IsthmusError] = []
 
         def is_later(marker: Mapping[str, Any]) -> bool:
@@ -203,23 +205,23 @@ class Keeper:
             raise later[0]
 
     def _later(self, state: PairState, alias: str, marker: Mapping[str, Any]) -> Iterator[IsthmusError]:
-        """Why what a member says of the pair is not replaced, or followed by a change there: another process has decided since."""
+        """Why a member's marker is not replaced, or followed by a change there: another process has decided since."""
         if is_behind(state, marker, time.time()):
             yield SupersededError(state.pair, int(marker["epoch"]))
         elif not marker and state.is_told and is_broken(self._members, state.pair, alias):
             yield PairBrokenError(state.pair)
 
     def compare(self, state: PairState, consent: Consent | None = None) -> Comparison:
-        """How far the members are apart. Needs no lock.
+        """The differences between the members. Needs no lock.
 
         Raises:
-            AdministrationError: a member gives no answer.
+            AdministrationError: a member does not answer.
         """
         found = self._members[state.standby].begin_descriptions()  # both answer at the same time
         try:
             active = kept(self._members[state.active].descriptions(), self._exclude)
         except BaseException:
-            found.cancel()  # else readings pile up at a slow standby member, one for each try
+            found.cancel()  # else reads accumulate at a slow standby member, one for each attempt
             raise
         standby = kept(found.result(), self._exclude)
         wanted = closed(active) if state.fence_of(state.standby) is not Fence.OPEN else active
@@ -228,15 +230,15 @@ class Keeper:
         return Comparison(drift, statuses_of(active.values()), frozenset(standby))
 
     def observe(self, state: PairState, consent: Consent | None = None) -> Comparison:
-        """A comparison for `make`, of members that no fail-over has changed on its way (I4).
+        """A comparison for `make`, of members that no fail-over changes meanwhile (I4).
 
         Raises:
             SupersededError: a fail-over has begun elsewhere, or was made.
-            AdministrationError: a member gives no answer.
+            AdministrationError: a member does not answer.
         """
         compared = self.compare(state, consent)
         if compared.drift.steps or compared.statuses != state.statuses:
-            followed = self.follow(state)  # a fail-over says that it is under way before it changes a status
+            followed = self.follow(state)  # a fail-over writes its marker before it changes a status
             if followed is not state:
                 raise SupersededError(state.pair, followed.epoch)
         return compared
@@ -254,12 +256,12 @@ class Keeper:
             state: that of the comparison.
             compared: just now.
             consent: what the operator allows.
-            on_step: is told each step that was made.
+            on_step: called with each step that was made.
 
         Raises:
             SupersededError: a fail-over has begun.
-            PairBrokenError: another process has broken the pair; what was closed since is open again.
-            AdministrationError: a member gives no answer.
+            PairBrokenError: another process has broken the pair; entities closed since are open again.
+            AdministrationError: a member does not answer.
             StateFileError: the disk refuses; nothing more is made.
         """
         began, drift = time.monotonic(), compared.drift
@@ -273,8 +275,8 @@ class Keeper:
             self._save(state)
         member = self._members[state.standby]
         stopped = to_be_stopped(state, drift)
-        state = self.give_back(state, stopped)
-        stopped = {**state.stopped_at(state.standby), **stopped}  # with what could not be given back
+        state = self.restore(state, stopped)
+        stopped = {**state.stopped_at(state.standby), **stopped}  # with the statuses that could not be restored
         if stopped != state.stopped_at(state.standby):
             state = state.with_stopped(state.standby, stopped)
             self._save(state)
@@ -284,16 +286,16 @@ class Keeper:
                 self._save(state)  # ends the work if a fail-over has begun meanwhile
                 if (followed := self.follow(state)) is not state:  # or elsewhere
                     raise SupersededError(state.pair, followed.epoch)
-                # What was to be replaced and stays, e.g. since it holds messages, can be neither created nor filled.
+                # An entity that was to be replaced and stays, e.g. since it has messages, can be neither created nor filled.
                 stays = {step.entity.key for step, _ in found.failed if step.action == "delete"}
                 possible = tuple(
                     with_former_status(step, stopped)
                     for step in group
                     if not any(step.entity.key[: len(key)] == key for key in stays)
                 )
-                goes = [each for each in possible if each.action == "delete" and each.entity.key not in replaced]
-                held = self._still_held(state, goes, found)
-                possible = tuple(each for each in possible if each.entity.key not in held)
+                deletions = [each for each in possible if each.action == "delete" and each.entity.key not in replaced]
+                kept = self._still_existing(state, deletions, found)
+                possible = tuple(each for each in possible if each.entity.key not in kept)
                 self._make(member, possible, found, on_step, with_messages=consent is not None and consent.messages)
             if found.done and state.is_told and is_broken(self._members, state.pair):
                 raise PairBrokenError(state.pair)
@@ -301,11 +303,11 @@ class Keeper:
             self._open_again(state, found.done)
             raise
         created = {step.entity.path for step in found.done if step.action == "create"}
-        # Of what an earlier process intended, that which exists was made by it.
-        stands = {path for path in (*state.intended, *state.made_here) if key_of(path) in compared.standing}
-        gone = {step.entity.path for step in found.done if step.action == "delete"}
-        settled = gone | {step.entity.path for step, error in found.failed if isinstance(error, HoldsMessagesError)}
-        after = state.having_made((stands - gone) | created)
+        # Of the entities that an earlier process intended, the existing ones were made by it.
+        present = {path for path in (*state.intended, *state.made_here) if key_of(path) in compared.existing}
+        deleted = {step.entity.path for step in found.done if step.action == "delete"}
+        settled = deleted | {step.entity.path for step, error in found.failed if isinstance(error, HoldsMessagesError)}
+        after = state.having_made((present - deleted) | created)
         after = after.with_stopped(
             state.standby, {path: status for path, status in stopped.items() if path not in settled}
         )
@@ -316,7 +318,7 @@ class Keeper:
         return state, found
 
     def _open_again(self, state: PairState, done: Sequence[Step]) -> None:
-        """Open what a round has closed at the standby member, which another process has opened as it broke the pair."""
+        """Open the entities that a round has closed at the standby member, which another process has opened as it broke the pair."""
         statuses = {path.lower(): status for path, status in state.statuses.items()}
         closed_now = [
             step.entity
@@ -327,27 +329,27 @@ class Keeper:
         wanted = [(entity, statuses.get(entity.path.lower(), "Active")) for entity in closed_now]
         set_statuses(self._members[state.standby], wanted)
 
-    def _still_held(self, state: PairState, deletions: Sequence[Step], found: Round) -> set[Key]:
-        """Keys of what the active member holds after all (I5); their deletions have failed."""
+    def _still_existing(self, state: PairState, deletions: Sequence[Step], found: Round) -> set[Key]:
+        """Keys of entities that the active member has after all (I5); their deletions have failed."""
         active = self._members[state.active]
-        held = active.map(lambda step: active.holds(step.entity), deletions)
-        kept_back = [step for step, is_held in zip(deletions, held, strict=True) if is_held]
+        existing = active.map(lambda step: active.holds(step.entity), deletions)
+        kept_back = [step for step, exists in zip(deletions, existing, strict=True) if exists]
         found.failed += [(step, StillHeldError(f"{active.alias}/{step.entity.path}")) for step in kept_back]
         return {step.entity.key for step in kept_back}
 
-    def give_back(self, state: PairState, but: Collection[str] = ()) -> PairState:
-        """Give what earlier rounds stopped to delete it, and what is not deleted any more, its former status (`stopped.give_back`).
+    def restore(self, state: PairState, exempt: Collection[str] = ()) -> PairState:
+        """Restore the former status of entities that earlier rounds stopped to delete, and that are not deleted any more (`stopped.restore`).
 
         Args:
             state: that of the pair.
-            but: paths at the standby member that are deleted now.
+            exempt: paths at the standby member that are deleted now.
 
         Raises:
-            AdministrationError: a member gives no answer.
+            AdministrationError: a member does not answer.
             StateFileError: the disk refuses.
         """
         for alias in tuple(state.stopped):
-            after = give_back(self._members[alias], state, but if alias == state.standby else ())
+            after = restore(self._members[alias], state, exempt if alias == state.standby else ())
             if after != state:
                 state = after
                 self._save(state)
@@ -374,23 +376,23 @@ class Keeper:
                 found.done.append(step)
                 on_step(step)
             elif error.retryable and not isinstance(error, HoldsMessagesError):
-                raise error  # the member is gone: the next round goes on
+                raise error  # the member is unreachable: the next round continues
             else:
                 found.failed.append((step, error))
 
     def count(self, state: PairState) -> dict[str, dict[str, int]]:
-        """What waits at the active member: a forced fail-over tells it as what may be lost.
+        """The waiting messages of the active member: a forced fail-over reports them as possibly lost.
 
         Raises:
-            AdministrationError: the member gives no answer.
+            AdministrationError: the member does not answer.
         """
         return self._counted(state.active)
 
     def left_behind(self, state: PairState) -> dict[str, dict[str, int]]:
-        """What is at a standby member that is fenced: nobody gets it before a fail back. An open one holds copies, which are in use.
+        """The messages of a standby member that is fenced: no receiver gets them before a fail-back. An open one has copies, which are in use.
 
         Raises:
-            AdministrationError: the member gives no answer.
+            AdministrationError: the member does not answer.
         """
         if state.fence_of(state.standby) is not Fence.CLOSED:
             return {}

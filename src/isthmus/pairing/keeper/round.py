@@ -1,4 +1,4 @@
-"""What a round of a pair's keeper may do, found, and did."""
+"""The consent, the result and the comparison of a keeper's round."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["Comparison", "Consent", "Round"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consent:
-    """What an operator lets a round do beyond what it does by itself.
+    """The actions that an operator permits in a round beyond those that it does by itself.
 
     Attributes:
-        foreign: delete at the standby member what pairing did not make and the active member lacks.
-        messages: delete entities although they hold messages.
+        foreign: delete entities at the standby member that pairing did not make and the active member lacks.
+        messages: delete entities although they have messages.
     """
 
     foreign: bool = False
@@ -28,7 +28,7 @@ class Consent:
 
 @dataclass(slots=True)
 class Round:
-    """What a round found and did.
+    """The result of a round.
 
     Attributes:
         drift: before it.
@@ -44,7 +44,7 @@ class Round:
 
     @property
     def is_in_step(self) -> bool:
-        """Whether nothing is left apart."""
+        """Whether no difference is left."""
         return not self.failed and not self.drift.conflicts
 
     def to_dict(self) -> dict[str, Any]:
@@ -60,14 +60,14 @@ class Round:
 
 
 class Comparison(NamedTuple):
-    """What a comparison found.
+    """The result of a comparison.
 
     Attributes:
         drift: between the members.
         statuses: of the active member's entities that are not Active.
-        standing: keys of what the standby member holds.
+        existing: keys of the standby member's entities.
     """
 
     drift: Drift
     statuses: Mapping[str, str]
-    standing: frozenset[Key]
+    existing: frozenset[Key]

@@ -1,10 +1,10 @@
-"""What is stopped at a member of a pair so that its messages can be counted before it is deleted.
+"""Entities of a pair's member that are stopped so that their messages can be counted before they are deleted.
 
-What it is: which entities a round is about to stop, and the giving back of their status where they are not deleted after all. What it is
+What it is: the entities that a round is about to stop, and the restoring of their status if they are not deleted after all. What it is
 not: the deletion (`isthmus.connectors.servicebus.administration.pair.member`).
 
 Invariants:
-    I1. What is stopped is in the state before, and until it is deleted or has its former status again: also when its name is
+    I1. A stopped entity is in the state before the stop, and until it is deleted or has its former status again: also when its name is
         excluded, its member has become the active one by a fail-over that another process made, or the pair is broken.
     I2. Nothing is opened at a member that is fenced.
 """
@@ -20,7 +20,7 @@ from isthmus.pairing.status import set_statuses
 from isthmus.topology.pair.description import TAKES_NONE, Description
 from isthmus.topology.pair.difference import Drift, Step
 
-__all__ = ["give_back", "to_be_stopped", "with_former_status"]
+__all__ = ["restore", "to_be_stopped", "with_former_status"]
 
 _STOPPED = "SendDisabled"
 
@@ -50,28 +50,28 @@ def to_be_stopped(state: PairState, drift: Drift) -> dict[str, str]:
 
 
 def with_former_status(step: Step, stopped: Mapping[str, str]) -> Step:
-    """The deletion of an entity that an earlier round stopped, as if it had not."""
+    """The deletion of an entity that an earlier round stopped, as if that had not happened."""
     if step.action != "delete" or step.before is None or step.before.path not in stopped:
         return step
     return replace(step, before=step.before.with_settings(status=stopped[step.before.path]))
 
 
-def give_back(member: _Member, state: PairState, but: Collection[str] = ()) -> PairState:
-    """Give the entities of a member that were stopped their former status; the state then, which its caller saves.
+def restore(member: _Member, state: PairState, exempt: Collection[str] = ()) -> PairState:
+    """Restore the former status of a member's stopped entities; returns the state then, which its caller saves.
 
     Args:
-        member: which one.
+        member: the member.
         state: that of the pair.
-        but: paths of those that stay stopped.
+        exempt: paths of those that stay stopped.
 
     Raises:
-        AdministrationError: no answer.
+        AdministrationError: it does not answer.
     """
     earlier = state.stopped_at(member.alias)
-    left = {path: status for path, status in earlier.items() if path not in but}
+    left = {path: status for path, status in earlier.items() if path not in exempt}
     if not left or state.fence_of(member.alias) is not Fence.OPEN:
         return state
     still = [each for each in member.descriptions() if each.path in left and each.status == _STOPPED]
-    refused = set_statuses(member, [(each, left[each.path]) for each in still])  # the next round tries it again
-    stay = {path: status for path, status in earlier.items() if path in but or path in refused}
+    refused = set_statuses(member, [(each, left[each.path]) for each in still])  # the next round retries it
+    stay = {path: status for path, status in earlier.items() if path in exempt or path in refused}
     return state.with_stopped(member.alias, stay)

@@ -1,1 +1,1 @@
-"""What a pair is doing, what follows from markers of other processes, and the file that says so."""
+"""The state of a pair, the effects of other processes' markers on it, and its file."""

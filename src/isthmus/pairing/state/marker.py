@@ -1,11 +1,11 @@
-"""What the namespaces of a pair tell of the fail-overs of other processes, and what follows for the state of this one.
+"""The markers of other processes' fail-overs at the namespaces of a pair, and their effects on the state of this one.
 
 What it is: a namespace's marker and a state in, the state after it out. Pure. What it is not: the state's own transitions
 (`isthmus.pairing.state.state`), or the reading and writing of markers (`isthmus.pairing.keeper.keeper`).
 
 Invariants:
-    I1. Of fail-overs that processes make without knowing of each other the one of the latest epoch counts, and no two have the same: a
-        forced one is later than all that the new member tells (`insist`); a planned one that is overtaken ends where that leads
+    I1. Of fail-overs that processes make without knowing of each other the one of the latest epoch is valid, and no two have the same: a
+        forced one is later than all in the new member's marker (`insist`); a planned one that is overtaken ends at the later one's member
         (`take_over`).
     I2. Of two with the same epoch, forced at the same time in both directions, every process chooses the same.
 """
@@ -22,14 +22,14 @@ __all__ = ["follow", "insist", "is_behind", "is_later", "is_overtaken", "take_ov
 
 
 def follow(state: PairState, marker: Mapping[str, Any], now: float) -> PairState:
-    """The state after another process's fail-over, as a namespace's marker tells it; the same where it tells nothing new.
+    """The state after another process's fail-over, as a namespace's marker reports it; unchanged if it is not new.
 
-    Only between the same two members, and while no fail-over of our own is under way.
+    Only between the same two members, and while this process has no fail-over in progress.
     """
     epoch = _epoch_of(state, marker)
     is_same = epoch == state.epoch and not marker.get("under_way")
-    tells_later = epoch > state.epoch or (is_same and marker["active"] < state.active)  # I2
-    if not tells_later or state.phase is not Phase.STEADY:
+    is_newer = epoch > state.epoch or (is_same and marker["active"] < state.active)  # I2
+    if not is_newer or state.phase is not Phase.STEADY:
         return state
     active = str(marker["active"])
     other = state.standby if active == state.active else state.active
@@ -48,15 +48,15 @@ def follow(state: PairState, marker: Mapping[str, Any], now: float) -> PairState
 
 
 def take_over(state: PairState, marker: Mapping[str, Any], now: float) -> PairState:
-    """The planned fail-over that is under way, after a later one of another process; the same where the marker tells of none.
+    """The planned fail-over in progress, after a later one of another process; unchanged if the marker has none.
 
-    It goes on to where that one leads: the other member is opened, or this one again. One of the same epoch that has left things as they
-    were makes it a later one.
+    It continues to that one's active member: the other member is opened, or this one again. If one of the same epoch has changed
+    nothing, this one becomes a later one.
     """
-    if not state.is_under_way or marker.get("under_way"):
+    if not state.is_in_progress or marker.get("under_way"):
         return state
     if _epoch_of(state, marker) == state.epoch and marker["active"] == state.active and state.is_before_opening:
-        # Another one of this epoch has ended where this one begins.
+        # Another one of this epoch has ended at the member where this one begins.
         return replace(state, epoch=state.epoch + 1, fences=_fences_of(state, marker))
     if not is_later(state, marker):
         return state
@@ -74,10 +74,10 @@ def take_over(state: PairState, marker: Mapping[str, Any], now: float) -> PairSt
 
 
 def insist(state: PairState, marker: Mapping[str, Any], now: float) -> PairState:
-    """The forced fail-over, later than what the new member's marker tells and this state did not know.
+    """The forced fail-over, later than everything in the new member's marker that this state did not know.
 
-    An operator has decided it last, and where to: it is not undone by an older decision. What others have done to the new member is not
-    known; it is opened.
+    An operator has decided it last, and its target: an older decision does not undo it. Changes of the new member by others are
+    unknown; it is opened.
     """
     epoch = _epoch_of(state, marker)
     is_same = dict(marker) == state.marker or (marker.get("active") == state.target and not marker.get("under_way"))
@@ -103,32 +103,32 @@ def insist(state: PairState, marker: Mapping[str, Any], now: float) -> PairState
 
 
 def is_overtaken(state: PairState, marker: Mapping[str, Any]) -> bool:
-    """Whether a marker says that another process makes a fail-over that this state does not know yet."""
+    """Whether a marker is of another process's fail-over in progress that this state does not know yet."""
     is_ours = marker.get("standby") in (state.active, state.standby)
     return is_ours and bool(marker.get("under_way")) and _epoch_of(state, marker) > state.epoch
 
 
 def is_behind(state: PairState, marker: Mapping[str, Any], now: float) -> bool:
-    """Whether a marker says of another process's fail-over, under way or made, that this state does not know."""
+    """Whether a marker is of another process's fail-over, in progress or made, that this state does not know."""
     return is_overtaken(state, marker) or follow(state, marker, now) is not state
 
 
 def is_later(state: PairState, marker: Mapping[str, Any]) -> bool:
-    """Whether a marker says of a later fail-over than that of this state, or of one with the same epoch that leads elsewhere."""
+    """Whether a marker is of a later fail-over than that of this state, or of one with the same epoch and another target."""
     epoch = _epoch_of(state, marker)
-    ours = state.standby if state.phase is Phase.OPENING else state.active  # what a marker of ours tells
+    ours = state.standby if state.phase is Phase.OPENING else state.active  # the active member in this state's marker
     leads_elsewhere = not marker.get("under_way") and marker.get("active") != ours
     return epoch > state.epoch or (epoch == state.epoch and leads_elsewhere)
 
 
 def _epoch_of(state: PairState, marker: Mapping[str, Any]) -> int:
-    """The epoch that a marker tells; -1 where it is not of these two members."""
+    """The epoch in a marker; -1 if it is not of these two members."""
     epoch, active = marker.get("epoch"), marker.get("active")
     return epoch if isinstance(epoch, int) and active in (state.active, state.standby) else -1
 
 
 def _fences_of(state: PairState, marker: Mapping[str, Any]) -> Mapping[str, Fence]:
-    """The fences after a fail-over of another process, which may have ended after several that were not seen here."""
+    """The fences after a fail-over of another process, which may have ended after several that this one has not seen."""
     active = str(marker["active"])
     other = state.standby if active == state.active else state.active
     is_fenced = marker.get("fenced", active != state.active or state.fence_of(other) is not Fence.OPEN)

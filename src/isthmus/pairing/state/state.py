@@ -1,6 +1,6 @@
-"""What a pair is doing: which member is active, and how far a fail-over has come.
+"""The state of a pair: its active member, and the progress of a fail-over.
 
-What it is: the state as values, its transitions, and its writing as JSON. Pure. What it is not: what follows from the fail-overs of other
+What it is: the state as values, its transitions, and its JSON. Pure. What it is not: the effects of fail-overs of other
 processes (`isthmus.pairing.state.marker`), the file (`isthmus.pairing.state.state_file`), or the work of a phase
 (`isthmus.pairing.failover.failover`).
 
@@ -9,14 +9,14 @@ A planned fail-over:
     steady ─begin→ stopping → consuming → moving → fencing → opening ─switch→ steady
                       └─────────┴───abort───┘→ reopening → steady (the same member is active)
 
-A forced one: `begin_forced` switches at once, if the new member is open; else after `opening`, and can be given up until then.
+A forced one: `begin_forced` switches immediately, if the new member is open; else after `opening`, and can be given up until then.
 
 Invariants:
-    I1. The alias leads to at most one member at any time, and to none from the moment that receivers are stopped until
+    I1. The alias forwards to at most one member at any time, and to none from the time when receivers are stopped until
         the other member is open.
     I2. The epoch grows with each fail-over that begins, and never shrinks.
-    I3. A member that was active and is not is fenced, or its fence is pending and is made as soon as it answers.
-    I4. The work of each phase can be done again; a process that was killed goes on with the phase that its file names.
+    I3. A former active member is fenced, or its fence is pending and is made as soon as it answers.
+    I4. The work of each phase can be repeated; after a kill, a process continues with the phase in its file.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Phase(StrEnum):
 
 
 class Fence(StrEnum):
-    """Whether applications are kept out of a member by the status of its entities."""
+    """Whether a member's entities are closed to applications by their status."""
 
     OPEN = "open"
     PENDING = "pending"
@@ -79,23 +79,23 @@ class PairState:
         epoch: number of fail-overs that were begun, and one.
         phase: of the fail-over.
         is_forced: whether it is a forced one.
-        is_beside: whether a forced one began while another fail-over was under way, which may have changed statuses at the active member.
-        is_told: whether the active member has been told of the pair and, of a fail-over that was forced, of that; until then nobody is followed.
-        consume_ms: how long a planned one lets receivers empty what they receive from.
-        leaves: whether a planned one goes on although messages stay behind.
+        is_beside: whether a forced one began during another fail-over, which may have changed statuses at the active member.
+        is_told: whether the active member has the marker of the pair and of a forced fail-over; until then no other marker is followed.
+        consume_ms: how long a planned one lets receivers empty the entities.
+        leaves: whether a planned one continues although messages stay behind.
         statuses: path → status of the active member's entities that are not Active for applications, as they were when
             the pair was last steady.
         fences: alias → fence of each member.
         spared: patterns of names that were excluded when the standby member was fenced; None where it was not, or is not known.
         made: alias → paths that pairing made there.
-        intended: paths that pairing is about to make at the standby member.
+        intended: paths of entities that pairing is about to make at the standby member.
         stopped: alias → path → former status of queues and topics there that are stopped to count their messages before they are deleted
-            (`isthmus.pairing.keeper.stopped`). What was not deleted gets it back.
-        seen: path → messages of a member when it was last looked at while it was active, without entities that had none.
+            (`isthmus.pairing.keeper.stopped`). Those that were not deleted get it back.
+        seen: path → messages of a member when it was last counted while it was active, without empty entities.
         seen_of: alias of that member.
         seen_at: when; wall seconds.
         changed_at: when the phase or the active member last changed; wall seconds.
-        moved: messages that the planned fail-over has moved, up to the last entity that was moved to its end.
+        moved: messages that the planned fail-over has moved, up to the last entity that was completed.
         moved_dead: the same of dead letters.
         left: path → messages that it has left behind.
         left_dead: path → dead letters that it has left behind.
@@ -133,36 +133,36 @@ class PairState:
         return self.fences.get(alias, Fence.OPEN)
 
     def stopped_at(self, alias: str) -> Mapping[str, str]:
-        """Path → former status of what is stopped at a member."""
+        """Path → former status of stopped entities at a member."""
         return self.stopped.get(alias, {})
 
     def seen_at_member(self, alias: str) -> tuple[Mapping[str, Mapping[str, int]], float]:
-        """What a member held when it was looked at last, and when; nothing and 0 where it was not, or another one since."""
+        """The last counts of a member's messages, and their time; empty and 0 if there are none, or another member was counted since."""
         return (self.seen, self.seen_at) if self.seen_of == alias else ({}, 0.0)
 
     @property
-    def is_under_way(self) -> bool:
-        """Whether a fail-over is."""
+    def is_in_progress(self) -> bool:
+        """Whether a fail-over is in progress."""
         return self.phase is not Phase.STEADY
 
     @property
     def is_abortable(self) -> bool:
-        """Whether a planned fail-over is under way that has fenced nothing yet."""
+        """Whether a planned fail-over is in progress that has fenced nothing yet."""
         return self.phase in _ABORTABLE
 
     @property
     def is_before_opening(self) -> bool:
-        """Whether a planned fail-over is under way that has not come to the new member."""
+        """Whether a planned fail-over is in progress that has not changed the new member yet."""
         return self.phase in _NEXT
 
     @property
     def leads_to(self) -> str:
-        """Alias of the member that applications are led to; empty for none."""
+        """Alias of the member that the alias forwards to; empty for none."""
         return self.active if self.phase in _LED_BY_OLD else ""
 
     @property
     def made_keys(self) -> frozenset[Key]:
-        """Keys of what pairing made at the standby member; what it was about to make and is there counts."""
+        """Keys of entities that pairing made at the standby member; existing ones that it was about to make count."""
         return frozenset(key_of(path) for path in (*self.made.get(self.standby, ()), *self.intended))
 
     # ---- fail-over
@@ -177,10 +177,10 @@ class PairState:
             leaves: likewise.
 
         Raises:
-            InvalidArgumentError: another one is under way.
+            InvalidArgumentError: another one is in progress.
         """
         if self.phase is not Phase.STEADY:
-            raise InvalidArgumentError(f"pair '{self.pair}': a fail-over is under way ({self.phase}) already")
+            raise InvalidArgumentError(f"pair '{self.pair}': a fail-over is in progress ({self.phase}) already")
         return replace(
             self,
             epoch=self.epoch + 1,
@@ -197,23 +197,23 @@ class PairState:
     def begin_forced(self, now: float, to: str = "") -> PairState:
         """A forced fail-over, from any phase: the other member becomes active without the old one's help.
 
-        It has to be opened first where it is fenced, where entities were stopped to delete them, or where a planned one has begun to
+        The other member has to be opened first if it is fenced, if entities were stopped to delete them, or if a planned one has begun to
         move: that may have changed statuses there.
 
         Args:
             now: wall seconds.
-            to: alias of the member that is to be active; where a forced one has led there, or leads there, none begins. Empty: the other one.
+            to: alias of the member that is to be active; if a forced one has switched to it, or is about to, none begins. Empty for the other one.
 
         Raises:
-            InvalidArgumentError: a fail-over is under way from that member.
+            InvalidArgumentError: a fail-over from that member is in progress.
         """
-        if to and to == self.target and (self.is_forced or not self.is_under_way):
+        if to and to == self.target and (self.is_forced or not self.is_in_progress):
             return self
         begun = replace(
             self,
             epoch=self.epoch + 1,
             is_forced=True,
-            is_beside=self.is_under_way and (self.is_beside or not self.is_forced),
+            is_beside=self.is_in_progress and (self.is_beside or not self.is_forced),
             is_told=False,
             phase=Phase.OPENING,
             changed_at=now,
@@ -224,7 +224,7 @@ class PairState:
         begun = begun.switched(now) if is_untouched else begun
         if to and to != begun.target:
             raise InvalidArgumentError(
-                f"pair '{self.pair}': a fail-over from {to} is under way ({self.phase}), which --force would end at {begun.target}; "
+                f"pair '{self.pair}': a fail-over from {to} is in progress ({self.phase}), which --force would complete to {begun.target}; "
                 "--abort leads back"
             )
         return begun
@@ -234,7 +234,7 @@ class PairState:
         return replace(self, phase=_NEXT[self.phase], changed_at=now)
 
     def aborting(self, now: float) -> PairState:
-        """Back to where the fail-over began: a planned one until it fences, a forced one until the new member is open.
+        """Back to the state before the fail-over: for a planned one until it fences, for a forced one until the new member is open.
 
         Raises:
             InvalidArgumentError: it has not begun, or has gone too far.
@@ -247,7 +247,9 @@ class PairState:
             return self.with_fence(self.standby, fence).reopened(now)
         if not self.is_abortable and not (self.phase is Phase.OPENING and self.is_forced):
             what = (
-                "none is under way" if self.phase is Phase.STEADY else f"it is {self.phase} already: run failover again"
+                "none is in progress"
+                if self.phase is Phase.STEADY
+                else f"it is {self.phase} already: run failover again"
             )
             raise InvalidArgumentError(f"pair '{self.pair}': there is no fail-over to abort; {what}")
         return replace(self, phase=Phase.REOPENING, is_forced=False, is_told=True, changed_at=now)
@@ -257,7 +259,7 @@ class PairState:
         return replace(self, phase=Phase.STEADY, is_forced=False, is_told=True, changed_at=now)
 
     def switched(self, now: float) -> PairState:
-        """The other member is active from now on; what a forced one leaves behind still has to be fenced."""
+        """The other member is active from now on; the former one of a forced fail-over still has to be fenced."""
         old = Fence.PENDING if self.is_forced else Fence.CLOSED
         return replace(
             self,
@@ -271,17 +273,17 @@ class PairState:
         )
 
     def with_stopped(self, alias: str, paths: Mapping[str, str]) -> PairState:
-        """What is stopped at a member has changed."""
+        """Set the stopped entities of a member."""
         others = {other: stopped for other, stopped in self.stopped.items() if other != alias}
         return replace(self, stopped={**others, alias: dict(paths)} if paths else others)
 
     def with_fence(self, alias: str, fence: Fence) -> PairState:
-        """A member's fence has changed."""
+        """Set a member's fence."""
         return replace(self, fences={**self.fences, alias: fence})
 
     @property
     def is_insisting(self) -> bool:
-        """Whether a fail-over was forced that the new member has not been told of."""
+        """Whether the new member has no marker yet of a forced fail-over."""
         return self.is_forced and not self.is_told
 
     @property
@@ -291,19 +293,19 @@ class PairState:
 
     @property
     def marker(self) -> dict[str, Any]:
-        """What the namespaces are told."""
-        told: dict[str, Any] = {
+        """The marker for the namespaces."""
+        markers: dict[str, Any] = {
             "pair": self.pair,
             "epoch": self.epoch,
             "active": self.active,
             "standby": self.standby,
             "fenced": self.fence_of(self.standby) is not Fence.OPEN,
         }
-        if self.is_under_way:
-            told |= {"under_way": True, "forced": True} if self.is_forced else {"under_way": True}
-        return told
+        if self.is_in_progress:
+            markers |= {"under_way": True, "forced": True} if self.is_forced else {"under_way": True}
+        return markers
 
-    # ---- what pairing made
+    # ---- entities that pairing made
 
     def intending(self, paths: Iterable[str]) -> PairState:
         """Pairing is about to make entities at the standby member."""
@@ -311,11 +313,11 @@ class PairState:
 
     @property
     def made_here(self) -> tuple[str, ...]:
-        """Paths of what pairing made at the standby member."""
+        """Paths of entities that pairing made at the standby member."""
         return self.made.get(self.standby, ())
 
     def having_made(self, paths: Iterable[str]) -> PairState:
-        """What pairing made is at the standby member under these paths; it intends nothing more."""
+        """Pairing made entities under these paths at the standby member; it intends no more."""
         return replace(self, made={**self.made, self.standby: tuple(sorted(paths))}, intended=())
 
     # ---- JSON
@@ -329,10 +331,10 @@ class PairState:
         """The state that `to_dict` wrote.
 
         Raises:
-            ValueError: the values are none that it writes.
+            ValueError: the values are not valid.
         """
         if not isinstance(found, Mapping):
-            raise ValueError("it is no JSON object")  # noqa: TRY004 - to whoever reads the file it is a wrong value
+            raise ValueError("it is not a JSON object")  # noqa: TRY004 - to the reader of the file it is a wrong value
         if found.get("version") != VERSION:
             raise ValueError(f"version is {found.get('version')!r}, not {VERSION}")
         names = {each.name for each in fields(cls)}

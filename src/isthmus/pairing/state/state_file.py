@@ -1,16 +1,16 @@
 """The state of a pair on disk.
 
 What it is: one small JSON file for each pair in the state folder, written whole and synced, and two locks: that of the
-file, held for the length of a saving, and that of the work at the members, which may take long. A forced fail-over takes
-only the first, so that it never waits for work that hangs at a member that is gone. What it is not: the state's meaning
+file, locked while it is saved, and that of the work at the members, which may take long. A forced fail-over locks
+only the first, so that it never waits for work that hangs at an unreachable member. What it is not: the state's meaning
 (`isthmus.pairing.state.state`).
 
 Invariants:
-    I1. Killed at any instant, the state of before or after is there whole.
-    I2. A state that cannot be read is an error, never taken for none.
+    I1. After a kill at any instant, the file has the old or the new state, whole.
+    I2. A state that cannot be read is an error, and never treated as missing.
     I3. A state of an older epoch never replaces one of a newer: work that a forced fail-over has overtaken ends with
         `SupersededError`.
-    I4. A pair that was broken stays so: only `create` makes a state where there is none.
+    I4. A broken pair stays broken: only `create` makes a state if there is none.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class StateFileError(IsthmusError):
         self.file, self.reason, self.hint = file, reason, hint
 
     def text(self) -> str:
-        return f"'{self.file}', which tells the active member of the pair: {self.reason}; {self.hint}"
+        return f"'{self.file}', which has the active member of the pair: {self.reason}; {self.hint}"
 
 
 class NotPairedError(IsthmusError):
@@ -90,18 +90,18 @@ class SupersededError(IsthmusError):
         self.pair, self.epoch = pair, epoch
 
     def text(self) -> str:
-        return f"pair '{self.pair}': another fail-over has begun meanwhile (epoch {self.epoch}); look with pair status"
+        return f"pair '{self.pair}': another fail-over has begun meanwhile (epoch {self.epoch}); see pair status"
 
 
 class Stamp(NamedTuple):
-    """Which saving a file is of. Two within one tick of the file system's clock may have the same."""
+    """Identifies a saved version of the file. Two within one tick of the file system's clock may have the same."""
 
     inode: int
     mtime_ns: int
     size_bytes: int
 
     def is_sure(self, now_ns: int) -> bool:
-        """Whether a later saving has another one."""
+        """Whether every later version has another one."""
         return now_ns - self.mtime_ns > _TICK_NS
 
 
@@ -137,10 +137,10 @@ class StateFile:
         return state
 
     def keep(self, state: PairState) -> None:
-        """Bring a state to the disk where there is one.
+        """Write a state to the disk if there is one.
 
         Raises:
-            NotPairedError: the pair was broken meanwhile, and stays so.
+            NotPairedError: the pair was broken meanwhile, and stays broken.
             SupersededError, StateFileError: as `save`.
         """
         with self._locked(_LOCK, wait_seconds=None):
@@ -148,10 +148,10 @@ class StateFile:
             self._write(state)
 
     def save(self, state: PairState) -> None:
-        """Bring a state to the disk, also the first one.
+        """Write a state to the disk, also the first one.
 
         Raises:
-            SupersededError: the disk holds one of a newer epoch.
+            SupersededError: the state on disk is of a newer epoch.
             StateFileError: the folder or the disk refuses; the old state is kept.
         """
         with self._locked(_LOCK, wait_seconds=None):
@@ -160,10 +160,10 @@ class StateFile:
             self._write(state)
 
     def check(self, state: PairState) -> None:
-        """See that no fail-over has begun since a state was loaded.
+        """Check that no fail-over has begun since a state was loaded.
 
         Raises:
-            SupersededError: the disk holds one of a newer epoch.
+            SupersededError: the state on disk is of a newer epoch.
             NotPairedError, StateFileError: as `load`.
         """
         epoch = self.load().epoch
@@ -171,7 +171,7 @@ class StateFile:
             raise SupersededError(self._pair, epoch)
 
     def change(self, transition: Callable[[PairState], PairState]) -> PairState:
-        """Load, change and save, with no other saving in between.
+        """Load, change and save, with no other save in between.
 
         Raises:
             IsthmusError: as `load`, `save` and the transition.
@@ -185,10 +185,10 @@ class StateFile:
         try:
             write_file(self.path, json.dumps(state.to_dict(), indent=1).encode())
         except OSError as error:
-            raise self._error(f"it cannot be written ({error.strerror or error})", "make room on the disk") from None
+            raise self._error(f"it cannot be written ({error.strerror or error})", "free space on the disk") from None
 
     def remove(self) -> None:
-        """The pair is no more.
+        """Remove the state: the pair is broken.
 
         Raises:
             StateFileError: the folder or the disk refuses.
@@ -201,18 +201,18 @@ class StateFile:
                 raise self._error(f"it cannot be removed ({error.strerror or error})", "check its owner") from None
 
     def stamp(self) -> Stamp:
-        """What changes with each saving; zeros where there is no file."""
+        """A stamp that changes with each save; zeros if there is no file."""
         try:
             found = self.path.stat()
         except OSError:
             return Stamp(0, 0, 0)
         return Stamp(found.st_ino, found.st_mtime_ns, found.st_size)
 
-    def held(self, wait_seconds: float = 0.0) -> contextlib.AbstractContextManager[None]:
-        """While it lasts, no other process works at the members. What a killed process has held is free.
+    def locked(self, wait_seconds: float = 0.0) -> contextlib.AbstractContextManager[None]:
+        """Within, no other process works at the members. A killed process releases the lock.
 
         Raises:
-            PairInUseError: another process has it for longer than `wait_seconds`.
+            PairInUseError: another process has the lock for longer than `wait_seconds`.
             StateFileError: the folder cannot be made.
         """
         return self._locked(_WORK_LOCK, wait_seconds)

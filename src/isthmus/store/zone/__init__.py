@@ -1,4 +1,4 @@
-"""A store in three copies, one in each zone: folders that may be three disks or mounts.
+"""A store in three copies, one in each zone: folders that may be on three disks or mounts.
 
 What it is: `ZonedJournal`, which is `isthmus.entities.Journal` over three stores, and `ZonedBlobs`, which is
 `isthmus.entities.BlobFiles` over three folders. What it is not: a replication between machines: one process writes all

@@ -1,28 +1,28 @@
 """Bodies of large messages in three copies.
 
-What it is: `isthmus.entities.BlobFiles` over three folders, with checksums beside each body, and the way back of a folder
-that failed. What it is not: a folder (`body_folder`), a body while it is written or read (`body_stream`), nor who refers to a
-body (`isthmus.entities.storage.blob`). A little over 400 lines: what a failure does to writers, readers and the way back is read
-in one piece.
+What it is: `isthmus.entities.BlobFiles` over three folders, with checksums beside each body, and the return of a folder
+that failed. What it is not: a folder (`body_folder`), a body while it is written or read (`body_stream`), or the references to a
+body (`isthmus.entities.storage.blob`). A little over 400 lines: the effects of a failure on writers, readers and the return are read
+together.
 
 Invariants:
     I1. `sync` returns when two folders have the body on disk.
-    I2. A read gives what was written, or raises: what does not have its checksum is read from another folder.
-    I3. A folder that missed a body or the end of one is told stale in the others, on disk, before the operation continues:
+    I2. A read returns the written bytes, or raises: a block with a wrong checksum is read from another folder.
+    I3. A folder that missed a body or the end of one is marked stale in the others, on disk, before the operation continues:
         after a restart nothing is read from it before it is brought up to date.
     I4. A folder that missed a part of a body does not count as one that has it.
-    I5. What a folder holds is removed only where the others could be asked whether they have it.
-    I6. The last folder is read on, whatever it refuses, and the others come back from it; if it takes no mark, one that is
-        whole again takes its place.
-    I7. A folder that serves again gives nothing under the numbers of bodies that had begun without it, until they are copied;
-        after a kill in between what it may still have has no checksums, and so gives no block that is not right.
+    I5. A body is removed from a folder only where the others could be asked whether they have it.
+    I6. The last folder is still read, whatever it refuses, and the others return from it; if it takes no mark, a folder that
+        is whole again replaces it.
+    I7. A folder that serves again gives nothing under the numbers of bodies that began without it, until they are copied;
+        after a kill in between, its remains of them have no checksums, and so give no wrong block.
     I8. A folder of another namespace is neither read nor written.
     I9. Where a start finds no folder that has every body, it removes none: two together have all. It serves once it has two, and both are
-        told as lacking until each has what the other one has.
-    I10. A folder that serves again and lacks bodies is told as lacking in the marks: a start takes it for stale, as long as
+        marked as lacking until each has all bodies of the other.
+    I10. A folder that serves again and lacks bodies is marked as lacking: a start treats it as stale, as long as
         another one may have them.
-    I11. A folder whose files have gone is nothing that others are made like, though it serves or was marked since; where it is
-        the last one, one of the others takes its place, as at a start.
+    I11. A folder whose files are missing is never copied to others, though it serves or was marked since; if it is
+        the last one, one of the others replaces it, as at a start.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = ["ZonedBlobs"]
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 2.0
-_GONE = "its files have gone, or cannot be read"
+_MISSING = "its files are missing, or cannot be read"
 
 
 class ZonedBlobs:
@@ -65,14 +65,14 @@ class ZonedBlobs:
         self._folders = [BodyFolder(index, path, set_name) for index, path in enumerate(folders)]
         self._lock = threading.RLock()
         self._writing: set[int] = set()
-        # Since the folder that is brought back was looked at first.
+        # Counted since the first check of the folder that is brought back.
         self._begun: set[int] = set()
         self._removed: set[int] = set()
         self._closed = threading.Event()
         self._woken = threading.Event()
         self._version = 0
         self._may_remove = True  # I9
-        self._last_fault = ""  # of the folder that is the last
+        self._last_fault = ""  # of the last folder
         self._start()
         self._thread = threading.Thread(target=self._run, name="isthmus-zone-bodies", daemon=True)
         self._thread.start()
@@ -90,7 +90,7 @@ class ZonedBlobs:
         else:
             self._version, stale, self._may_remove = max(marks.values())
             is_divided = not self._may_remove
-            # One that is alone may be the stale one; the first start marks the folders one after the other.
+            # A single one may be the stale one; the first start marks the folders one after the other.
             alone = next(iter(marks)) if len(marks) < MAJORITY else None
             if alone is not None and ((self._version, stale) != (1, []) or alone.bodies.numbers()):
                 raise StoreError(
@@ -105,7 +105,7 @@ class ZonedBlobs:
                 elif folder.index in stale or marks[folder].version < self._version:
                     folder.reason = "its bodies of large messages are stale"
             if not self._serving:
-                # A kill between the marks of two folders: the newest one names all that miss bodies, be it itself.
+                # A kill between the marks of two folders: the newest mark names all folders that miss bodies, even its own.
                 for folder in marks:
                     if folder.index not in stale:
                         folder.reason, self._may_remove = "", False
@@ -120,15 +120,15 @@ class ZonedBlobs:
             except (OSError, StoreError) as error:
                 folder.reason, is_marked = str(error), False
         if not is_marked and self._serving:
-            self._write_marks()  # those before it do not name it
+            self._write_marks()  # the marks before it do not name it
         if not self._serving:
             raise StoreError("No copy of the bodies of large messages can be read: " + self._reasons())
         self._know_lacks(self._serving)
         for folder in sorted(self._folders, key=lambda each: each not in marks):
             if is_divided and folder not in marks:
-                break  # it would be made like one that lacks bodies
+                break  # it would be copied from one that lacks bodies
             if folder.reason and len(self._serving) < MAJORITY:
-                self._try_back(folder)
+                self._try_return(folder)
         if is_divided and len(self._serving) < MAJORITY:
             raise StoreError(
                 f"No copy of the bodies of large messages has all of them, and {MAJORITY} together do: "
@@ -137,7 +137,7 @@ class ZonedBlobs:
 
     @staticmethod
     def _know_lacks(folders: Sequence[BodyFolder]) -> None:
-        """Learn what folders lack that were told as lacking before a start, from others that have it."""
+        """Learn which bodies the folders marked as lacking before a start lack, from others that have them."""
         for folder in folders:
             others = [each for each in folders if each is not folder]
             if folder.may_lack and others:
@@ -153,11 +153,11 @@ class ZonedBlobs:
         return "; ".join(f"zone {each.index + 1}: {each.reason}" for each in self._folders if each.reason)
 
     def reasons(self) -> list[str]:
-        """Why each folder is out of service; empty for one that is in it."""
+        """Why each folder is out of service; empty for one in service."""
         return [folder.reason for folder in self._folders]
 
     def close(self) -> None:
-        """End the thread that looks after the folders."""
+        """End the thread that checks the folders."""
         self._closed.set()
         self._woken.set()
         self._thread.join(_LOOK_SECONDS)
@@ -171,7 +171,7 @@ class ZonedBlobs:
             is_last = self._serving == [folder]
             if not is_last or reason != self._last_fault:
                 _log.error("zone %d takes no bodies of large messages: reason=%s", folder.index + 1, reason)
-            if is_last:  # I6; whoever writes a body has noted that it missed it
+            if is_last:  # I6; the writer of a body has noted that the folder missed it
                 self._last_fault = reason
                 return
             folder.reason = reason or "it failed"
@@ -179,14 +179,14 @@ class ZonedBlobs:
             self._woken.set()
 
     def _write_marks(self, back: BodyFolder | None = None) -> bool:
-        """I3.
+        """Write the marks (I3).
 
         Args:
             back: a folder that is stale up to now and is not from here on; it serves on return, if that is so.
 
         Returns:
-            Whether every folder that is not stale has its mark. The one that comes back gets its own last: until then it has an
-            older version than the others, and a start takes nothing from it.
+            Whether every folder that is not stale has its mark. The returning folder gets its own last: until then it has an
+            older version than the others, and a start reads nothing from it.
         """
         self._version += 1
         stale = [each.index for each in self._folders if each.reason and each is not back]
@@ -197,7 +197,7 @@ class ZonedBlobs:
             try:
                 each.write_mark(self._version, stale, lacking)
             except (OSError, StoreError) as error:
-                self._drop(each, str(error))  # which has written the others
+                self._drop(each, str(error))  # which has written the marks of the others
                 if each.reason or back is None:
                     return False
                 replaced, fault = each, str(error)  # I6
@@ -210,7 +210,7 @@ class ZonedBlobs:
             back.reason = str(error)
             self._write_marks()
             return False
-        back.reason = ""  # told only now: killed before, it would not count
+        back.reason = ""  # set only now: after a kill before this, it would not count
         if replaced is not None:
             self._drop(replaced, fault)
         return True
@@ -220,22 +220,22 @@ class ZonedBlobs:
             self._woken.wait(_LOOK_SECONDS)
             self._woken.clear()
             try:
-                self._look()
-            except Exception:  # noqa: BLE001 - whatever it is, the next look comes
-                _log.exception("a fault in the look at bodies of large messages")
+                self._check_all()
+            except Exception:  # noqa: BLE001 - whatever it is, the next check follows
+                _log.exception("a fault in the check of bodies of large messages")
 
-    def _look(self) -> None:
+    def _check_all(self) -> None:
         for folder in self._folders:
             if not folder.reason and folder.read_mark() is None:
-                self._drop(folder, _GONE)
-                self._replace_gone(folder)
+                self._drop(folder, _MISSING)
+                self._replace_last(folder)
             if folder.reason and self._serving:
-                self._try_back(folder)
+                self._try_return(folder)
             elif not folder.reason and folder.lacks:
                 self._try_filling(folder)
 
-    def _replace_gone(self, last: BodyFolder) -> None:
-        """Serve from another folder where the files of the last one have gone (I11): nothing was acknowledged since it is alone."""
+    def _replace_last(self, last: BodyFolder) -> None:
+        """Serve from another folder if the files of the last one are missing (I11): no body was acknowledged since it is alone."""
         with self._lock:
             if self._serving != [last]:
                 return
@@ -248,12 +248,12 @@ class ZonedBlobs:
             whole = [each for each, mark in marks.items() if mark == newest and each.index not in mark.stale]
             if not whole or not newest.has_whole:
                 return
-            _log.error("zone %d is read instead: the bodies of zone %d have gone", whole[0].index + 1, last.index + 1)
-            last.reason, whole[0].reason = _GONE, ""
-            whole[0].lacks |= self._writing  # as of one that was away between two parts
+            _log.error("zone %d is read instead: the bodies of zone %d are missing", whole[0].index + 1, last.index + 1)
+            last.reason, whole[0].reason = _MISSING, ""
+            whole[0].lacks |= self._writing  # as for one that was out of service between two parts
             self._write_marks()
 
-    def _try_back(self, folder: BodyFolder) -> None:
+    def _try_return(self, folder: BodyFolder) -> None:
         try:
             folder.check_set()  # I8
             folder.identify()
@@ -261,16 +261,16 @@ class ZonedBlobs:
                 self._begun, self._removed = set(self._writing), set()
             self._fill(folder, set())
             with self._lock:
-                under_way = set(self._begun)
-                self._forget_former(folder, under_way)
-                folder.lacks = under_way
+                begun = set(self._begun)
+                self._forget_former(folder, begun)
+                folder.lacks = begun
                 self._know_lacks([*self._serving, folder])
                 if not self._write_marks(folder):
                     return
                 removed = set(self._removed)
-            for number in removed:  # from the others alone
+            for number in removed:  # removed from the others only
                 folder.forget(number)
-            # What had begun without this folder is copied when it has ended, by a later look: none waits for a sender.
+            # A body that began without this folder is copied when it has ended, by a later check: no check waits for a sender.
             self._fill_lacks(folder)
         except (StoreError, OSError) as error:
             if folder.reason:
@@ -287,14 +287,14 @@ class ZonedBlobs:
             self._drop(folder, str(error))
 
     def _fill_lacks(self, folder: BodyFolder) -> None:
-        """Copy the bodies that had begun without a folder that serves, and have ended; from one that has them all (I10)."""
+        """Copy the bodies that began without a serving folder, and have ended; from a folder that has them all (I10)."""
         with self._lock:
             wanted = folder.lacks - self._writing
             self._removed = set()
         if not wanted:
             return
         self._fill(folder, wanted)
-        for number in self._removed & wanted:  # while they were copied
+        for number in self._removed & wanted:  # removed while they were copied
             folder.forget(number)
         with self._lock:
             if any(each is not folder and not each.lacks & wanted for each in self._serving):
@@ -304,14 +304,14 @@ class ZonedBlobs:
 
     @staticmethod
     def _forget_former(folder: BodyFolder, numbers: set[int]) -> None:
-        """Let a folder have nothing that could be read under numbers that are used again (I7); raises OSError where it refuses."""
+        """Remove everything readable under numbers that are used again (I7); raises OSError where the folder refuses."""
         for number in numbers:
             folder.sums_path(number).unlink(missing_ok=True)
         if numbers:
             sync_folder(folder.path)
 
     def _fill(self, folder: BodyFolder, only: set[int]) -> None:
-        """Copy what a folder lacks, and remove what the others do not have."""
+        """Copy the bodies that a folder lacks, and remove those that the others do not have."""
         others = [each for each in self._serving if each is not folder]
         wanted = {number for each in others for number in each.bodies.numbers()}
         self._see_there(others)
@@ -319,29 +319,29 @@ class ZonedBlobs:
             if only and number not in only:
                 continue
             sums = self._sums(number, folder)
-            if sums is None:  # it never ended, or has no checksums that can be read: what is here may be the better one
+            if sums is None:  # it never ended, or its checksums cannot be read: the present one may be the better one
                 continue
             if folder.sums(number) == sums and self._is_whole(folder, number, sums):
                 continue
             self._copy(number, folder)
         if not only and self._may_remove:
-            gone = set(folder.bodies.numbers()) - wanted - self._writing - self._begun
-            gone -= {number for each in self._serving for number in each.lacks}
-            if gone:
+            surplus = set(folder.bodies.numbers()) - wanted - self._writing - self._begun
+            surplus -= {number for each in self._serving for number in each.lacks}
+            if surplus:
                 self._see_there(self._serving)
-            for number in gone:
+            for number in surplus:
                 folder.forget(number)
 
     def _see_there(self, folders: Sequence[BodyFolder]) -> None:
-        """See that what folders list is what they hold (I5, I11): a disk that has gone lists nothing."""
+        """Check that folders contain the bodies that they list (I5, I11): a removed disk lists nothing."""
         for each in folders:
             if each.read_mark() is None:
-                self._drop(each, _GONE)
+                self._drop(each, _MISSING)
                 raise StoreError("another zone has failed meanwhile")
 
     @staticmethod
     def _is_whole(folder: BodyFolder, number: int, sums: Sums) -> bool:
-        if not folder.has(number):  # an empty one has no block that would tell
+        if not folder.has(number):  # an empty body has no block to check
             return False
         try:
             for block in range(len(sums.blocks)):
@@ -360,7 +360,7 @@ class ZonedBlobs:
         folder.forget(number)
         with ExitStack() as stack:
             others = [each for each in self._serving if each is not folder]
-            for each in others:  # a body that is being removed is shortened first, which is no damage
+            for each in others:  # a body that is being removed is shortened first, which is not damage
                 stack.enter_context(each.bodies.kept())
             others = [each for each in others if each.has(number)]
             if others:
@@ -408,7 +408,7 @@ class ZonedBlobs:
         return writer
 
     def written(self, number: int) -> None:
-        """A body's writer has let go of it."""
+        """A body's writer was closed."""
         with self._lock:
             self._writing.discard(number)
 
@@ -429,7 +429,7 @@ class ZonedBlobs:
         return BodyReader(self, number, self._serving)
 
     def remove(self, number: int) -> None:
-        """Remove a body; no error if it is not there."""
+        """Remove a body; no error if it does not exist."""
         with self._lock:
             self._removed.add(number)
             serving = self._serving
@@ -445,7 +445,7 @@ class ZonedBlobs:
             yield
 
     def copy_to(self, folder: Path) -> None:
-        """Put all bodies into a folder that is not there yet; durable on return.
+        """Put all bodies into a folder that does not exist yet; durable on return.
 
         Raises:
             OSError: the disk refused, or a body cannot be read.
@@ -459,7 +459,7 @@ class ZonedBlobs:
             if not any(each.sums_path(number).exists() for each in self._serving):
                 continue  # it never ended
             try:
-                # One that is removed now has gone from some.
+                # A body that is being removed is missing in some folders.
                 reader = BodyReader(self, number, [each for each in self._serving if each.has(number)])
                 writer = target.create(number)
                 try:

@@ -1,10 +1,10 @@
-"""One folder of bodies of large messages, with their checksums and what it knows of the other two.
+"""One folder of bodies of large messages, with their checksums and its marks of the other two.
 
 What it is: files. What it is not: the decision which folder is read or written (`blob`).
 
 Invariants:
-    I1. A block is given as it was written, or not at all.
-    I2. A folder whose files were removed or written over has no mark that can be read, also where a mark was written since:
+    I1. A block is returned as it was written, or not at all.
+    I2. A folder whose files were removed or overwritten has no readable mark, even if a mark was written since:
         a mark names the folder's identity, a file of its own that is written only when the folder becomes whole.
 """
 
@@ -35,19 +35,19 @@ _IDENTITY = "zone.id"
 
 
 class Sums(NamedTuple):
-    """Of one body: its size, and a checksum for each block."""
+    """The checksums of one body: its size, and a checksum for each block."""
 
     size_bytes: int
     blocks: tuple[int, ...]
 
     def pack(self) -> bytes:
-        """As the file beside the body holds it."""
+        """The contents of the file beside the body."""
         body = _SIZE.pack(self.size_bytes) + b"".join(map(_SUM.pack, self.blocks))
         return body + _SUM.pack(zlib.crc32(body))
 
     @staticmethod
     def unpack(content: bytes) -> Sums | None:
-        """What a file holds; None if it is not as it was written."""
+        """The checksums in a file; None if it is damaged."""
         body, check = content[:-4], content[-4:]
         if len(body) < _SIZE.size or len(body) % 4 or _SUM.pack(zlib.crc32(body)) != check:
             return None
@@ -55,10 +55,10 @@ class Sums(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """What one folder tells of all.
+    """The state of all folders, as one of them records it.
 
     Attributes:
-        version: the higher one counts.
+        version: the highest one is valid.
         stale: folders that are not to be read before they are brought up to date.
         has_whole: whether any folder has every body; else those that are not stale lack some.
     """
@@ -72,15 +72,15 @@ class BodyFolder:
     """One copy of all bodies.
 
     Args:
-        index: which, from 0 on.
+        index: from 0 on.
         path: the folder.
         set_name: of the set that it belongs to.
 
     Attributes:
-        reason: why it is out of service; empty while it is in it.
+        reason: why it is out of service; empty while it is in service.
         lacks: numbers of bodies that began while it was out of service, and have not been copied here yet.
-        may_lack: whether it may lack some whose numbers are not known: it was told as lacking before a start.
-        identity: what the file of the identity holds, as far as this process knows.
+        may_lack: whether it may lack bodies with unknown numbers: it was marked as lacking before a start.
+        identity: the contents of the identity file, as far as this process knows.
     """
 
     def __init__(self, index: int, path: Path, set_name: str = "") -> None:
@@ -94,37 +94,37 @@ class BodyFolder:
         self.identity = ""
 
     def read_mark(self) -> Mark | None:
-        """What is told of the folders; None if it cannot be read, is of another set, or of files that have gone (I2)."""
+        """The folder's mark; None if it cannot be read, is of another set, or of files that are missing (I2)."""
         try:
-            told = self._told()
-            if self._is_foreign(told) or self._read_identity() != told.get("identity", ""):
+            document = self._read_document()
+            if self._is_foreign(document) or self._read_identity() != document.get("identity", ""):
                 return None
-            stale = {int(each) for each in told["stale"]}
-            lacking = {int(each) for each in told.get("lacking", ())}
-            # One that lacks bodies is worth no more than a stale one, as long as another has them.
+            stale = {int(each) for each in document["stale"]}
+            lacking = {int(each) for each in document.get("lacking", ())}
+            # A folder that lacks bodies counts as a stale one, as long as another has them.
             has_whole = len(stale | lacking) < COPIES
-            return Mark(int(told["version"]), sorted(stale | lacking if has_whole else stale), has_whole)
+            return Mark(int(document["version"]), sorted(stale | lacking if has_whole else stale), has_whole)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def check_set(self) -> None:
-        """See that it is not of another set.
+        """Check that it is not of another set.
 
         Raises:
             StoreError: it is.
         """
         with suppress(OSError, ValueError, TypeError):
-            if self._is_foreign(self._told()):
+            if self._is_foreign(self._read_document()):
                 raise StoreError(
-                    f"'{self.path}' holds bodies of large messages of another namespace; name another folder, or empty it"
+                    f"'{self.path}' contains bodies of large messages of another namespace; name another folder, or empty it"
                 )
 
-    def _told(self) -> dict[str, Any]:
-        told: dict[str, Any] = json.loads((self.path / _MARK).read_bytes())
-        return told
+    def _read_document(self) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads((self.path / _MARK).read_bytes())
+        return document
 
-    def _is_foreign(self, told: dict[str, Any]) -> bool:
-        return "set" in told and told["set"] != self.set_name
+    def _is_foreign(self, document: dict[str, Any]) -> bool:
+        return "set" in document and document["set"] != self.set_name
 
     def _read_identity(self) -> str:
         try:
@@ -133,9 +133,9 @@ class BodyFolder:
             return ""
 
     def identify(self) -> None:
-        """Know the folder by the identity that its mark names, or give it a new one; raises OSError or StoreError.
+        """Take the identity that the folder's mark names, or give it a new one; raises OSError or StoreError.
 
-        A new one only where no mark can be read: a kill before the next mark is written must leave the one that is there.
+        A new one only where no mark can be read: a kill before the next mark is written must leave the present one valid.
         """
         known = self.read_mark() is not None and self._read_identity()
         if known:
@@ -146,8 +146,8 @@ class BodyFolder:
         write_file(self.path / _IDENTITY, self.identity.encode())
 
     def write_mark(self, version: int, stale: Sequence[int], lacking: Sequence[int] = ()) -> None:
-        """Note which folders are stale, and which serve and lack bodies; raises OSError or StoreError where the disk refuses."""
-        told = {
+        """Write which folders are stale, and which serve and lack bodies; raises OSError or StoreError where the disk refuses."""
+        document = {
             "set": self.set_name,
             "identity": self.identity,
             "version": version,
@@ -155,34 +155,34 @@ class BodyFolder:
             "lacking": list(lacking),
         }
         make_private(self.path)
-        write_file(self.path / _MARK, json.dumps(told).encode())
+        write_file(self.path / _MARK, json.dumps(document).encode())
 
     def sums(self, number: int) -> Sums | None:
-        """Of a body; None if there are none, or they cannot be read."""
+        """The checksums of a body; None if there are none, or they cannot be read."""
         try:
             return Sums.unpack(self.sums_path(number).read_bytes())
         except OSError:
             return None
 
     def sums_path(self, number: int) -> Path:
-        """Where they lie."""
+        """The path of a body's checksums."""
         return self.path / f"{number:016x}.sums"
 
     def has(self, number: int) -> bool:
-        """Whether a body is there, whole or not."""
+        """Whether a body exists, whole or not."""
         try:
             return self.bodies.path_of(number).exists()
         except OSError:
             return False
 
     def clear(self, number: int) -> None:
-        """Remove what is there of a former body of a number, at once: a back-up, which knows of none, keeps nobody waiting."""
-        with suppress(OSError):  # what cannot be removed is in the way of the new one
+        """Remove a former body of a number, without waiting for a back-up: none includes it."""
+        with suppress(OSError):  # a file that stays makes the creation of the new one fail
             self.sums_path(number).unlink(missing_ok=True)
             self.bodies.path_of(number).unlink(missing_ok=True)
 
     def forget(self, number: int) -> None:
-        """Remove a body and its checksums; no error if they are not there."""
+        """Remove a body and its checksums; no error if they do not exist."""
         with suppress(OSError):
             self.sums_path(number).unlink(missing_ok=True)
         self.bodies.remove(number)
@@ -192,7 +192,7 @@ def read_block(folder: BodyFolder, number: int, sums: Sums, block: int) -> bytes
     """A block of a body.
 
     Raises:
-        StoreError: it is not there, or not as it was written.
+        StoreError: it does not exist, or is damaged.
     """
     start = block * BLOCK_BYTES
     data = folder.bodies.open(number).read(start, min(BLOCK_BYTES, sums.size_bytes - start))

@@ -1,7 +1,7 @@
 """A body in three copies while it is written or read.
 
-What it is: writing to every folder that serves, and reading from whichever has what was written. What it is not: which folders serve, and
-what becomes of one that fails (`blob`).
+What it is: writing to every serving folder, and reading from any that has the written bytes. What it is not: the choice of serving folders, and
+the handling of one that fails (`blob`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class BodyWriter:
         self._blobs = blobs
         self._number = number
         self._writers = writers
-        self._missed: set[BodyFolder] = set()  # a part; they may serve again meanwhile (I4)
+        self._missed: set[BodyFolder] = set()  # they missed a part; they may serve again meanwhile (I4)
         self._size = 0
         self._blocks: list[int] = []
         self._crc = 0
@@ -71,7 +71,7 @@ class BodyWriter:
 
     def _each(self, run: Callable[[BodyFolder, BlobWriter], None]) -> None:
         for folder, writer in self._writers.items():
-            # One that was away in between and serves again may have lost what it had; it lacks the body until that is copied.
+            # A folder that was out of service in between may have lost its part; it lacks the body until that is copied.
             if folder.reason or self._number in folder.lacks:
                 self._missed.add(folder)
             if folder in self._missed:
@@ -93,7 +93,7 @@ class BodyWriter:
 class BodyReader:
     """See `isthmus.entities.BlobReader`.
 
-    A body without checksums never ended, or is damaged: it is not given.
+    A body without checksums never ended, or is damaged: it is not returned.
 
     Attributes:
         sums: of the body.
@@ -143,7 +143,7 @@ class BodyReader:
                 failure = failure or error
                 failed.append(folder)
                 continue
-            for each in failed:  # another one had it
+            for each in failed:  # another folder had it
                 self._blobs.drop(each, str(failure))
                 self._folders.remove(each)
             return data

@@ -1,7 +1,7 @@
-"""Changes that go to every copy, and the record of what they touched.
+"""Changes that are written to every copy, and the record of their keys.
 
-What it is: a batch that can be written more than once, the rows that each copy keeps beside the namespace's own (its
-position, and for each of the last batches the keys that it touched), and their encoding. What it is not: a log of values:
+What it is: a batch that can be written more than once, the rows that each copy has besides the namespace's own (its
+position, and for each of the last batches the touched keys), and their encoding. What it is not: a log of values:
 a copy that missed batches takes the values from one that has them.
 
 Invariants:
@@ -43,7 +43,7 @@ _POINT, _RANGE = b"\0", b"\1"
 
 
 class Position(NamedTuple):
-    """The last batch that a copy holds. Positions of one epoch are of one history: the higher holds all of the lower.
+    """The last batch of a copy. Positions of one epoch are of one history: the higher one includes the lower.
 
     Attributes:
         epoch: of the process, or of its recovery, that wrote the batch.
@@ -60,12 +60,12 @@ def pack_position(position: Position) -> bytes:
 
 
 def unpack_position(row: bytes | None) -> Position:
-    """The position of a row; that before the first batch where there is none."""
+    """The position in a row; the one before the first batch where there is none."""
     return Position(*_POSITION.unpack(row)) if row else Position(0, 0)
 
 
 def log_key(sequence: int) -> bytes:
-    """Where the touched keys of a batch lie."""
+    """The key of a batch's row of touched keys."""
     return _LOG + sequence.to_bytes(8, "big")
 
 
@@ -96,7 +96,7 @@ class ZoneBatch:
         self.size_bytes += len(first) + len(end)
 
     def seal(self, position: Position) -> int:
-        """Add the rows of the position and of what is touched; the bytes of the latter."""
+        """Add the rows of the position and of the touched keys; returns the bytes of the latter."""
         row = _EPOCH.pack(position.epoch) + _encode(self.changes)
         self.changes += ((PUT, POSITION_KEY, pack_position(position)), (PUT, log_key(position.sequence), row))
         return len(row)
@@ -118,7 +118,7 @@ class Touched:
         return len(self.keys) + len(self.ranges)
 
     def add(self, row: bytes) -> int:
-        """Add what a row tells; its epoch.
+        """Add the contents of a row; returns its epoch.
 
         Raises:
             ValueError: the row cannot be read.

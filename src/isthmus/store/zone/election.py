@@ -1,14 +1,14 @@
-"""Which copy is the newest, and whether enough copies are there to tell.
+"""The newest copy, and whether enough copies can be read to know it.
 
-What it is: the decision, of plain values. What it is not: the reading of copies (`member`), nor what is done with the
+What it is: the decision, from plain values. What it is not: the reading of copies (`member`), or the repair of the
 others (`resilver`). See docs/explanation/zones.md, "At the start".
 
-A batch is acknowledged when two copies have it on disk, and any two copies that can be asked have one in common with
-those two. So two have to be asked, and the newest of all that they know of is at least as new as what was acknowledged.
+A batch is acknowledged when two copies have it on disk, and any two readable copies include one of
+those two. So two have to be read, and the newest position known to them is at least as new as every acknowledged one.
 
 Invariants:
     I1. With fewer than two votes nothing is elected.
-    I2. What is elected has everything that any vote knows of.
+    I2. The elected copy has everything that any vote knows of.
     I3. An epoch is used only after two copies have promised it, and none promises one twice: no two processes write with
         the same epoch.
 """
@@ -25,13 +25,13 @@ __all__ = ["Candidate", "elect", "next_epoch"]
 
 
 class Candidate(NamedTuple):
-    """What one copy tells.
+    """The answers of one copy.
 
     Attributes:
-        copy: which.
-        vote: up to where it knows that history went; None if it cannot tell.
-        position: what it holds; None if that is not to be relied on.
-        promise: the highest epoch that has asked it.
+        copy: its index.
+        vote: the position up to which it knows the history; None if that is unknown.
+        position: of its contents; None if these cannot be relied on.
+        promise: the highest epoch that it has promised.
     """
 
     copy: int
@@ -41,7 +41,7 @@ class Candidate(NamedTuple):
 
 
 def elect(candidates: Sequence[Candidate]) -> int | None:
-    """The copy to serve from; None if what there is may lack what was acknowledged."""
+    """The copy to serve from; None if the readable ones may lack acknowledged batches."""
     votes = [each.vote for each in candidates if each.vote is not None]
     whole = [each for each in candidates if each.position is not None]
     if len(votes) < MAJORITY or not whole:
@@ -52,7 +52,7 @@ def elect(candidates: Sequence[Candidate]) -> int | None:
 
 
 def next_epoch(candidates: Sequence[Candidate]) -> int:
-    """The epoch to ask for: above all that any copy knows of."""
+    """The epoch to request: above all that any copy knows of."""
     known = [each.promise for each in candidates]
     known += [each.vote.epoch for each in candidates if each.vote is not None]
     return max(known, default=0) + 1

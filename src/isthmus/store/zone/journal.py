@@ -1,16 +1,16 @@
 """A journal in three copies: written to all, acknowledged when two have it on disk, read from one.
 
-What it is: `isthmus.entities.Journal` over three `Member`s: which of them counts, which one is read, and when a sync has
-been reached. What it is not: a copy (`member`), the way back of one (`repair`), the choice at the start (`election`).
-Over 400 lines: what a start, a write, a sync, a read and a failure do to the one state is read in one piece.
+What it is: `isthmus.entities.Journal` over three `Member`s: which of them are in service, which one is read, and when a sync is
+complete. What it is not: a copy (`member`), the repair of one (`repair`), the choice at the start (`election`).
+Over 400 lines: the effects of a start, a write, a sync, a read and a failure on the one state are read together.
 
 Invariants:
     I1. `sync` returns when two serving copies have everything on disk that was written before the call.
-    I2. The copy that is read holds every batch that `write` has taken, whether or not it is on disk.
-    I3. A copy that fails is out of service before the call that met the failure returns; the call itself succeeds as long
+    I2. The copy that is read has every batch that `write` has taken, whether or not it is on disk.
+    I3. A copy that fails is out of service before the call that detected the failure returns; the call itself succeeds as long
         as two copies are left.
     I4. A sequence is used once in an epoch, also where its write failed.
-    I5. A scan that its copy can no longer serve continues at another one, behind the last key that it gave. What was written
+    I5. A scan whose copy fails continues at another one, behind the last key that it returned. Changes written
         since it began may be seen from there on, which `Journal` I3 otherwise excludes.
     I6. With fewer than two serving copies reads continue, and writes are refused.
 """
@@ -42,20 +42,20 @@ __all__ = ["ZonedJournal"]
 
 _log = logging.getLogger(__name__)
 
-# A sync of the copy that is read takes longer than this: another one is read, so that no write waits for that disk.
+# If a sync of the copy that is read takes longer than this, another one is read, so that no write waits for that disk.
 _SLOW_SECONDS = 0.25
-# A copy whose disk takes longer, or that much more, than the others' is out of service.
+# A copy whose disk takes longer than this, or is behind the others' by more than that, goes out of service.
 _LAG_SECONDS = 5.0
 _LAG_BYTES = 64 << 20
-# Of touched keys: so much is kept for copies that come back.
+# The most bytes of touched keys that are kept for returning copies.
 _LOG_BYTES = 16 << 20
 _LOG_STEP_BYTES = 1 << 20
-# A copy that is being brought back holds the log; beyond this its repair begins again.
+# A copy under repair makes the log grow; beyond this its repair starts again.
 _LOG_LIMIT_BYTES = 512 << 20
 _CLOSE_SECONDS = 10.0
-# A copy that fails so soon after it came back waits before it is tried again.
+# A copy that fails within this time after its return waits before it is retried.
 _FLAPPING_SECONDS = 10.0
-# No key of an entity is at it or above.
+# All keys of entities are below it.
 _RESERVED = b"\xff"
 _REPLACE_BYTES = 4 << 20
 
@@ -66,8 +66,8 @@ class ZonedJournal:
     Args:
         folders: three, each for this journal alone; created if absent.
         share: as for `RocksJournal`.
-        may_found: whether a new, empty journal is made where no folder holds anything.
-        lag_seconds: for how long a copy's disk may be at work on one sync before the copy is taken out of service.
+        may_found: whether a new, empty journal is created where all folders are empty.
+        lag_seconds: how long a copy's disk may take for one sync before the copy goes out of service.
 
     Attributes:
         unsynced_bytes: as for `Journal`.
@@ -85,7 +85,7 @@ class ZonedJournal:
         lag_seconds: float = _LAG_SECONDS,
     ) -> None:
         if len(folders) != COPIES or len({folder.absolute() for folder in folders}) != COPIES:
-            raise StoreError(f"A store in zones has {COPIES} folders, each another one; there are {len(folders)}.")
+            raise StoreError(f"A store in zones has {COPIES} different folders; there are {len(folders)}.")
         self.unsynced_bytes = 0
         self.changed = threading.Condition()
         self.members = [Member(index, folder, share, self.changed, self.drop) for index, folder in enumerate(folders)]
@@ -137,7 +137,7 @@ class ZonedJournal:
         self._take_lead(candidates)
 
     def _is_new(self, candidates: Sequence[Candidate]) -> bool:
-        """Whether nothing was ever acknowledged: each folder is empty, or was left empty by a start that was killed."""
+        """Whether nothing was ever acknowledged: each folder is empty, or was left empty by a killed start."""
         empty = Position(0, 0)
         known = [each.vote for each in candidates if each.vote is not None]
         if len(known) >= MAJORITY or any(vote != empty for vote in known):
@@ -148,7 +148,7 @@ class ZonedJournal:
         )
 
     def _found(self) -> None:
-        """Make a new set of copies."""
+        """Create a new set of copies."""
         self.set_name = secrets.token_hex(16)
         for member in self.members:
             member.shut()
@@ -164,7 +164,7 @@ class ZonedJournal:
         return [member.candidate(self.set_name) for member in self.members]
 
     def _take_lead(self, candidates: Sequence[Candidate]) -> None:
-        """Serve from the newest copy, with at least one other that holds the same.
+        """Serve from the newest copy, with at least one other that has the same contents.
 
         Raises:
             StoreError: there are not two.
@@ -184,7 +184,7 @@ class ZonedJournal:
         leader.opened().sync()
         self._put_in_service(leader)
         self._leader = leader
-        # What holds the same serves at once; of the others as many as are needed, the newest first.
+        # Copies with the same contents serve immediately; of the others as many as are needed, the newest first.
         rest = sorted(
             (each for each in candidates if each.copy != chosen), key=lambda each: each.position or (), reverse=True
         )
@@ -196,7 +196,7 @@ class ZonedJournal:
                     self._put_in_service(member)
         for each in rest:
             if self.serving_count < MAJORITY:
-                self._repair.try_back(self.members[each.copy])
+                self._repair.try_return(self.members[each.copy])
         if self.serving_count < MAJORITY:
             leader.state = ZoneState.DOWN
             raise StoreError(self._too_few(candidates))
@@ -225,13 +225,13 @@ class ZonedJournal:
         self._row_bytes = sum(size for _, size in self._rows)
 
     def _too_few(self, candidates: Sequence[Candidate]) -> str:
-        told = "; ".join(
+        reasons = "; ".join(
             f"'{member.folder}': {member.reason or ('it is behind' if candidate.vote else 'there is no copy')}"
             for member, candidate in zip(self.members, candidates, strict=True)
         )
         return (
             f"Of the {COPIES} copies of the store {MAJORITY} are needed, so that nothing that was acknowledged is missing. "
-            f"{told}. Bring another copy back, or copy a whole folder that can be read to the place of one that cannot."
+            f"{reasons}. Bring another copy back, or replace an unreadable folder by a copy of a readable one."
         )
 
     # ---- reads
@@ -275,7 +275,7 @@ class ZonedJournal:
             return member, found
 
     def unreadable(self, member: Member, error: StoreError) -> None:
-        """A copy could not be read: another one is, from now on.
+        """A copy could not be read: read another one from now on.
 
         Raises:
             StoreError: there is no other.
@@ -297,7 +297,7 @@ class ZonedJournal:
 
     def write(self, batch: Batch) -> None:
         if not isinstance(batch, ZoneBatch):
-            raise TypeError("a batch goes to the journal that made it")
+            raise TypeError("a batch is written to the journal that made it")
         with self.changed:
             self._read_member()
             if self._failed:
@@ -313,7 +313,7 @@ class ZonedJournal:
             self._write_leader(batch)
             for member in self.members:
                 if member is not self._leader and member.is_fed:
-                    behind_bytes = member.pending_bytes  # a large batch is no lag of those that get it now
+                    behind_bytes = member.pending_bytes  # before this batch, which may be large
                     member.feed(self.sequence, batch.changes, size_bytes)
                     is_spare = member.state is not ZoneState.SERVING or self.serving_count > MAJORITY
                     if behind_bytes > _LAG_BYTES and is_spare:
@@ -340,19 +340,19 @@ class ZonedJournal:
                 self._promote(others)
 
     def _trim(self, batch: ZoneBatch) -> None:
-        """Keep the rows of touched keys within their bytes."""
+        """Limit the bytes of the rows of touched keys."""
         limit = _LOG_LIMIT_BYTES if self._pins else _LOG_BYTES
         if self._row_bytes <= limit + _LOG_STEP_BYTES or not self._rows:
             return
         while self._row_bytes > limit and len(self._rows) > 1:
             self._row_bytes -= self._rows.popleft()[1]
-        # From the very first: those that a refused batch was to remove are still there, and must not outlive later ones. A
-        # copy would be brought back from such a row on, without the keys of the rows that have gone.
+        # From the very first: rows that a refused batch was to remove still exist, and must not outlive later ones. A
+        # copy would be repaired from such a row on, without the keys of the removed rows.
         batch.delete_range(log_key(0), log_key(self._rows[0][0]))
 
     @contextlib.contextmanager
     def pinned(self) -> Iterator[None]:
-        """Within, rows of touched keys are kept."""
+        """Within, rows of touched keys are not removed."""
         with self.changed:
             self._pins += 1
         try:
@@ -390,7 +390,7 @@ class ZonedJournal:
 
     @property
     def serving_count(self) -> int:
-        """How many copies count to the majority."""
+        """How many copies are in service."""
         return sum(member.state is ZoneState.SERVING for member in self.members)
 
     @property
@@ -453,13 +453,13 @@ class ZonedJournal:
             return
 
     def replace_leader(self, member: Member) -> None:
-        """Read a copy that has come back where the one that is read is out of service, with all others."""
+        """Read a copy that has returned if the one that is read is out of service, with all others."""
         with self.changed:
             if self._leader is not None and self._leader.state is not ZoneState.SERVING:
                 self._promote([member])
 
-    def look_at_lag(self, now: float) -> None:
-        """Take copies out of service whose disks do not answer, as long as two others are left."""
+    def drop_lagging(self, now: float) -> None:
+        """Take copies out of service whose disks do not respond, as long as two others are left."""
         with self.changed:
             for member in self.members:
                 seconds = member.overdue_seconds(now)
@@ -480,30 +480,30 @@ class ZonedJournal:
                 self._repair.wake()
 
     def _reopen_last(self) -> None:
-        """Open the last copy again if it takes no sync since one has failed: nothing is written to it while it is alone, which
-        would tell, and no whole copy of it could be made for the others.
+        """Reopen the last copy if it takes no sync after a failed one: while it is alone nothing is written to it, which
+        would show that, and no whole copy of it could be made for the others.
 
         Raises:
-            StoreError: not even reads continue.
+            StoreError: not even reads work.
         """
         last = self._read_member()
         journal = last.opened()
         if last.state is not ZoneState.SERVING or not journal.failure or last.busy_since is not None:
             return
         if last.synced < last.applied:
-            return  # it would lose that; its own thread meets the failure, and all begin again
+            return  # it would lose that; its own thread detects the failure, and all start again
         journal.reopen()
         if position_of(journal).sequence != last.applied:
             self.drop(last, "it lost what was on its disk", is_damaged=True)
 
     def _revive(self) -> None:
-        """All copies have failed: begin again with what they hold, as at a start; what cannot be opened is left for reads.
+        """All copies have failed: start again with their contents, as at a start; copies that cannot be opened are left for reads.
 
         Raises:
-            StoreError: not even reads continue.
+            StoreError: not even reads work.
         """
-        # A copy that is being changed belongs to its repair, and has nothing to rely on.
-        # One whose thread is at work may go on to write batches of before.
+        # A copy under repair belongs to its repair, and its contents cannot be relied on.
+        # One whose thread is working may still write earlier batches.
         usable = [member.state is ZoneState.DOWN and member.busy_since is None for member in self.members]
         for member in self.members:
             if not usable[member.index]:
@@ -533,15 +533,15 @@ class ZonedJournal:
         try:
             self._take_lead(candidates)
         except StoreError as error:
-            _log.warning("the copies do not come back: reason=%s", error)
+            _log.warning("the copies cannot be reopened yet: reason=%s", error)
 
-    # ---- the rest
+    # ---- copies of the journal, statistics, end
 
     def replace(self, source: Journal) -> None:
-        """Hold what another store holds, and nothing else; durable on return.
+        """Take the contents of another store, and nothing else; durable on return.
 
         Raises:
-            StoreError: the one cannot be read, or the other written.
+            StoreError: the other store cannot be read, or this one not be written.
         """
         batch = self.batch()
         batch.delete_range(b"", _RESERVED)
@@ -566,7 +566,7 @@ class ZonedJournal:
         return journal.statistics() if journal is not None else {"size_bytes": 0}
 
     def zones(self) -> list[ZoneStatus]:
-        """How each copy does."""
+        """The status of each copy."""
         now = time.monotonic()
         return [member.status(now) for member in self.members]
 
@@ -577,7 +577,7 @@ class ZonedJournal:
         if self.serving_count >= MAJORITY:
             try:
                 self.sync()
-                # So that the next start finds all copies the same.
+                # So that the next start finds all copies with the same contents.
                 self.wait_all_synced(self._read_member().applied, _CLOSE_SECONDS)
             except StoreError as error:
                 failure = error
@@ -592,7 +592,7 @@ class ZonedJournal:
             raise failure
 
     def abandon(self) -> None:
-        """Stop without syncing anything, as a kill does; for tests."""
+        """Stop without a sync, like a kill; for tests."""
         self._repair.stop()
         with self.changed:
             self._is_closed = True

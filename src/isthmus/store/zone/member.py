@@ -1,12 +1,12 @@
 """One of the three copies: its store, its note, and the thread that waits for its disk.
 
-What it is: changes taken in order, written, and synced at request. What it is not: the decision whether the copy counts
-(`journal`), nor its way back (`repair`).
+What it is: changes taken in order, written, and synced on request. What it is not: the decision whether the copy is in
+service (`journal`), or its repair (`repair`).
 
 Invariants:
     I1. Changes are written in the order in which they were fed, each once.
     I2. `synced` names a batch only after it and all before it are on this disk.
-    I3. A disk that does not answer delays nobody but this copy's own thread.
+    I3. A disk that does not respond delays only this copy's own thread.
 """
 
 from __future__ import annotations
@@ -64,22 +64,22 @@ class Member:
     """One copy.
 
     Args:
-        index: which, from 0 on.
+        index: from 0 on.
         folder: of this copy alone.
         share: as for `RocksJournal`.
         changed: condition over the state of all copies of the set; its lock guards every attribute below.
-        on_failure: called, without the lock, when this copy's own thread met an error.
+        on_failure: called, without the lock, after an error in this copy's own thread.
 
     Attributes:
         journal: None while the copy is not open.
-        state: whether it counts.
-        reason: why not.
+        state: whether it is in service.
+        reason: why it is not.
         applied: sequence of the last batch in its store.
         synced: sequence of the last batch on its disk.
-        wanted: sequence up to which a sync is asked for.
+        wanted: sequence up to which a sync is requested.
         pending: fed, and not in the store yet.
-        busy_since: monotonic seconds; None while its thread is not at work.
-        must_copy: its content is not to be relied on, whatever its position says.
+        busy_since: monotonic seconds; None while its thread is idle.
+        must_copy: its contents cannot be relied on, whatever its position is.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Member:
         self._is_closing = False
         self._thread: threading.Thread | None = None
 
-    # ---- what the folder holds
+    # ---- contents of the folder
 
     @property
     def database(self) -> Path:
@@ -124,10 +124,10 @@ class Member:
         return self.folder / "db.new"
 
     def check_room(self) -> None:
-        """See that the disk has room for more than the next write.
+        """Check that the disk has more free space than the next write needs.
 
         Raises:
-            StoreError: it has not, or cannot be asked.
+            StoreError: it has not, or cannot be read.
         """
         try:
             make_private(self.folder)
@@ -140,12 +140,12 @@ class Member:
             )
 
     def put_off(self, now: float) -> None:
-        """Try it ever more seldom, as long as it fails soon after it came back."""
+        """Retry it less and less often, as long as it fails soon after its return."""
         self.retry_seconds = min(max(2 * self.retry_seconds, _FIRST_RETRY_SECONDS), _LAST_RETRY_SECONDS)
         self.retry_at = now + self.retry_seconds
 
     def read_note(self) -> Note | None:
-        """The note; None if there is none, or it is damaged, or the disk does not give it."""
+        """The note; None if there is none, or it is damaged, or cannot be read."""
         try:
             return read_note(self.folder)
         except (NoteError, OSError) as error:
@@ -165,7 +165,7 @@ class Member:
             raise StoreError(f"'{self.folder}' cannot be written: {error.strerror or error}") from error
 
     def is_unused(self) -> bool:
-        """Whether no store was ever made here, or none that was finished."""
+        """Whether no store was ever created here, or none that was finished."""
         try:
             names = {path.name for path in self.database.iterdir()}
         except FileNotFoundError:
@@ -178,7 +178,7 @@ class Member:
         """Open the store.
 
         Raises:
-            StoreError: it is not there, damaged, or cannot be read.
+            StoreError: it does not exist, is damaged, or cannot be read.
         """
         try:
             is_there = create or (self.database / "CURRENT").exists()
@@ -187,7 +187,7 @@ class Member:
         if not is_there:
             raise StoreError(f"There is no store in '{self.database}'.")
         make_private(self.folder)
-        for left in (self.folder / "checkpoint", self.folder / "back-up", self.fresh):  # of a copy that was broken off
+        for left in (self.folder / "checkpoint", self.folder / "back-up", self.fresh):  # of an aborted copy
             shutil.rmtree(left, ignore_errors=True)
         self.journal = RocksJournal(self.database, share=self._share)
 
@@ -202,16 +202,16 @@ class Member:
         return self.journal
 
     def shut(self) -> None:
-        """Close the store, if it is open; what scans hold of it goes first."""
+        """Close the store, if it is open; open scans are closed first."""
         for scan in list(self.scans):
             scan.detach()
         journal, self.journal = self.journal, None
         if journal is not None:
-            with suppress(StoreError):  # it failed, and says so again
+            with suppress(StoreError):  # it failed, and raises again
                 journal.close()
 
     def candidate(self, set_name: str) -> Candidate:
-        """What this copy tells at an election; opens nothing.
+        """The candidate of this copy at an election; opens nothing.
 
         Args:
             set_name: of the set that it has to belong to.
@@ -233,7 +233,7 @@ class Member:
 
     @property
     def is_fed(self) -> bool:
-        """Whether it gets every change."""
+        """Whether every change is fed to it."""
         return self.state in (ZoneState.SERVING, ZoneState.JOINING)
 
     def write(self, sequence: int, changes: list[Change]) -> None:
@@ -253,18 +253,18 @@ class Member:
 
     @property
     def pending_bytes(self) -> int:
-        """Of what was fed and is not in the store yet."""
+        """Bytes that were fed and are not in the store yet."""
         return self._fed_bytes - self._drained_bytes
 
     def drain(self) -> None:
-        """Write what was fed.
+        """Write the changes that were fed.
 
         Raises:
             StoreError: the store refused.
         """
         with self._feed:
             journal = self.opened()
-            pending = self.pending  # another one takes its place when the copy is dropped
+            pending = self.pending  # replaced by another one when the copy is dropped
             while pending:
                 sequence, changes, size_bytes = pending[0]
                 write_changes(journal, changes)
@@ -273,20 +273,20 @@ class Member:
                 self._drained_bytes += size_bytes
 
     def forget_pending(self) -> None:
-        """Forget what was fed: the copy is out of service."""
+        """Drop the changes that were fed: the copy is out of service."""
         self.pending = deque()
         self._fed_bytes = self._drained_bytes = 0
 
     # ---- the thread
 
     def start(self) -> None:
-        """Let the thread run, if it does not."""
+        """Start the thread, if it does not run."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"isthmus-zone-{self.index + 1}", daemon=True)
             self._thread.start()
 
     def stop(self, seconds: float) -> bool:
-        """End the thread; whether it has ended within so many seconds."""
+        """End the thread; returns whether it has ended within so many seconds."""
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
@@ -310,7 +310,7 @@ class Member:
                 self.opened().sync()
             except StoreError as error:
                 reason = str(error)
-            except Exception as error:  # noqa: BLE001 - whatever it is, this copy is out of service
+            except Exception as error:  # noqa: BLE001 - after any error, this copy is out of service
                 _log.exception("a fault at zone %d", self.index + 1)
                 reason = type(error).__name__
             with self._changed:
@@ -322,12 +322,12 @@ class Member:
                 self._on_failure(self, reason)
 
     def overdue_seconds(self, now: float) -> float:
-        """For how long its disk has been at work on one sync."""
+        """How long its disk has been busy with one sync."""
         since = self.busy_since
         return 0.0 if since is None else now - since
 
     def status(self, now: float) -> ZoneStatus:
-        """For health and metrics."""
+        """The status for health and metrics."""
         return ZoneStatus(
             self.index + 1, self.state, self.reason, self.overdue_seconds(now), self.drops, self.resilvers
         )

@@ -1,10 +1,10 @@
-"""The note beside each copy: what the copy knows apart from what it holds.
+"""The note beside each copy: what is recorded of the copy apart from its contents.
 
 What it is: a small file, replaced whole and synced. What it is not: a row of the copy's own store: it is read where that
 cannot be opened.
 
 Invariants:
-    I1. A note that is not as it was written is told apart from one that is not there.
+    I1. A damaged note is distinguished from a missing one.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _NAME = "zone.json"
 
 
 class NoteError(Exception):
-    """A note is there and cannot be read."""
+    """A note exists and cannot be read."""
 
 
 class Note(NamedTuple):
-    """What a copy knows.
+    """What is recorded of a copy.
 
     Attributes:
         set_name: of the three copies that belong together.
-        promise: the highest epoch that has asked this copy; a lower one must not write.
-        repair: while the copy is being brought up to date: the position that the others had when that began. It then
-            holds nothing to rely on, but knows that history went on to there.
+        promise: the highest epoch that the copy has promised; a lower one must not write.
+        repair: while the copy is being brought up to date: the position that the others had when that began. Its contents
+            then cannot be relied on, but it knows that history went on to there.
         began: the epoch in which that began; the position is of an earlier one until something is written in it.
     """
 
@@ -58,20 +58,20 @@ def read_note(folder: Path) -> Note | None:
         body, _, check = content.rpartition(b"\n")
         if int(check, 16) != zlib.crc32(body):
             raise ValueError
-        told = json.loads(body)
-        repair = Position(*map(int, told["repair"])) if told["repair"] else None
-        began = told.get("began", repair.epoch if repair is not None else 0)
-        return Note(str(told["set"]), int(told["promise"]), repair, int(began))
+        document = json.loads(body)
+        repair = Position(*map(int, document["repair"])) if document["repair"] else None
+        began = document.get("began", repair.epoch if repair is not None else 0)
+        return Note(str(document["set"]), int(document["promise"]), repair, int(began))
     except (ValueError, KeyError, TypeError):
-        raise NoteError(f"'{folder / _NAME}' is not as it was written") from None
+        raise NoteError(f"'{folder / _NAME}' is damaged") from None
 
 
 def write_note(folder: Path, note: Note) -> None:
-    """Replace the note; it is on disk then.
+    """Replace the note; it is durable on return.
 
     Raises:
         OSError: the disk refuses.
     """
-    told = {"set": note.set_name, "promise": note.promise, "repair": note.repair, "began": note.began}
-    body = json.dumps(told).encode()
+    document = {"set": note.set_name, "promise": note.promise, "repair": note.repair, "began": note.began}
+    body = json.dumps(document).encode()
     write_file(folder / _NAME, body + b"\n%08x" % zlib.crc32(body))

@@ -1,16 +1,16 @@
-"""The way back of a copy that is out of service, and the looks at those that are in it.
+"""The repair of copies that are out of service, and the checks of those in service.
 
-What it is: one thread for each journal that looks at files and disks of serving copies, and brings the others up to date
-while the namespace continues. What it is not: what is copied (`resilver`), nor who counts (`journal`).
+What it is: one thread for each journal that checks files and disks of serving copies, and brings the others up to date
+while the namespace continues. What it is not: the copying (`resilver`), or the choice of serving copies (`journal`).
 
 Invariants:
-    I1. A copy that is being changed says so in its note, on disk, before the first change; it serves again only after all
-        that it holds is on disk, and the note too.
-    I2. A copy that is being changed counts to nothing, and gets changes only from its last step on.
+    I1. A copy under repair is marked in its note, on disk, before the first change; it serves again only after all
+        its contents are on disk, and the note too.
+    I2. A copy under repair counts for nothing, and gets changes only from its last step on.
     I3. A copy of another namespace is never written over.
-    I4. What a copy holds is removed before another is whole only if two others have everything on disk.
-    I5. A copy that was being changed when the others began again in another epoch, in this process or a later one, is copied
-        whole: it may hold values of batches that they have lost, and no row that tells of them.
+    I4. The contents of a copy are removed before another is whole only if two others have everything on disk.
+    I5. A copy that was under repair when the others started again in another epoch, in this process or a later one, is copied
+        whole: it may have values of batches that they have lost, without a row of their keys.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ __all__ = ["Repair"]
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
-# So many keys are copied while writes wait.
+# The most keys that are copied while writes wait.
 _LAST_KEYS = 2_000
 _SYNC_SECONDS = 10.0
-# All of a copy is read once in so long, this much at a time.
+# The time in which all of a copy is read once, and the bytes of one read.
 _VERIFY_SECONDS = 3600.0
 _VERIFY_REST_SECONDS = 0.02
-# Of this process or this machine, not of a disk.
+# Errors of this process or this machine, not of a disk.
 _OWN_LACKS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
@@ -67,7 +67,7 @@ class Repair:
     """The thread.
 
     Args:
-        journal: whose copies these are.
+        journal: that has the copies.
     """
 
     def __init__(self, journal: ZonedJournal) -> None:
@@ -77,7 +77,7 @@ class Repair:
         self._thread: threading.Thread | None = None
         self._watches: dict[Member, FileWatch] = {}
         self._verifying: dict[Member, Iterator[int]] = {}
-        # What the others had on disk when the way back of a copy began, from then on.
+        # What the others had on disk when the repair of a copy began.
         self._bases: dict[Member, Position] = {}
         self._verified_at = {member: time.monotonic() for member in journal.members}
 
@@ -87,11 +87,11 @@ class Repair:
         self._thread.start()
 
     def wake(self) -> None:
-        """Look at the copies soon."""
+        """Check the copies soon."""
         self._woken.set()
 
     def stop(self) -> None:
-        """End; a copy that is under way is left as its note tells."""
+        """End; a copy under repair is left as marked in its note."""
         self._stopping.set()
         self._woken.set()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -104,27 +104,27 @@ class Repair:
             if self._stopping.is_set():
                 return
             try:
-                self._look()
+                self._check_all()
             except _StoppedError:
                 return
-            except Exception:  # noqa: BLE001 - whatever it is, the next look comes
-                _log.exception("a fault in the look at the zones")
+            except Exception:  # noqa: BLE001 - after any error, the next check follows
+                _log.exception("a fault in the check of the zones")
                 time.sleep(_LOOK_SECONDS)
 
-    def _look(self) -> None:
+    def _check_all(self) -> None:
         journal = self._journal
-        journal.look_at_lag(time.monotonic())
+        journal.drop_lagging(time.monotonic())
         for member in journal.members:
             if member.state is ZoneState.SERVING:
-                self._look_at(member)
+                self._check_member(member)
         for member in journal.members:
             now = time.monotonic()
             if member.state is ZoneState.DOWN and journal.serving_count and now >= member.retry_at:
-                self.try_back(member)
+                self.try_return(member)
 
     # ---- copies in service
 
-    def _look_at(self, member: Member) -> None:
+    def _check_member(self, member: Member) -> None:
         opened = member.journal
         if opened is None:
             return
@@ -134,22 +134,24 @@ class Repair:
         reason = ""
         is_damaged = True
         try:
-            reason = watch.look(opened.tables) or ("" if read_note(member.folder) is not None else "its note has gone")
+            reason = watch.check(opened.tables) or (
+                "" if read_note(member.folder) is not None else "its note is missing"
+            )
             if not reason:
                 self._verify(member)
         except (StoreError, NoteError) as error:
             reason = str(error)
         except OSError as error:
-            # The last one is read on all the same, and the others come back from it.
+            # The last one is read all the same, and the others are repaired from it.
             if error.errno in _OWN_LACKS or self._journal.serving_count == 1:
                 return
-            # No damage: where all copies are met by it at once, each must count again when it can be looked at.
+            # Not damage: if it affects all copies together, each must be in service again when it can be checked.
             reason, is_damaged = error.strerror or str(error), False
         if reason and member.journal is opened and member.state is ZoneState.SERVING:
             self._journal.drop(member, reason, is_damaged=is_damaged)
 
     def _verify(self, member: Member) -> None:
-        """Go on reading a copy from its begin to its end."""
+        """Continue to read a copy from its beginning to its end."""
         opened = member.journal
         if opened is None:
             return
@@ -168,8 +170,8 @@ class Repair:
 
     # ---- copies out of service
 
-    def try_back(self, member: Member) -> None:
-        """Bring a copy up to date and into service; what prevents it is its reason then."""
+    def try_return(self, member: Member) -> None:
+        """Bring a copy up to date and into service; if that fails, its reason says why."""
         journal = self._journal
         if member.busy_since is not None:
             member.put_off(time.monotonic())
@@ -180,7 +182,7 @@ class Repair:
         began = time.monotonic()
         before = member.reason
         with journal.changed:
-            if member.state is not ZoneState.DOWN:  # another thread brings it back, or has done so
+            if member.state is not ZoneState.DOWN:  # another thread repairs it, or has done so
                 return
             member.state = ZoneState.RESILVERING
             epoch = journal.epoch
@@ -191,15 +193,15 @@ class Repair:
             raise
         except StoreError as error:
             reason = str(error)
-        except Exception as error:  # noqa: BLE001 - a copy that is left as one that is being changed would never be tried again
-            _log.exception("a fault while zone %d is brought back", member.index + 1)
+        except Exception as error:  # noqa: BLE001 - a copy that is left as under repair would never be retried
+            _log.exception("a fault while zone %d is repaired", member.index + 1)
             reason = f"{type(error).__name__}: {error}"
         else:
             reason = ""
         if reason:
             self._failed(member, epoch, reason)
             if reason != before:
-                _log.warning("zone %d does not come back yet: reason=%s", member.index + 1, reason)
+                _log.warning("zone %d is not repaired yet: reason=%s", member.index + 1, reason)
             return
         seconds = time.monotonic() - began
         self._verified_at[member] = time.monotonic()
@@ -210,16 +212,16 @@ class Repair:
     def _failed(self, member: Member, epoch: int, reason: str) -> None:
         journal = self._journal
         with journal.changed:
-            began_anew = journal.epoch != epoch
+            is_new_epoch = journal.epoch != epoch
             member.state = ZoneState.DOWN
             member.forget_pending()
             member.reason = reason
-            member.must_copy = member.must_copy or began_anew  # I5
+            member.must_copy = member.must_copy or is_new_epoch  # I5
             member.put_off(time.monotonic())
         base = self._bases.get(member)
-        note = member.read_note() if began_anew and base is not None else None
+        note = member.read_note() if is_new_epoch and base is not None else None
         if note is not None and note.repair is None:
-            # It was told whole for a moment.
+            # It was reported whole for a moment.
             with suppress(StoreError):
                 member.write_note(note._replace(repair=base, began=epoch))
 
@@ -230,17 +232,19 @@ class Repair:
             leader = journal.leader
             if leader is member:
                 raise StoreError("it is the last copy that can be read")
-            # With its own epoch: were it the one of now, no copy had as much until something is written.
+            # With its own epoch: if it were the present one, no copy would have as much until something is written.
             base = self._bases[member] = position_of(leader.opened())
-        # What the note tells of must be on disk somewhere: a start waits for it.
+        # The position in the note must be on disk somewhere: a start waits for it.
         if not journal.wait_all_synced(base.sequence, _SYNC_SECONDS) or leader.state is not ZoneState.SERVING:
-            raise StoreError("the disks of the other zones have not answered yet")
+            raise StoreError("the disks of the other zones have not responded yet")
         is_safe = journal.serving_count >= MAJORITY
         member.shut()
         member.check_room()
         note = member.read_note()
         if note is not None and note.set_name != journal.set_name:
-            raise StoreError(f"'{member.folder}' holds a copy of another namespace; name another folder, or empty it")
+            raise StoreError(
+                f"'{member.folder}' contains a copy of another namespace; name another folder, or empty it"
+            )
         if note is None or (note.repair is not None and note.began != epoch):  # I5
             member.must_copy = True
         member.write_note(Note(journal.set_name, epoch, base, epoch))  # I1
@@ -276,7 +280,7 @@ class Repair:
         fresh = member.fresh
         try:
             shutil.rmtree(fresh, ignore_errors=True)
-            if is_safe:  # I4: room for the new one
+            if is_safe:  # I4: space for the new one
                 shutil.rmtree(member.database, ignore_errors=True)
             copy_whole(leader.opened(), leader.folder / "checkpoint", fresh)
             shutil.rmtree(member.database, ignore_errors=True)
@@ -290,7 +294,7 @@ class Repair:
         member.open()
 
     def _catch_up(self, member: Member, common: int, epoch: int) -> None:
-        """Copy what was touched since the common batch, until so little is left that writes can wait for it."""
+        """Copy the keys touched since the common batch, until so few are left that writes can wait for them."""
         journal = self._journal
         touched = Touched()
         touched_after(member.opened(), common, touched)
@@ -320,4 +324,4 @@ class Repair:
         if self._stopping.is_set():
             raise _StoppedError
         if self._journal.epoch != epoch:
-            raise StoreError("the other zones have begun a new epoch meanwhile")
+            raise StoreError("the other zones have started a new epoch meanwhile")

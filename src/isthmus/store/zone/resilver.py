@@ -1,13 +1,13 @@
-"""Bringing a copy to what another one holds.
+"""Bringing a copy to the contents of another one.
 
-What it is: a copy of the whole store, and a copy of the keys that one of the two has touched since they were the same. What
-it is not: the decision which copy is right (`election`), nor the time at which it serves again (`repair`).
+What it is: a copy of the whole store, and a copy of the keys that one of the two has touched since their last common batch. What
+it is not: the decision which copy is right (`election`), or the time at which it serves again (`repair`).
 
 Invariants:
     I1. Copies share no bytes on disk: files are copied, never linked.
-    I2. After `copy_touched` with all that was touched since the last common batch, by either, and `finish`, both hold the same.
-    I3. A target has the row of a batch only if it holds what the batch touched: what is broken off at any instant begins
-        again at a common batch that is one.
+    I2. After `copy_touched` with all keys touched since the last common batch, by either, and `finish`, both have the same contents.
+    I3. A target has the row of a batch only if it has the values of its keys: a repair that is aborted at any instant is resumed
+        at a batch that both really have.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _COPY_BYTES = 1 << 20
 
 
 def position_of(journal: Journal) -> Position:
-    """What a copy holds."""
+    """The position of a copy."""
     return unpack_position(journal.get(POSITION_KEY))
 
 
 def common_sequence(source: Journal, target: Journal) -> int | None:
-    """The last batch that both hold and have rows of; None if the rows do not reach back to one.
+    """The last batch that both have, with rows; None if the rows do not reach back to one.
 
     An epoch has one writer, so that the same sequence of the same epoch is the same batch, and so are all before it.
     """
@@ -68,23 +68,23 @@ def common_sequence(source: Journal, target: Journal) -> int | None:
 
 
 def touched_after(journal: Journal, sequence: int, into: Touched) -> None:
-    """Add what a copy's batches after a sequence touched.
+    """Add the keys touched by a copy's batches after a sequence.
 
     Raises:
-        StoreError: a row cannot be read, or is no longer there.
+        StoreError: a row cannot be read, or is removed already.
     """
     for _, row in journal.scan(log_key(sequence + 1), log_key(_LAST)):
         try:
             into.add(row)
         except ValueError as error:
             raise StoreError(f"The copy is damaged: {error}") from None
-    # Only now: rows go from the oldest on, also while others are written and these are read.
+    # Only now: rows are removed from the oldest on, also while others are written and these are read.
     if sequence and journal.get(log_key(sequence)) is None:
-        raise StoreError("More was changed meanwhile than is remembered.")
+        raise StoreError("More was changed meanwhile than is recorded.")
 
 
 def copy_touched(source: Journal, target: Journal, touched: Touched) -> None:
-    """Give the target what the source holds at touched keys; not synced."""
+    """Copy the source's values of touched keys to the target; not synced."""
     for first, end in touched.ranges:
         _replace_range(source, target, first, end)
     for keys in _groups(sorted(touched.keys)):
@@ -98,7 +98,7 @@ def copy_touched(source: Journal, target: Journal, touched: Touched) -> None:
 
 
 def copy_rows(source: Journal, target: Journal, after: int, last: int) -> None:
-    """Give the target the source's rows of touched keys, once it holds what they tell of; not synced.
+    """Copy the source's rows of touched keys, once the target has their values; not synced.
 
     Args:
         source: the newer one.
@@ -110,7 +110,7 @@ def copy_rows(source: Journal, target: Journal, after: int, last: int) -> None:
 
 
 def finish(source: Journal, target: Journal, after: int) -> None:
-    """Copy the last rows and the position: both hold the same now; not synced."""
+    """Copy the last rows and the position: both have the same contents then; not synced."""
     _replace_range(source, target, log_key(after + 1), log_key(_LAST))
     oldest = next(iter(source.scan(log_key(0), log_key(_LAST))), None)
     batch = target.batch()
@@ -146,12 +146,12 @@ def _put(target: Journal, pairs: Iterable[tuple[bytes, bytes]]) -> None:
 
 
 def copy_whole(source: Journal, scratch: Path, folder: Path) -> None:
-    """Copy a store that is in use.
+    """Copy a store in use.
 
     Args:
         source: the store.
         scratch: a folder beside the source, on its disk, that is not needed.
-        folder: where to; replaced.
+        folder: the target; replaced.
 
     Raises:
         StoreError: a disk refused.
@@ -173,7 +173,7 @@ def copy_whole(source: Journal, scratch: Path, folder: Path) -> None:
 
 
 def checkpoint_to(source: Journal, scratch: Path, folder: Path) -> None:
-    """A checkpoint that may be on another disk. RocksDB would copy across disks itself, but holds the interpreter meanwhile.
+    """A checkpoint that may be on another disk. RocksDB would copy across disks itself, but blocks the interpreter meanwhile.
 
     Raises:
         StoreError: a disk refused.

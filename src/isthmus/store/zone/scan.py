@@ -1,4 +1,4 @@
-"""A scan that outlives the copy that it began in.
+"""A scan that survives the copy in which it began.
 
 What it is: an iterator over one copy after the other. What it is not: a snapshot over all of them (`journal`, I5).
 """
@@ -18,7 +18,7 @@ __all__ = ["ZonedScan"]
 
 
 class ZonedScan:
-    """Keys and values, from one copy after the other if need be (I5). As of any scan, there is nothing behind an error."""
+    """Keys and values, from one copy after the other if necessary (I5). As with any scan, nothing follows an error."""
 
     def __init__(self, journal: ZonedJournal, first: bytes, end: bytes, read_ahead: bool) -> None:
         self._journal = journal
@@ -39,7 +39,7 @@ class ZonedScan:
             try:
                 pair = self._step()
             except BaseException:
-                # Whoever asked for several has lost what came before: it must not be passed over when asked again.
+                # A caller of several pairs has lost those before: they must not be skipped in another call.
                 self._is_over = True
                 self._pairs = None
                 raise
@@ -49,7 +49,7 @@ class ZonedScan:
         raise StopIteration
 
     def _step(self) -> tuple[bytes, bytes] | None:
-        """The next pair; None if there is none, or if another copy is to be asked."""
+        """The next pair; None if there is none, or if another copy is to be read."""
         pairs = self._pairs
         if pairs is None:
             self._member, pairs = self._open()
@@ -67,5 +67,5 @@ class ZonedScan:
         return pair
 
     def detach(self) -> None:
-        """Let go of the copy, which is about to be closed."""
+        """Release the copy, which is about to be closed."""
         self._pairs = None

@@ -1,6 +1,6 @@
-"""How one copy of a store does, as health and metrics tell it.
+"""The status of one copy of a store, for health and metrics.
 
-What it is: plain values. What it is not: the judgement, which is the copy's owner's.
+What it is: plain values. What it is not: the judgement, which `journal` makes.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class ZoneState(StrEnum):
 
 
 class ZoneStatus(NamedTuple):
-    """One copy now.
+    """The status of one copy.
 
     Attributes:
         zone: from 1 on, in the order in which the folders were named.
         state: `serving` counts to the majority; the others do not.
         reason: why it does not serve; empty where it does.
-        lag_seconds: how long the disk has been at work on the oldest change that it has not confirmed.
+        lag_seconds: how long the disk has been busy with the oldest change that it has not confirmed.
         drops: how often it was taken out of service since the start.
         resilvers: how often it was brought back since the start.
     """

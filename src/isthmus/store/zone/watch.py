@@ -1,11 +1,11 @@
-"""A look at a copy's files from outside: what was removed, replaced or written over while the store has them open.
+"""A check of a copy's files from outside: files removed, replaced or overwritten while the store has them open.
 
-What it is: names, sizes, times and first bytes of files, compared with those of the look before. RocksDB keeps its files
-open and notices none of that until it opens or reads them again, which for a copy that serves no reads is never. What it is
+What it is: names, sizes, times and first bytes of files, compared with those of the check before. RocksDB keeps its files
+open and detects none of that until it opens or reads them again, which for a copy that serves no reads is never. What it is
 not: a check of all bytes (`RocksJournal.verified`).
 
 Invariants:
-    I1. What RocksDB does to its own files is not reported: tables never change once they are live, logs and manifests only
+    I1. RocksDB's own changes of its files are not reported: tables never change once they are live, logs and manifests only
         grow.
 """
 
@@ -40,47 +40,47 @@ class FileWatch:
         self._tables: dict[str, _Seen] = {}
         self._logs: dict[str, _Seen] = {}
 
-    def look(self, tables: Callable[[], Sequence[str]]) -> str:
-        """What is wrong with the files; empty where nothing is.
+    def check(self, tables: Callable[[], Sequence[str]]) -> str:
+        """The fault of the files; empty where there is none.
 
         Args:
-            tables: gives the names of the tables that the store has live.
+            tables: returns the names of the store's live tables.
 
         Raises:
-            OSError: the files cannot be looked at now, which says nothing of what they hold.
+            OSError: the files cannot be checked now, which is no evidence of damage.
         """
         try:
             current = (self._folder / "CURRENT").read_text(encoding="ascii").strip()
             if not (self._folder / current).is_file():
-                return f"CURRENT names '{current[:40]}', which is not there"
-            return self._look_at_tables(tables) or self._look_at_logs()
+                return f"CURRENT names '{current[:40]}', which does not exist"
+            return self._check_tables(tables) or self._check_logs()
         except UnicodeDecodeError:
-            return "CURRENT is not as it was written"
+            return "CURRENT is damaged"
         except FileNotFoundError as error:
-            return f"'{Path(str(error.filename)).name}' has gone"
+            return f"'{Path(str(error.filename)).name}' is missing"
 
-    def _look_at_tables(self, tables: Callable[[], Sequence[str]]) -> str:
+    def _check_tables(self, tables: Callable[[], Sequence[str]]) -> str:
         before, self._tables = self._tables, {}
         for name in tables():
             try:
                 seen = _seen(self._folder / name, 0)
             except FileNotFoundError:
                 if name in tables():
-                    return f"table {name} has gone"
+                    return f"table {name} is missing"
                 continue  # merged into others meanwhile
             if before.get(name, seen) != seen:
                 return f"table {name} was changed from outside"
             self._tables[name] = seen
         return ""
 
-    def _look_at_logs(self) -> str:
+    def _check_logs(self) -> str:
         before, self._logs = self._logs, {}
         for name in os.listdir(self._folder):
             if not (name.endswith(".log") or name.startswith("MANIFEST-")):
                 continue
             try:
                 now = _seen(self._folder / name, _HEAD_BYTES)
-            except FileNotFoundError:  # RocksDB removes them as it goes
+            except FileNotFoundError:  # RocksDB removes them itself
                 continue
             old = before.get(name)
             if old is not None and (old.inode != now.inode or now.size < old.size or not now.head.startswith(old.head)):

@@ -1,1 +1,1 @@
-"""Claims: which run may act for a task."""
+"""Claims: the exclusive right of a run to move a task."""

@@ -1,19 +1,19 @@
 """One run per task: the claim that a run holds at each namespace of a task.
 
 What it is: a lock on a message. In the task's claim subscription (`isthmus.topology.claim`) the message with the lowest
-sequence number is the claim; the run that holds its lock may move the task, and keeps the lock by renewing it. Beside it,
-also locked, the holder keeps a message that says who it is, which another run reads by browsing. When the holder is killed the
-locks expire, and the next run takes over; at a regular end it completes both, and nothing remains.
-What it is not: protection against operators who receive from the subscription. It needs no clock but the broker's.
+sequence number is the claim; the run that holds its lock may move the task, and keeps the lock by renewing it. Besides it,
+also locked, the holder keeps a message that names it, which another run reads by peeking. When the holder is killed the
+locks expire, and the next run takes the claim; at a regular end it completes both, and nothing remains.
+What it is not: protection against operators who receive from the subscription. It needs only the broker's clock.
 
 Invariants:
-    I1. At most one run holds the claim of a task at a namespace: two messages that two runs put there at once do no harm,
-        since only the lowest counts.
-    I2. A run believes that it holds a claim only until the lock's duration after the last renewal that was asked for and
+    I1. At most one run holds the claim of a task at a namespace: two messages that two runs send there at once do no harm,
+        since only the one with the lowest number counts.
+    I2. A run counts a claim as held only until the lock's duration after the last renewal that was requested and
         granted, by its own monotonic clock.
-    I3. `attempt` never raises: what prevents it is part of the view.
+    I3. `attempt` never raises: an obstacle is part of the view.
     I4. The leases of a task end before another run can hold its claim, even if this process is frozen: they are sent
-        `remaining_seconds`, and end by themselves when nothing is sent (`isthmus.bridge.lease.fence`).
+        `remaining_seconds`, and end by themselves when they receive nothing more (`isthmus.bridge.lease.fence`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = ["Claim", "ClaimKeeper", "Holder", "TaskClaimedError"]
 log = logging.getLogger(__name__)
 
 _CREDIT = 50
-# How long a free claim takes to arrive at most; a claim that is held elsewhere costs a new run this long.
+# How long a free claim takes to arrive at most; a claim that another run holds costs a new run this long.
 _ARRIVAL_SECONDS = 2.0
 _PEEK_COUNT = 200
 
@@ -69,12 +69,12 @@ class TaskClaimedError(IsthmusError):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who runs a task.
+    """The run that holds a claim.
 
     Attributes:
         host: the machine's name.
         process: its process id there.
-        process_started: when that process started, in seconds since the epoch; tells it from a later one of that id.
+        process_started: when that process started, in seconds since the epoch; distinguishes it from a later one of that id.
         since: when it took the claim, ISO 8601.
     """
 
@@ -92,7 +92,7 @@ class Holder:
 
     @classmethod
     def parse(cls, text: bytes) -> Holder | None:
-        """The holder that a message names; None where it names none."""
+        """The holder that a message names; None if it names none."""
         try:
             values = json.loads(text)
             return cls(
@@ -102,7 +102,7 @@ class Holder:
             return None
 
     def has_ended(self) -> bool:
-        """Whether it ran on this machine and is gone; False where that cannot be told."""
+        """Whether it ran on this machine and has ended; False where that is unknown."""
         if self.host != socket.gethostname():
             return False
         try:
@@ -118,7 +118,7 @@ class Holder:
 
 @dataclass(slots=True)
 class _Held:
-    """Locks that are held: of the claim, and of the message that names the holder."""
+    """The locks that are held: of the claim, and of the message that names the holder."""
 
     tokens: list[bytes]
     until: float
@@ -131,7 +131,7 @@ class Claim:
         task: the task's name.
         alias: the namespace's.
         connect: opens a connection to the claim subscription.
-        clock: where time comes from.
+        clock: monotonic and wall time.
         lock_ms: the lock duration of the claim subscription.
     """
 
@@ -153,7 +153,7 @@ class Claim:
         self._clock = clock or SystemClock()
         self._lock_seconds = lock_ms / 1000
         self._client: Client | None = None
-        # A namespace may give the locks of a link back when the link goes, so it stays while the claim is held.
+        # A namespace may release the locks of a link when the link is detached, so it stays attached while the claim is held.
         self._receiver: Receiver | None = None
         self._held: _Held | None = None
         self._view = ClaimView(ClaimState.PENDING)
@@ -168,7 +168,7 @@ class Claim:
         return self._view
 
     def remaining_seconds(self) -> float:
-        """For how long this run certainly holds the claim, if it is not renewed any more; 0 where it does not."""
+        """How long this run certainly holds the claim without a further renewal; 0 if it does not."""
         held = self._held
         return 0.0 if held is None else max(0.0, held.until - self._clock.monotonic())
 
@@ -191,7 +191,7 @@ class Claim:
             self._disconnect()
             self._held = None
             self._view = ClaimView(ClaimState.FAULTY, f"{error} Make it by: isthmus apply")
-        except Exception as error:  # noqa: BLE001 - whatever it is, the claim must be tried again, and stay renewed
+        except Exception as error:  # noqa: BLE001 - after any error, the claim must be retried, and stay renewed
             self._disconnect()
             if self._held is None:
                 faulty = isinstance(error, IsthmusError) and is_fault(error)
@@ -207,12 +207,12 @@ class Claim:
         if held is not None and self._clock.monotonic() < held.until:
             with contextlib.suppress(IsthmusError, OSError):
                 management = Management(self._connected(), self._path)
-                # The name first: a claim without name is free, a name without claim is nothing.
+                # The name first: a claim without a name is free, a name without a claim has no meaning.
                 for token in reversed(held.tokens):
                     management.finish(management.start_disposition("completed", [token]), 5.0)
         self._disconnect()
 
-    # ---- the steps
+    # ---- steps
 
     def _connected(self) -> Client:
         if self._client is None or self._client.error is not None:
@@ -243,14 +243,14 @@ class Claim:
         receiver = Receiver(client, self._path).wait_attached(10.0)
         receiver.grant(_CREDIT)
         taken = self._receive(client, receiver, lambda: receiver.received > 0)
-        standing = [(identify(message).sequence, message) for message in management.peek(0, _PEEK_COUNT)]
-        lowest = min((sequence for sequence, _ in standing), default=-1)
+        found = [(identify(message).sequence, message) for message in management.peek(0, _PEEK_COUNT)]
+        lowest = min((sequence for sequence, _ in found), default=-1)
         claim = next((each for each in taken if each[2] == lowest), None)
         for each in taken:
             if each is not claim:
                 receiver.dispose(each[0], each[0], Accepted() if claim else Released())
         if claim is None:
-            self._refused(standing)
+            self._refused(found)
             self._give_back(client, receiver)
             receiver.close()
         else:
@@ -267,21 +267,21 @@ class Claim:
 
     @staticmethod
     def _give_back(client: Client, receiver: Receiver) -> None:
-        """Takes the credit back, so that nothing more arrives, and releases what came late."""
+        """Revokes the credit, so that nothing more arrives, and releases late messages."""
         receiver.drain()
         with contextlib.suppress(OperationTimeoutError):
             client.wait_until(lambda: receiver.drained or receiver.error is not None, 5.0, "drain")
         for run in receiver.take():
             receiver.dispose(run.first_id, run.first_id + len(run.tags) - 1, Released())
 
-    def _refused(self, standing: Sequence[tuple[int, bytes]]) -> None:
-        named = [holder for _, message in standing if (holder := Holder.parse(_body(message)))]
+    def _refused(self, found: Sequence[tuple[int, bytes]]) -> None:
+        named = [holder for _, message in found if (holder := Holder.parse(_body(message)))]
         self.holder = named[-1] if named else None
         self._view = ClaimView(ClaimState.ELSEWHERE, str(self.holder) if self.holder else "another run")
 
     @staticmethod
     def _receive(client: Client, receiver: Receiver, condition: Callable[[], bool]) -> list[tuple[int, bytes, int]]:
-        """What arrives: delivery id, lock token and sequence number of each message."""
+        """The received messages: delivery id, lock token and sequence number of each."""
         with contextlib.suppress(OperationTimeoutError):
             client.wait_until(lambda: condition() or receiver.error is not None, _ARRIVAL_SECONDS, "claim")
         if receiver.error is not None:
@@ -340,14 +340,14 @@ class ClaimKeeper:
         return self._claims[task, alias].view()
 
     def remaining_seconds(self, task: str, alias: str) -> float:
-        """For how long the claim of a task at a namespace is certainly held; see `Claim`."""
+        """How long the claim of a task at a namespace is certainly held; see `Claim`."""
         return self._claims[task, alias].remaining_seconds()
 
     def decided(self) -> bool:
-        """Whether every claim is known to be held, held elsewhere, or out of reach."""
+        """Whether every claim is known to be held, held by another run, or unreachable."""
         return all(claim.view().state is not ClaimState.PENDING for claim in self._claims.values())
 
-    def elsewhere(self) -> dict[tuple[str, str], Holder | None]:
+    def held_by_others(self) -> dict[tuple[str, str], Holder | None]:
         """The claims that other runs hold, by (task, alias), with the holder where it is known."""
         return {key: claim.holder for key, claim in self._claims.items() if claim.view().state is ClaimState.ELSEWHERE}
 

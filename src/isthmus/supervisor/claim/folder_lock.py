@@ -1,11 +1,11 @@
 """The lock of a run on its state folder.
 
-What it is: a lock of a file in the state folder, which holds the checkpoints and the status of one run: of two runs that share them,
+What it is: a lock of a file in the state folder, which contains the checkpoints and the status of one run: of two runs that share them,
 e.g. one with `--task flights` and one with `--task gates`, each stops the other's queries and overwrites the other's status.
 What it is not: the claim of a task (`isthmus.supervisor.claim.claim`), which keeps runs on other machines out.
 
 Invariants:
-    I1. One run at a time holds a folder; the folder of a run that was killed is free.
+    I1. One run at a time locks a folder; the folder of a run that was killed is free.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import TextIO
 from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.topology.file.name import state_folder
 
-__all__ = ["FolderInUseError", "former_folders", "held_folder", "usable_folder"]
+__all__ = ["FolderInUseError", "former_folders", "locked_folder", "usable_folder"]
 
 FILE = "run.lock"
-# What of a state folder counts for the next run.
+# The files of a state folder that matter to the next run.
 _KEPT = ("paused.json", "session-states", "spool-places.json", "spools")
 
 
@@ -42,10 +42,10 @@ class FolderInUseError(IsthmusError):
 
 
 def usable_folder(folder: Path) -> TextIO:
-    """The file in a state folder that a run locks, open; both are created if absent.
+    """The lock file in a state folder, open; both are created if absent.
 
     Raises:
-        InvalidArgumentError: nothing can be written there.
+        InvalidArgumentError: the folder is not writable.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -56,30 +56,30 @@ def usable_folder(folder: Path) -> TextIO:
 
 
 def former_folders(folder: Path, file: str) -> list[Path]:
-    """State folders beside one whose files are gone and that hold something: a file may have been renamed, and its folder has its name.
+    """Other non-empty state folders whose federation file does not exist any more: the file may have been renamed.
 
     Args:
-        folder: the state folder of a run; where it is not the one that a file has by itself, none is told.
+        folder: the state folder of a run; where it is not the default one of a file, the result is empty.
         file: the federation file.
     """
     own = state_folder(file)
     if folder.absolute() != own:
         return []
     stems = {each.stem for each in own.parent.parent.iterdir() if each.is_file()}
-    held = (each.parent for each in own.parent.glob(f"*/{FILE}") if each.parent.name not in stems)
-    return sorted(each for each in held if any((each / name).exists() for name in _KEPT))
+    others = (each.parent for each in own.parent.glob(f"*/{FILE}") if each.parent.name not in stems)
+    return sorted(each for each in others if any((each / name).exists() for name in _KEPT))
 
 
 @contextlib.contextmanager
-def held_folder(folder: Path) -> Iterator[None]:
-    """While it lasts, no other run uses the folder.
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Locks the folder against other runs.
 
     Args:
         folder: the state folder; created if absent.
 
     Raises:
         FolderInUseError: another run uses it.
-        InvalidArgumentError: nothing can be written there.
+        InvalidArgumentError: the folder is not writable.
     """
     with usable_folder(folder) as lock:
         try:

@@ -1,11 +1,11 @@
 """The claims of tasks whose entities are deleted.
 
-What it is: taking, as a run does, the claims that are about to be deleted, so that nothing is deleted under a run that still moves
-the task, and no run begins meanwhile. What it is not: the deletion.
+What it is: taking, as a run does, the claims that are about to be deleted, so that nothing is deleted while a run still moves
+the task, and no run starts meanwhile. What it is not: the deletion.
 
 Invariants:
-    I1. While it lasts no run holds one of the claims; where one does, that is an error, and nothing has been touched.
-    I2. A claim whose holder ran on this machine and has ended, e.g. a removal that was killed, or that carries no name, is waited for.
+    I1. Within, no run holds one of the claims; if one does, that is an error, and nothing has been changed.
+    I2. A claim whose holder ran on this machine and has ended, e.g. a removal that was killed, or that has no name, is waited for.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PAUSE_SECONDS = 0.05
 
 
 class ClaimNotTakenError(IsthmusError):
-    """Whether a run moves the task cannot be told."""
+    """It is unknown whether a run moves the task."""
 
     code = "claim-not-taken"
     retryable = True
@@ -41,7 +41,7 @@ class ClaimNotTakenError(IsthmusError):
 
     def text(self) -> str:
         a = self.attributes
-        return f"whether a run moves task {a.get('task')} cannot be told (claim at {a.get('alias')}: {a.get('reason')}); nothing was deleted"
+        return f"it is unknown whether a run moves task {a.get('task')} (claim at {a.get('alias')}: {a.get('reason')}); nothing was deleted"
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def held_claims(
     wanted: Sequence[tuple[str, str]],
     connect: Callable[[Endpoint], Client] | None = None,
 ) -> Iterator[None]:
-    """While it lasts, this process holds claims.
+    """This process holds claims within.
 
     Args:
         federation: with absolute paths.
@@ -68,7 +68,7 @@ def held_claims(
             if not _expires(keeper) and (keeper.decided() or waited >= DECIDE_SECONDS):
                 break
             time.sleep(_PAUSE_SECONDS)
-        for (task, alias), holder in keeper.elsewhere().items():
+        for (task, alias), holder in keeper.held_by_others().items():
             raise TaskClaimedError(task, alias, str(holder or ""))
         for task, alias in wanted:
             view = keeper.view(task, alias)
@@ -80,6 +80,6 @@ def held_claims(
 
 
 def _expires(keeper: ClaimKeeper) -> bool:
-    """Whether claims are held elsewhere, and none by a process that is known to be alive, or may be."""
-    holders = keeper.elsewhere().values()
+    """Whether another run holds claims, and every such run may have ended."""
+    holders = keeper.held_by_others().values()
     return bool(holders) and all(holder is None or holder.has_ended() for holder in holders)

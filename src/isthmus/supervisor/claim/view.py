@@ -1,6 +1,6 @@
-"""Whether a task may be moved by this run, as the supervisor sees it.
+"""The state of a task's claim, as the supervisor sees it.
 
-What it is: the states of a claim, and the protocol of what reports them. What it is not: the claim (`isthmus.supervisor.claim.claim`).
+What it is: the states of a claim, and the protocol of the objects that report them. What it is not: the claim (`isthmus.supervisor.claim.claim`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["ClaimState", "ClaimView", "Claims", "NoClaims"]
 
 
 class ClaimState(StrEnum):
-    """Whether a task may be moved by this run, as far as one namespace is concerned."""
+    """The state of a claim at one namespace."""
 
     PENDING = "pending"
     HELD = "held"
@@ -22,7 +22,7 @@ class ClaimState(StrEnum):
 
 
 class ClaimView(NamedTuple):
-    """A claim's state, and in words who holds it or what prevents it."""
+    """A claim's state, and its holder or the obstacle as text."""
 
     state: ClaimState
     text: str = ""
@@ -37,7 +37,7 @@ class Claims(Protocol):
 
 
 class NoClaims:
-    """For runs without competitors."""
+    """For runs without other runs."""
 
     def view(self, task: str, alias: str) -> ClaimView:
         """Always held."""

@@ -1,1 +1,1 @@
-"""What is examined before a run: namespaces, rights, routes."""
+"""The checks before a run: of namespaces, rights, routes."""

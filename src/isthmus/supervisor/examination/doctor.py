@@ -1,13 +1,13 @@
-"""Tries what a run, a plan and an apply need of every namespace of a federation.
+"""Tests everything that a run, a plan and an apply need of every namespace of a federation.
 
 What it is: reachability, certificate, clock, tier, rights on each entity that the file names, and fill, tried without effect: links are
 attached without credit, nothing is received, sent or made. What it is not: the check of the file (`isthmus.topology.linter`) or of
 entities' settings (`isthmus plan`).
 
 Invariants:
-    I1. Every namespace is examined, whatever is found at others; all at the same time.
+    I1. Every namespace is tested, whatever the results of others; all at the same time.
     I2. Nothing is changed at a namespace, and no message is taken.
-    I3. No finding holds a secret.
+    I3. No finding contains a secret.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _ABSENT = "isthmus apply makes it"
 
 
 def examine(federation: Federation) -> list[Finding]:
-    """Examine all namespaces; blocks for seconds where one does not answer.
+    """Test all namespaces; blocks for seconds if one does not answer.
 
     Args:
         federation: with absolute paths.
@@ -79,7 +79,7 @@ def _examined(federation: Federation, namespace: NamespaceRef, needed: Rights | 
 
 
 def _http(endpoint: Endpoint) -> http.client.HTTPConnection:
-    """The endpoint over HTTP as it is over AMQP: without TLS where the connection string means none."""
+    """The endpoint over HTTP with the same TLS setting as over AMQP: without TLS if the connection string has none."""
     authority = endpoint.authority or endpoint.host
     if not endpoint.tls:
         port = None if authority != endpoint.host else EMULATOR_HTTP_PORT
@@ -93,7 +93,7 @@ _UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
 
 
 class _Examination:
-    """Of one namespace."""
+    """The tests of one namespace."""
 
     def __init__(self, namespace: NamespaceRef, needed: Rights) -> None:
         self._namespace = namespace
@@ -101,7 +101,7 @@ class _Examination:
         self._needed = needed
 
     def other(self) -> Iterator[Finding]:
-        """Of a system that is not Service Bus."""
+        """The tests of a system that is not Service Bus."""
         yield from self._password()
         options = namespace_options(self._namespace)
         try:
@@ -111,7 +111,7 @@ class _Examination:
         except (IsthmusError, OSError) as error:
             yield self._failed("connect", error)
             return
-        # RabbitMQ, for one, calls itself nothing.
+        # RabbitMQ, for one, sends no name.
         name = identity or next(iter(system.places(options)), self._namespace.kind)
         yield self._ok("connect", f"{name} answered in {(time.monotonic() - began) * 1000:.0f} ms")
         for reads, entities in ((True, self._needed.listen), (False, self._needed.send)):
@@ -156,11 +156,11 @@ class _Examination:
 
     def _certificate(self, endpoint: Endpoint) -> Iterator[Finding]:
         context = ssl.create_default_context(cafile=endpoint.ca_file or None)
-        with suppress(OSError, ValueError):  # the connection over it has been tried already
+        with suppress(OSError, ValueError):  # the connection over TLS has been tested already
             plain = socket.create_connection((endpoint.host, endpoint.port), _CONNECT_SECONDS)
             with plain, context.wrap_socket(plain, server_hostname=endpoint.host) as wrapped:
-                told = wrapped.getpeercert() or {}
-            expires = datetime.fromtimestamp(ssl.cert_time_to_seconds(str(told["notAfter"])), UTC)
+                certificate = wrapped.getpeercert() or {}
+            expires = datetime.fromtimestamp(ssl.cert_time_to_seconds(str(certificate["notAfter"])), UTC)
             yield certificate_finding(self._alias, expires)
 
     def _clock(self, endpoint: Endpoint) -> Iterator[Finding]:
@@ -168,8 +168,8 @@ class _Examination:
         try:
             with closing(_http(endpoint)) as asked:
                 asked.request("GET", "/$namespaceinfo?api-version=2021-05")
-                told = asked.getresponse().getheader("Date", "")
-            there = parsedate_to_datetime(told)
+                date = asked.getresponse().getheader("Date", "")
+            there = parsedate_to_datetime(date)
         except (OSError, ValueError, http.client.HTTPException) as error:
             text = f"not compared: {scrub(str(error)) or type(error).__name__}"
             yield Finding(alias=self._alias, subject="clock", verdict=Verdict.UNKNOWN, text=text)
@@ -206,7 +206,7 @@ class _Examination:
                 alias=self._alias, subject=subject, verdict=Verdict.WARNING, text="is not there", hint=_ABSENT
             )
         except UnauthorizedError as error:
-            hint = f"granted by {self._needed.granted_by.get(right, 'whoever runs the namespace')}"
+            hint = f"granted by {self._needed.granted_by.get(right, 'the operator of the namespace')}"
             return Finding(alias=self._alias, subject=subject, verdict=Verdict.FAULT, text=scrub(str(error)), hint=hint)
         except (IsthmusError, OSError) as error:
             return self._failed(subject, error)
@@ -222,10 +222,10 @@ class _Examination:
 
 
 def _remedy(text: str) -> str:
-    """What to do where TLS trusts the other side not; empty for any other error."""
+    """The hint for a certificate that TLS does not trust; empty for any other error."""
     if _UNTRUSTED not in text:
         return ""
-    return "write ca_file: the PEM file of the authority that issued the namespace's certificate; if there is one, see that it is the one"
+    return "write ca_file: the PEM file of the authority that issued the namespace's certificate; if there is one, check that it is the right one"
 
 
 def _attached(endpoint: Endpoint, entity: str, attach: Callable[[Client, str], object]) -> None:
@@ -241,7 +241,7 @@ def _attach_receiver(client: Client, entity: str) -> None:
     try:
         Receiver(client, entity).wait_attached(_ATTACH_SECONDS)
     except NotAllowedError as refused:
-        # It may require sessions: then it gives its right for one that nobody has.
+        # It may require sessions: then a session that no receiver has shows the right.
         session = f"isthmus-doctor-{uuid.uuid4().hex}"
         try:
             Receiver(client, entity, in_session=True, session_id=session).wait_attached(_ATTACH_SECONDS)

@@ -1,4 +1,4 @@
-"""What `isthmus doctor` found at a namespace.
+"""The findings of `isthmus doctor` at a namespace.
 
 What it is: a finding, and the pure verdicts on clocks, certificates and fill. What it is not: the requests
 (`isthmus.supervisor.examination.doctor`).
@@ -32,14 +32,14 @@ class Verdict(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was tried.
+    """The result of one test.
 
     Attributes:
         alias: the namespace's.
-        subject: what was tried, e.g. `connect` or `listen orders`.
-        verdict: how it is doing.
-        text: what was seen.
-        hint: what to do; empty where nothing is to be done.
+        subject: the test, e.g. `connect` or `listen orders`.
+        verdict: how good or bad it is.
+        text: the observation.
+        hint: what to do; empty if nothing.
     """
 
     alias: str
@@ -49,7 +49,7 @@ class Finding:
     hint: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values for `--json`."""
+        """The finding as plain values for `--json`."""
         return {**asdict(self), "verdict": self.verdict.name.lower()}
 
 
@@ -59,13 +59,13 @@ def worst(findings: Sequence[Finding]) -> Verdict:
 
 
 def clock_finding(alias: str, there: datetime, before: datetime, after: datetime) -> Finding:
-    """The difference between two clocks, as far as an answer tells it.
+    """The difference between two clocks, within the precision of an answer.
 
     Args:
         alias: the namespace's.
-        there: the time that the namespace told, cut to whole seconds.
-        before: this machine's time when it was asked.
-        after: this machine's time when the answer came.
+        there: the namespace's time in its answer, cut to whole seconds.
+        before: this machine's time of the request.
+        after: this machine's time of the answer.
     """
     ahead = (there - after).total_seconds()
     behind = (before - there).total_seconds() - 1.0
@@ -78,7 +78,7 @@ def clock_finding(alias: str, there: datetime, before: datetime, after: datetime
         subject="clock",
         verdict=Verdict.FAULT if skew > _SKEW_FAULT_SECONDS else Verdict.WARNING,
         text=f"this machine is {skew:.0f} s {which} the namespace",
-        hint="set the clock of this machine, e.g. by NTP: tokens are refused, and times to live are reckoned wrongly",
+        hint="set the clock of this machine, e.g. by NTP: tokens are refused, and times to live are computed wrongly",
     )
 
 
@@ -92,7 +92,7 @@ def certificate_finding(alias: str, expires: datetime, now: datetime | None = No
         subject="certificate",
         verdict=Verdict.WARNING,
         text=f"expires in {days} days, on {expires:%Y-%m-%d}",
-        hint="whoever runs the namespace renews it",
+        hint="the operator of the namespace renews it",
     )
 
 
@@ -107,5 +107,5 @@ def fill_finding(alias: str, entity: str, used_bytes: int, limit_bytes: int) -> 
         subject=f"size {entity}",
         verdict=Verdict.WARNING,
         text=text,
-        hint="at 100 % publishers are refused: see that something reads it, or raise its size",
+        hint="at 100 % publishers are refused: make sure that a receiver reads it, or raise its size",
     )

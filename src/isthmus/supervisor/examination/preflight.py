@@ -1,16 +1,16 @@
-"""Checks before a run starts Spark: whether every route can run at all.
+"""Checks before a run starts Spark: whether every route can run.
 
-What it is: the secrets, the connections and the entities of the routes, tried once, all namespaces at the same time. What
-nobody but the operator can fix is a fault, and the run does not begin; what may pass, e.g. a namespace that cannot be
-reached, is logged, and the routes are retried. What it is not: the check of the file (`isthmus.topology.linter`), or of
+What it is: the secrets, the connections and the entities of the routes, tested once, all namespaces at the same time. A
+fault that only the operator can fix ends the run before it begins; one that may pass, e.g. an unreachable
+namespace, is logged, and the routes are retried. What it is not: the check of the file (`isthmus.topology.linter`), or of
 rules and settings of entities (`isthmus plan`).
 
 Invariants:
     I1. All faults of all namespaces are reported together.
-    I2. A namespace that does not answer is no fault, and hides those of no other.
+    I2. A namespace that does not answer is not a fault, and does not hide the faults of others.
     I3. Nothing is changed at a namespace.
-    I4. Two aliases of one namespace are a fault, as for `isthmus plan`: a connection may have been changed since that looked, and messages
-        would be sent back to where they come from.
+    I4. Two aliases of one namespace are a fault, as for `isthmus plan`: a connection may have been changed since its check, and messages
+        would be sent back to their source.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
 
 @dataclass(frozen=True, slots=True)
 class Preflight:
-    """What was found.
+    """The results.
 
     Attributes:
-        faults: what only the operator can fix.
+        faults: those that only the operator can fix.
         away: by alias, why a namespace cannot be used now.
     """
 
@@ -52,7 +52,7 @@ class Preflight:
 
 
 class _Found(NamedTuple):
-    """What was found at one namespace; `identity` is what a Service Bus namespace calls itself, where it was reached."""
+    """The results of one namespace; `identity` is the name that a Service Bus namespace reports, if it was reached."""
 
     alias: str
     faults: tuple[Fault, ...] = ()
@@ -61,18 +61,18 @@ class _Found(NamedTuple):
 
 
 def is_fault(error: IsthmusError) -> bool:
-    """Whether the same attempt fails until somebody changes the configuration."""
+    """Whether the same attempt fails until the configuration is changed."""
     if _UNTRUSTED in str(error):
         return True
     return not error.retryable and not isinstance(error, EntityDisabledError)
 
 
 def preflight(federation: Federation, routes: Sequence[Route], reach: Callable[[], Reach]) -> Preflight:
-    """Try what the routes need; blocks for seconds where a namespace does not answer.
+    """Test everything that the routes need; blocks for seconds if a namespace does not answer.
 
     Args:
         federation: with absolute paths.
-        routes: those that are to run.
+        routes: of the run.
         reach: opens the namespaces; called once for each, since connections belong to one thread.
     """
     ends = [each for route in routes for each in (route.source, *route.sent_to) if not each.is_table]
@@ -102,10 +102,10 @@ def _fault(federation: Federation, alias: str, message: str, hint: str = "") -> 
 
 def _absent(name: str, path: str, fault: Callable[[str, str], Fault]) -> Fault:
     if name == "checkpoints":
-        # A new checkpoint with `start: now` passes over what came since the lost one.
+        # A new checkpoint with `start: now` skips the messages since the lost one.
         return fault(
             f"there is no folder {path} of checkpoints",
-            "make it by: isthmus apply; where tasks have read by it before, put it back, or write start: existing first",
+            "make it by: isthmus apply; if tasks have used it before, restore it, or write start: existing first",
         )
     return fault(f"there is no file {path}", f"write {name}: a PEM file")
 
@@ -147,7 +147,7 @@ def _namespace(federation: Federation, routes: Sequence[Route], alias: str, reac
 
 
 def _attempts(routes: Sequence[Route], namespace: NamespaceRef, reach: Reach) -> Iterator[Callable[[], str | None]]:
-    """To browse what routes read, and to attach where they send; each gives what a Service Bus namespace calls itself."""
+    """The tests: peek the sources of the routes, and attach to their targets; each returns the name that a Service Bus namespace reports."""
     alias = namespace.alias
     sources = [route.source for route in routes if route.source.alias == alias]
     targets = [target for route in routes for target in route.sent_to if target.alias == alias]

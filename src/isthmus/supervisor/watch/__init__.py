@@ -1,1 +1,1 @@
-"""What a run watches beside its routes: backlogs, how full entities are, canaries."""
+"""The measurements of a run: backlogs, fill of entities, canaries."""

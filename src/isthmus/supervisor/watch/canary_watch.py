@@ -1,13 +1,13 @@
 """Sends the canaries of a run's routes, and receives them at the targets.
 
 What it is: a thread for each namespace, that sends the canaries of the routes that read there and receives those of the routes that end
-there. What it is not: the decision when, and what follows (`isthmus.supervisor.watch.canary`); the rules that keep canaries from applications
+there. What it is not: the decision when, and its evaluation (`isthmus.supervisor.watch.canary`); the rules that keep canaries from applications
 (`isthmus.topology.canary`).
 
 Invariants:
     I1. A canary is sent only while this run holds the claim of its task and the task is not paused.
     I2. A canary counts as arrived when this run has received it from its subscription at the target, not when the target has acknowledged it.
-    I3. A namespace that cannot be reached delays the canaries of no route that does not end there.
+    I3. A namespace that cannot be reached delays only the canaries of routes that end there.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _RUN = "isthmus-canary-run"
 
 
 class CanaryWatch:
-    """The canaries of all routes that have some.
+    """The canaries of all routes with canaries.
 
     Args:
         routes: of the run.
@@ -88,8 +88,8 @@ class CanaryWatch:
             if thread.is_alive():
                 thread.join(15.0)
 
-    def told(self, route: Route, now: float) -> tuple[float | None, float | None, float]:
-        """Age, latency and lateness of a route's canaries, in seconds; see `Canary`. (None, None, 0) where it has none."""
+    def figures(self, route: Route, now: float) -> tuple[float | None, float | None, float]:
+        """Age, latency and lateness of a route's canaries, in seconds; see `Canary`. (None, None, 0) if it has none."""
         canary = self._canaries.get(route.name)
         if canary is None:
             return None, None, 0.0
@@ -97,19 +97,19 @@ class CanaryWatch:
             return canary.age_seconds(now), canary.latency_seconds, canary.late_seconds(now)
 
     def _watch(self, alias: str) -> None:
-        told = ""
+        reported = ""
         while not self._stop.is_set():
             try:
                 with self._reach() as reach:
                     self._carry(alias, reach)
-            except Exception as error:  # noqa: BLE001 - whatever it is: without the thread no canary would be sent, and none missed
-                if str(error) != told:
-                    told = str(error)
-                    log.warning("canaries at %s: %s; tried again every %g s", alias, told, AGAIN_SECONDS)
+            except Exception as error:  # noqa: BLE001 - any error: without the thread no canary would be sent, or missed
+                if str(error) != reported:
+                    reported = str(error)
+                    log.warning("canaries at %s: %s; retried every %g s", alias, reported, AGAIN_SECONDS)
             self._stop.wait(AGAIN_SECONDS)
 
     def _carry(self, alias: str, reach: Reach) -> None:
-        """Send and receive at one namespace until it is lost."""
+        """Send and receive at one namespace until the connection is lost."""
         leaving = [route for route in self._routes if route.source.alias == alias]
         arriving = {
             f"{route.target.entity}/Subscriptions/{canary_subscription(route.task)}"
@@ -140,12 +140,12 @@ class CanaryWatch:
             raise receiver.error
         for run in receiver.take():
             for payload in run.payloads:
-                told: dict[Any, Any] = {}
-                with contextlib.suppress(CodecError):  # what is no canary would come again, and hold up those behind it
-                    told = section.decode_map(payload, section.locate(payload).application_properties)
-                canary = self._canaries.get(str(told.get(CANARY)))
-                number = told.get(_NUMBER)
-                if canary is not None and told.get(_RUN) == self._run and isinstance(number, int):
+                properties: dict[Any, Any] = {}
+                with contextlib.suppress(CodecError):  # any other message is completed, too
+                    properties = section.decode_map(payload, section.locate(payload).application_properties)
+                canary = self._canaries.get(str(properties.get(CANARY)))
+                number = properties.get(_NUMBER)
+                if canary is not None and properties.get(_RUN) == self._run and isinstance(number, int):
                     with self._lock:
                         canary.arrived(number, self._clock())
             receiver.dispose(run.first_id, (run.first_id + len(run.tags) - 1) & 0xFFFFFFFF)

@@ -1,14 +1,14 @@
 """Deletes the oldest messages of mailboxes that are nearly full, where a task says `when_full: drop`.
 
-What it is: the pure decision how much is deleted, and the thread that receives and completes that much. A mailbox holds messages of one route
-only, so that nothing of other routes is deleted. What it is not: the look at sizes (`isthmus.supervisor.watch.fill`).
+What it is: the pure decision how much to delete, and the thread that receives and completes that much. A mailbox has messages of one route
+only, so that nothing of other routes is deleted. What it is not: the query of sizes (`isthmus.supervisor.watch.fill`).
 
 Invariants:
-    I1. Nothing is deleted below DROP_PERCENT, or while this run does not hold the task's claim; a deletion ends where that is lost, or where
-        the mailbox has been emptied to KEPT_PERCENT otherwise meanwhile.
-    I2. What is deleted is counted, logged and shown, once the namespace has confirmed it; what it has not is told as not known.
-    I3. What was received and not completed when this ends is given back.
-    I4. A size by which messages were deleted counts once: a namespace may tell the same one for minutes.
+    I1. Nothing is deleted below DROP_PERCENT, or while this run does not hold the task's claim; a deletion ends when the claim is lost, or when
+        the mailbox has been emptied to KEPT_PERCENT by others meanwhile.
+    I2. Deleted messages are counted, logged and shown once the namespace has confirmed them; unconfirmed ones are reported as unknown.
+    I3. Messages that were received and not completed when this ends are released.
+    I4. A size is acted on once: a namespace may report the same one for minutes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CONFIRM_SECONDS = 10.0
 
 
 def excess_bytes(fill: Fill) -> int:
-    """How many bytes of messages have to go; 0 while there is room."""
+    """How many bytes of messages to delete; 0 while there is room."""
     if fill.percent < DROP_PERCENT:
         return 0
     return max(0, fill.used_bytes - int(fill.limit_bytes * KEPT_PERCENT / 100))
@@ -49,7 +49,7 @@ class DropWatch:
 
     Args:
         routes: of the run.
-        fills: what is known of sizes.
+        fills: the known sizes.
         reach: opens the namespaces; called in the thread.
         may_drop: whether this run moves a route's task now.
     """
@@ -66,32 +66,32 @@ class DropWatch:
         self._reach = reach
         self._may_drop = may_drop
         self._dropped: Counter[str] = Counter()
-        self._acted_on: dict[str, int] = {}  # by route, the size by which messages were deleted last
+        self._acted_on: dict[str, int] = {}  # by route, the size that caused the last deletion
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="drop", daemon=True) if self._routes else None
 
     def start(self) -> DropWatch:
-        """Begins to look."""
+        """Starts the thread."""
         if self._thread is not None:
             self._thread.start()
         return self
 
     def close(self) -> None:
-        """Ends; blocks until a deletion under way has ended."""
+        """Ends; blocks until a running deletion has ended."""
         self._stop.set()
         if self._thread is not None and self._thread.is_alive():
             self._thread.join(30.0)
 
     def dropped(self, route: str) -> int:
-        """How many messages this run has deleted before a route."""
+        """How many messages of a route's mailbox this run has deleted."""
         return self._dropped[route]
 
     def _watch(self) -> None:
         while not self._stop.wait(_INTERVAL_SECONDS):
             for route in self._routes:
-                self._look(route)
+                self._drop_if_needed(route)
 
-    def _look(self, route: Route) -> None:
+    def _drop_if_needed(self, route: Route) -> None:
         fill = self._fill(route)
         if fill is None or fill.used_bytes == self._acted_on.get(route.name) or not excess_bytes(fill):
             return
@@ -99,8 +99,8 @@ class DropWatch:
             self._acted_on[route.name] = fill.used_bytes
 
     def _fill(self, route: Route) -> Fill | None:
-        place = route.source.alias, route.source.entity
-        return next((each for each in self._fills() if (each.namespace, each.topic) == place), None)
+        key = route.source.alias, route.source.entity
+        return next((each for each in self._fills() if (each.namespace, each.topic) == key), None)
 
     def _drop(self, route: Route, fill: Fill) -> int:
         """How many messages were deleted, or may have been."""
@@ -108,7 +108,7 @@ class DropWatch:
         try:
             with self._reach() as reach:
                 self._delete(reach, route, fill, deletion)
-        except Exception as error:  # noqa: BLE001 - whatever it is: without the thread no mailbox would be emptied again
+        except Exception as error:  # noqa: BLE001 - any error: without the thread no mailbox would be emptied again
             log.warning("route %s: its mailbox cannot be emptied: %s", route.name, error)
         finally:
             count = self._dropped[route.name] - before
@@ -118,12 +118,12 @@ class DropWatch:
                 route.source,
                 fill.percent,
                 count,
-                f", and whether {deletion.asked} more were is not known" if deletion.asked else "",
+                f", and for {deletion.asked} more the outcome is unknown" if deletion.asked else "",
             )
         return count + deletion.asked
 
     def _is_needed(self, route: Route, fill: Fill) -> bool:
-        """Whether messages have to go still."""
+        """Whether messages still have to be deleted."""
         now = self._fill(route)
         is_emptied = now is not None and now.used_bytes != fill.used_bytes and now.percent <= KEPT_PERCENT
         return not is_emptied and self._may_drop(route)
@@ -134,8 +134,8 @@ class DropWatch:
         client = reach.open(route.source)
         try:
             receiver = Receiver(client, route.source.entity, confirms=True).wait_attached()
-            heard_at = time.monotonic()
-            while size > 0 and not self._stop.is_set() and time.monotonic() - heard_at < _SILENT_SECONDS:
+            last_event_at = time.monotonic()
+            while size > 0 and not self._stop.is_set() and time.monotonic() - last_event_at < _SILENT_SECONDS:
                 if not self._is_needed(route, fill):
                     break
                 if not receiver.credit:
@@ -145,7 +145,7 @@ class DropWatch:
                 if receiver.error is not None:
                     raise receiver.error
                 for run in receiver.take():
-                    heard_at = time.monotonic()
+                    last_event_at = time.monotonic()
                     count = 0
                     for payload in run.payloads:
                         if size <= 0:
@@ -163,21 +163,21 @@ class DropWatch:
                     client.wait(_SLICE_SECONDS)
             self._dropped[route.name] += deletion.confirmed(receiver)
         finally:
-            client.close(1.0)  # what is left of the last deliveries is given back by the end of its link
+            client.close(1.0)  # the detached link releases the rest of the last deliveries
 
 
 class _Deletion:
-    """How far one deletion is.
+    """The progress of one deletion.
 
     Attributes:
-        asked: messages whose completion was asked for, and not answered.
+        asked: messages whose completion was requested, and not answered.
     """
 
     def __init__(self) -> None:
         self.asked = 0
 
     def confirmed(self, receiver: Receiver) -> int:
-        """How many were completed, by the answers that have come since the last call; a lock may have been lost."""
+        """How many were completed, by the answers since the last call; a lock may have been lost."""
         completed = 0
         while receiver.outcomes:
             first, last, state = receiver.outcomes.popleft()

@@ -1,14 +1,14 @@
-"""How full the queues and topics of a federation are, and when they are full.
+"""The fill of a federation's queues and topics, and when they will be full.
 
 What it is: a pure trend over samples of an entity's size, and the thread for each namespace that takes them. A topic is full
-when what is in all its subscriptions reaches its size, a queue when what waits in it and in its dead-letter queue does; publishers are refused then (Microsoft Learn, "Service Bus
+when the messages in all its subscriptions reach its size, a queue when those in it and in its dead-letter queue do; publishers are refused then (Microsoft Learn, "Service Bus
 quotas"). What it is not: a limit; nothing is deleted.
 
 Invariants:
-    I1. A forecast is made only from samples that are WINDOW_SECONDS old at most and LEAST_SECONDS apart at least, and only
-        where the topic grows.
-    I2. A namespace that cannot be asked delays the samples of no other; its fill is not known. Whatever a look meets, others follow; what was
-        seen longer than `STALE_SECONDS` ago counts as unknown.
+    I1. A forecast is made only from samples that are at most WINDOW_SECONDS old and at least LEAST_SECONDS apart, and only
+        if the topic grows.
+    I2. A namespace that cannot be queried delays the samples of no other; its fill is unknown. After any error in a query, others follow; a value
+        older than `STALE_SECONDS` counts as unknown.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ log = logging.getLogger(__name__)
 WINDOW_SECONDS = 3600.0
 LEAST_SECONDS = 20.0
 INTERVAL_SECONDS = 30.0
-# Where nothing has changed from one look to the next.
+# If nothing has changed from one query to the next.
 IDLE_SECONDS = 60.0
 STALE_SECONDS = 3 * IDLE_SECONDS
-# From here on a run warns.
+# From this value on a run warns.
 WARN_PERCENT = 80.0
 WARN_HOURS = 24.0
 # A longer forecast is in `--json` only.
@@ -51,9 +51,9 @@ class Fill(NamedTuple):
     Attributes:
         namespace: its alias.
         topic: its name, or the queue's.
-        used_bytes: of all that is in it.
+        used_bytes: of all its messages.
         limit_bytes: its size.
-        hours_until_full: as it grows now; None where it does not grow, or that is not known yet.
+        hours_until_full: at its present growth; None if it does not grow, or that is not known yet.
         kind: `topic` or `queue`.
     """
 
@@ -75,7 +75,7 @@ class Fill(NamedTuple):
         return self.percent >= WARN_PERCENT or (self.hours_until_full or WARN_HOURS) < WARN_HOURS
 
     def text(self) -> str:
-        """The fill in a few words."""
+        """The fill as a short text."""
         size = f"{self.percent:.0f} % of {self.limit_bytes / 1024**3:g} GB"
         hours = self.hours_until_full
         when = (
@@ -100,13 +100,13 @@ class FillTrend:
         self._samples: deque[tuple[float, int]] = deque()
 
     def add(self, now: float, used_bytes: int) -> None:
-        """The topic was looked at."""
+        """The size of the topic was queried."""
         self._samples.append((now, used_bytes))
         while len(self._samples) > 2 and self._samples[1][0] <= now - WINDOW_SECONDS:
             self._samples.popleft()
 
     def hours_until_full(self, limit_bytes: int) -> float | None:
-        """After how long it is full if it goes on like this; None where it does not grow, or that is not known yet."""
+        """The time until it is full at its present growth; None if it does not grow, or that is not known yet."""
         if len(self._samples) < 2:
             return None
         (first_at, first), (last_at, last) = self._samples[0], self._samples[-1]
@@ -136,7 +136,7 @@ class FillWatch:
 
     Args:
         federation: with absolute paths.
-        routes: those whose topics to look at.
+        routes: whose topics to query.
         opener: opens a namespace's administration.
         clock: monotonic seconds.
     """
@@ -160,7 +160,7 @@ class FillWatch:
         ]
 
     def start(self) -> FillWatch:
-        """Begins to look."""
+        """Starts the threads."""
         for thread in self._threads:
             thread.start()
         return self
@@ -170,16 +170,16 @@ class FillWatch:
         self._stop.set()
 
     def fills(self) -> list[Fill]:
-        """What is known, the topics of one namespace behind those of another."""
+        """The known values, the topics of one namespace after those of another."""
         oldest, found = self._clock() - STALE_SECONDS, self._found
         return [fill for seen_at, fill in (found[key] for key in sorted(found)) if seen_at > oldest]
 
     def _watch(self, namespace: NamespaceRef, topics: Sequence[str]) -> None:
         trends = {topic: FillTrend() for topic in topics}
         before: dict[str, EntitySize] = {}
-        with _Look(namespace, self._opener) as look:
+        with _SizeQuery(namespace, self._opener) as query:
             while not self._stop.is_set():
-                sizes = look.sizes(topics)
+                sizes = query.sizes(topics)
                 for topic, (used, limit, kind) in sizes.items():
                     now = self._clock()
                     trends[topic].add(now, used)
@@ -199,7 +199,7 @@ def fill_now(
 
     Args:
         federation: with absolute paths.
-        routes: those whose topics to look at.
+        routes: whose topics to query.
         before: by alias and topic, wall seconds and size of an earlier sample.
         opener: opens a namespace's administration.
     """
@@ -207,9 +207,9 @@ def fill_now(
     if not topics:
         return []
     with ThreadPoolExecutor(len(topics), thread_name_prefix="fill") as pool:
-        looks = pool.map(lambda alias: _once(federation.namespaces[alias], topics[alias], opener), topics)
+        samples = pool.map(lambda alias: _once(federation.namespaces[alias], topics[alias], opener), topics)
     found = []
-    for alias, sizes in zip(topics, looks, strict=True):
+    for alias, sizes in zip(topics, samples, strict=True):
         for topic, (used, limit, kind) in sizes.items():
             trend = FillTrend()
             if (alias, topic) in before:
@@ -220,30 +220,30 @@ def fill_now(
 
 
 def _once(namespace: NamespaceRef, topics: Sequence[str], opener: Opener) -> dict[str, EntitySize]:
-    with _Look(namespace, opener) as look:
-        return look.sizes(topics)
+    with _SizeQuery(namespace, opener) as query:
+        return query.sizes(topics)
 
 
-class _Look:
-    """Asks one namespace for sizes, again and again over one connection; a new one after a failure."""
+class _SizeQuery:
+    """Queries one namespace for sizes, repeatedly over one connection; a new one after a failure."""
 
     def __init__(self, namespace: NamespaceRef, opener: Opener) -> None:
         self._namespace = namespace
         self._opener = opener
         self._administration: Administration | None = None
-        self._has_told = False
+        self._has_warned = False
 
     def sizes(self, topics: Sequence[str]) -> dict[str, EntitySize]:
-        """The size of the topics and queues, as far as the namespace tells them to this key."""
+        """The size of the topics and queues, as far as the namespace reports them for this key."""
         try:
             if self._administration is None:
                 self._administration = self._opener(self._namespace)
             found = {topic: self._administration.size(topic) for topic in topics}
-        except Exception as error:  # noqa: BLE001 - I2: a thread that ends leaves its last look as the truth
-            if not isinstance(error, IsthmusError | OSError) and not self._has_told:
-                self._has_told = True
+        except Exception as error:  # noqa: BLE001 - I2: a thread that ends would leave its last values as valid
+            if not isinstance(error, IsthmusError | OSError) and not self._has_warned:
+                self._has_warned = True
                 alias, kind = self._namespace.alias, type(error).__name__
-                log.warning("namespace %s: how full its topics are cannot be told: %s: %s", alias, kind, error)
+                log.warning("namespace %s: the sizes of its topics are unknown: %s: %s", alias, kind, error)
             self._close()
             return {}
         return {topic: size for topic, size in found.items() if size is not None}

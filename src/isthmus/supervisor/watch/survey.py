@@ -1,7 +1,7 @@
-"""The state of a federation, seen from outside its run.
+"""The state of a federation, as seen from outside its run.
 
-What it is: the run's status document where a run is alive; otherwise the backlog of each route as its source reports it, beside the
-last counts of the run that ended, so that the answer is right also when nothing runs. What it is not: part of a run.
+What it is: the run's status document while a run is alive; otherwise the backlog of each route as its source reports it, with the
+last counts of the run that ended, so that the answer is correct also when nothing runs. What it is not: part of a run.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from isthmus.supervisor.condition import Condition
 from isthmus.supervisor.pause import PauseFile
 from isthmus.supervisor.status import describe, ends_of, read_status
 from isthmus.supervisor.watch.fill import fill_now
-from isthmus.supervisor.watch.watch import BacklogLook
+from isthmus.supervisor.watch.watch import BacklogMeter
 from isthmus.topology.model import Federation
 from isthmus.topology.route import routes
 
 __all__ = ["survey"]
 
-# What stays true of a run that has ended.
+# Values that stay valid after a run has ended.
 _KEPT = ("moved", "dead_lettered", "discarded", "diverted", "dropped", "resent", "restarts", "last_error")
 
 
 def survey(federation: Federation, folder: Path) -> dict[str, Any]:
-    """The status document of the run that uses a state folder, or one made by looking.
+    """The status document of the run that uses a state folder, or one made from queries of the sources.
 
     Args:
         federation: with absolute paths.
@@ -49,9 +49,9 @@ def survey(federation: Federation, folder: Path) -> dict[str, Any]:
             if route.task in paused:
                 condition.paused(paused[route.task])
             try:
-                found = BacklogLook(clock).look(reach, route)
+                found = BacklogMeter(clock).measure(reach, route)
                 if found is not None:
-                    condition.stands(now, found.waiting, found.age_seconds(clock.wall_ms()))
+                    condition.backlog_seen(now, found.waiting, found.age_seconds(clock.wall_ms()))
             except (IsthmusError, OSError) as error:
                 alias = route.source.alias
                 condition.pending(f"{alias} cannot be read: {name_places(str(error), federation, [alias])}", away=alias)
@@ -61,13 +61,13 @@ def survey(federation: Federation, folder: Path) -> dict[str, Any]:
     if document is None:
         return {"alive": False, "state": "not running", "routes": described, "fill": fill}
     last = {name: document[name] for name in ("process", "started_at", "age_seconds")}
-    # A run that was killed, or that hangs, has not said that it ended.
+    # A run that was killed, or that hangs, has not reported its end.
     state = "ended" if document["state"] == "ended" else "gone without ending"
     return {"alive": False, "state": state, "routes": described, "fill": fill, **last}
 
 
 def _beside(federation: Federation, carried: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the file says beside what a run that is alive carries: tasks that it was not asked to run, and those of which the file, which was
+    """The differences between the file and the run that is alive: tasks that it was not asked to run, and those for which the file, which was
     changed since, has other routes, or none.
     """
     run = {each["name"]: {"source": each.get("source"), "target": each.get("target")} for each in carried}
@@ -83,7 +83,7 @@ def _beside(federation: Federation, carried: Sequence[Mapping[str, Any]]) -> dic
 
 
 def _sizes(document: dict[str, Any] | None) -> dict[tuple[str, str], tuple[float, int]]:
-    """How large the topics were when the run was last heard of."""
+    """The sizes of the topics in the run's last document."""
     if document is None:
         return {}
     at = float(document["updated_at_seconds"])

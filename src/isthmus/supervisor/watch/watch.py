@@ -1,14 +1,14 @@
 """Measures the backlog of the routes.
 
-What it is: a thread for each namespace that browses the heads of its routes' sources, so that lag and age are known
+What it is: a thread for each namespace that peeks the heads of its routes' sources, so that lag and age are known
 whether a route runs, fails or may not start. What it is not: a lock, or a count; AMQP has none, so that sequence numbers
 are subtracted.
 
 Invariants:
-    I1. Looks at an idle source back off up to IDLE_SECONDS (each look at Azure is billed); while something waits they come
+    I1. Queries of an idle source back off up to IDLE_SECONDS (each query at Azure is billed); while messages wait they follow
         every BUSY_SECONDS.
-    I2. A namespace that cannot be reached delays the looks at no other.
-    I3. Whatever a look meets, others follow; what was seen longer than `STALE_SECONDS` ago counts as unknown, never as what stands.
+    I2. A namespace that cannot be reached does not delay the queries of others.
+    I3. After any error in a query, others follow; a value older than `STALE_SECONDS` counts as unknown, never as the present one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from isthmus.replication.reach import Reach
 from isthmus.replication.verification.audit.audit import Peek
 from isthmus.topology.model import Route
 
-__all__ = ["BacklogLook", "BacklogWatch"]
+__all__ = ["BacklogMeter", "BacklogWatch"]
 
 BUSY_SECONDS = 2.0
 IDLE_SECONDS = 30.0
@@ -37,11 +37,11 @@ STALE_SECONDS = 3 * IDLE_SECONDS
 log = logging.getLogger(__name__)
 
 
-class BacklogLook:
+class BacklogMeter:
     """Measures one source.
 
     Args:
-        clock: tells which messages have expired.
+        clock: wall time, for messages that have expired.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -50,7 +50,7 @@ class BacklogLook:
         self._interval_seconds = BUSY_SECONDS
 
     def __call__(self, peek: Peek) -> Backlog:
-        """Look once.
+        """Measure once.
 
         Raises:
             IsthmusError: the source cannot be read.
@@ -63,8 +63,8 @@ class BacklogLook:
         self._tail = last_sequence(peek, max(self._tail, head.sequence))
         return Backlog(max(1, waiting_at_most(peek, head.sequence, self._tail)), head.enqueued_ms)
 
-    def look(self, reach: Reach, route: Route) -> Backlog | None:
-        """Look once at the source of a route, of whatever kind it is; None where its system tells nobody.
+    def measure(self, reach: Reach, route: Route) -> Backlog | None:
+        """Measure the source of a route once, of any kind; None if its system reports no backlog.
 
         Raises:
             IsthmusError: the source cannot be read.
@@ -87,7 +87,7 @@ class BacklogWatch:
     """Measures all sources, in the background.
 
     Args:
-        routes: whose sources to look at.
+        routes: whose sources to measure.
         reach: opens the namespaces; called once in each thread, since connections belong to one.
         clock: monotonic seconds.
     """
@@ -108,7 +108,7 @@ class BacklogWatch:
         ]
 
     def start(self) -> BacklogWatch:
-        """Begins to look."""
+        """Starts the threads."""
         for thread in self._threads:
             thread.start()
         return self
@@ -121,33 +121,33 @@ class BacklogWatch:
                 thread.join(15.0)
 
     def backlog(self, route: Route) -> Backlog | None:
-        """The backlog of a route by the last measurement; None where none has succeeded lately."""
+        """The backlog of a route by the last measurement; None if none has succeeded recently."""
         seen_at, backlog = self._found.get(route.name, (-math.inf, None))
         return backlog if self._clock() - seen_at < STALE_SECONDS else None
 
     def _watch(self, routes: Sequence[Route]) -> None:
-        looks = {route.name: BacklogLook() for route in routes}
-        due = dict.fromkeys(looks, 0.0)
-        told: set[str] = set()
+        meters = {route.name: BacklogMeter() for route in routes}
+        due = dict.fromkeys(meters, 0.0)
+        reported: set[str] = set()
         with self._reach() as reach:
             while not self._stop.is_set():
                 for route in routes:
                     if time.monotonic() < due[route.name]:
                         continue
-                    due[route.name] = time.monotonic() + self._look(looks[route.name], reach, route, told)
+                    due[route.name] = time.monotonic() + self._measure(meters[route.name], reach, route, reported)
                 self._stop.wait(max(0.1, min(due.values()) - time.monotonic()))
 
-    def _look(self, look: BacklogLook, reach: Reach, route: Route, told: set[str]) -> float:
-        """Look once; after how many seconds to look again."""
+    def _measure(self, meter: BacklogMeter, reach: Reach, route: Route, reported: set[str]) -> float:
+        """Measure once; returns after how many seconds to measure again."""
         try:
-            found = look.look(reach, route)
+            found = meter.measure(reach, route)
         except (IsthmusError, OSError):
             return UNREACHABLE_SECONDS
-        except Exception as error:  # noqa: BLE001 - I3: a thread that ends leaves its last look as the truth for ever
-            if route.name not in told:
-                told.add(route.name)
+        except Exception as error:  # noqa: BLE001 - I3: a thread that ends would leave its last value as valid
+            if route.name not in reported:
+                reported.add(route.name)
                 log.warning("route %s: its backlog cannot be measured: %s: %s", route.name, type(error).__name__, error)
             return UNREACHABLE_SECONDS
         if found is not None:
             self._found[route.name] = self._clock(), found
-        return look.interval_seconds
+        return meter.interval_seconds

@@ -20,12 +20,12 @@ class Room:
         self.held = 0
         self.limit = limit
 
-    def hold_room(self, size_bytes: int, /) -> None:
+    def reserve_room(self, size_bytes: int, /) -> None:
         if self.held + size_bytes > self.limit:
             raise QuotaExceededError("full")
         self.held += size_bytes
 
-    def give_back_room(self, size_bytes: int, /) -> None:
+    def release_room(self, size_bytes: int, /) -> None:
         self.held -= size_bytes
 
 

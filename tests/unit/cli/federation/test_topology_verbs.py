@@ -198,7 +198,7 @@ def test_a_run_that_is_alive_is_told_where_something_changes(
     status.write("running", [], Footprint())
     for verb in ("plan", "apply"):
         (note,) = [each for each in call_json(verb)[1]["notes"] if told in each]
-        assert note.endswith("end it before apply, and start it again")
+        assert note.endswith("end it before apply, and restart it")
     assert not any(told in each for each in call_json("apply")[1]["notes"])  # nothing changes
 
 
@@ -288,7 +288,7 @@ def shrunk(
 def test_apply_prunes_only_with_consent_and_names_what_waits(shrunk: dict[str, FakeAdministration]) -> None:
     code, output = call("apply", "--prune")
     assert code == 0
-    assert "5 entities that nothing needs" in output
+    assert "5 entities that no task needs" in output
     assert "1,234" in output
     assert "Nothing was deleted; add --yes" in output
     assert not any(change.action == "delete" for each in shrunk.values() for change in each.changes)
@@ -395,7 +395,7 @@ def test_what_waits_in_a_spool_of_a_task_that_is_gone_is_told(
         code, answer = call_json(*verb)
         assert (code, answer["spools"]) == (0, [{"spool": str(spool), "messages": 3}])
         told = " ".join(call(*verb)[1].split())
-        assert f"spool {spool} holds 3 messages that were taken from their source" in told
+        assert f"spool {spool} has 3 messages that were taken from their source" in told
     assert "spools" not in call_json("apply")[1]
 
 

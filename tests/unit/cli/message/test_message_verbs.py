@@ -1,4 +1,4 @@
-"""What the verbs about messages tell of work that is half done, without a namespace; with one: tests/interop/test_operations.py."""
+"""The output of the verbs about messages for work that is half done, without a namespace; with one: tests/interop/test_operations.py."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from isthmus.entities.queue.run import RunSet
 from isthmus.errors import IsthmusError, NotAllowedError, QuotaExceededError
 from isthmus.operations.deliver import UnconfirmedError
 from isthmus.operations.file.carry import Imported
-from isthmus.operations.look import Census
+from isthmus.operations.peek import Census
 from isthmus.operations.receive import Received
 from isthmus.operations.removal.purge import Removal
 from isthmus.operations.resubmit import Resubmission
@@ -65,7 +65,7 @@ def test_an_export_tells_what_could_not_be_removed(
     monkeypatch.setattr("isthmus.operations.file.carry.export", lambda *_, **__: (3, Removal(removed=2, left=1)))
     told, _ = failed(capsys, "export", "orders", str(tmp_path / "file"), "--remove")
     assert "wrote 3 messages" in told
-    assert "removed 2, 1 are locked or gone" in told
+    assert "removed 2, 1 are locked, or were removed by others" in told
 
 
 def test_receive_names_the_options_that_an_entity_with_sessions_needs(
@@ -96,14 +96,14 @@ def test_ctrl_c_lets_what_resubmit_has_sent_leave_its_queue_and_tells_it(
     target = SimpleNamespace(read_entity=None, open=lambda path: nullcontext(client))
     monkeypatch.setattr(resubmit, "target_of", lambda *_: target)
     monkeypatch.setattr("isthmus.operations.detection.check_detection", lambda *_, **__: None)
-    monkeypatch.setattr("isthmus.operations.look.take_census", lambda *_, **__: census)
+    monkeypatch.setattr("isthmus.operations.peek.take_census", lambda *_, **__: census)
     monkeypatch.setattr("isthmus.operations.resubmit.resubmit", resubmitted)
     with pytest.raises(SystemExit) as ended:
         main(["resubmit", "orders", "--yes"])
     out, told = capsys.readouterr()
     assert ended.value.code == 130
     assert "sent 1 messages to orders, 0 refused, 2 left: interrupted" in out
-    assert told.startswith("interrupted: what was sent is taken out of its queue")
+    assert told.startswith("interrupted: sent messages are removed from their queue")
 
 
 def exported(
@@ -161,7 +161,7 @@ def test_ctrl_c_and_sigterm_end_a_verb_in_good_order(
     monkeypatch.setattr(receive, "address_of", lambda *_: SimpleNamespace(target=lambda: TARGET))
     detection = SimpleNamespace(created_at="", may_drop=False)
     monkeypatch.setattr("isthmus.operations.detection.check_detection", lambda *_, **__: detection)
-    monkeypatch.setattr("isthmus.operations.look.take_census", lambda *_, **__: census)
+    monkeypatch.setattr("isthmus.operations.peek.take_census", lambda *_, **__: census)
     monkeypatch.setattr(f"isthmus.operations.{place}", work)
     with pytest.raises(SystemExit) as ended:
         main(words.split())
@@ -218,7 +218,7 @@ def test_resubmit_tells_what_is_deferred(monkeypatch: pytest.MonkeyPatch, capsys
     target = SimpleNamespace(read_entity=None, open=lambda path: nullcontext(client))
     monkeypatch.setattr(resubmit, "target_of", lambda *_: target)
     monkeypatch.setattr("isthmus.operations.detection.check_detection", lambda *_, **__: None)
-    monkeypatch.setattr("isthmus.operations.look.take_census", lambda *_, **__: census)
+    monkeypatch.setattr("isthmus.operations.peek.take_census", lambda *_, **__: census)
     for more in ((), ("--json",)):
         with pytest.raises(SystemExit) as ended:
             main(["resubmit", "orders", *more])
@@ -243,7 +243,7 @@ def test_a_body_that_is_no_text_is_bad_input(
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["send", "orders", "a\udcff"])
-    assert (ended.value.code, "'a\\udcff' is no UTF-8" in capsys.readouterr().err) == (2, True)
+    assert (ended.value.code, "'a\\udcff' is not UTF-8" in capsys.readouterr().err) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`isthmus namespace health`: what a container's or unit's health check is told."""
+"""`isthmus namespace health`: the answers for health checks of containers and units."""
 
 from __future__ import annotations
 
@@ -86,8 +86,10 @@ def test_what_is_told_decides(ask, tmp_path, status, body, code, told):
         write_running(tmp_path, {"host": "127.0.0.1", "ports": {"http": port}, "plain": True})
         found = ask()
         assert found[0] == code
-        assert found[1] == (told or {"status": "absent", "reason": f"127.0.0.1:{port} answers as no namespace does."})
+        assert found[1] == (
+            told or {"status": "absent", "reason": f"127.0.0.1:{port} does not answer like a namespace."}
+        )
 
 
 def test_a_folder_that_nobody_serves_from(ask, tmp_path):
-    assert ask() == (1, {"status": "absent", "reason": f"No process says that it serves from '{tmp_path}'."})
+    assert ask() == (1, {"status": "absent", "reason": f"No process is recorded as serving from '{tmp_path}'."})

@@ -1,4 +1,4 @@
-"""What `isthmus drill` refuses before anything starts."""
+"""Refusals of `isthmus drill` before anything starts."""
 
 from __future__ import annotations
 

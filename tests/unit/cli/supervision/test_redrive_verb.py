@@ -1,4 +1,4 @@
-"""What the verb redrive tells of work that is half done."""
+"""The output of the verb redrive for work that is half done."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: Any,
-    look: Callable[..., SetAside] = found,
+    count_queue: Callable[..., SetAside] = found,
     as_json: bool = True,
 ) -> tuple[int, Any]:
     def redrive(*arguments: object, **named: Any) -> Any:
@@ -51,7 +51,7 @@ def run(
         return answer
 
     monkeypatch.setattr(reach.Reach, "open", lambda *_: SimpleNamespace(close=lambda seconds: None))
-    monkeypatch.setattr("isthmus.operations.redrive.set_aside.look", look)
+    monkeypatch.setattr("isthmus.operations.redrive.set_aside.count_queue", count_queue)
     monkeypatch.setattr("isthmus.operations.redrive.redrive.redrive", redrive)
     for alias, port in (("EWR", 5701), ("JFK", 5702)):
         monkeypatch.setenv(
@@ -87,7 +87,7 @@ def test_a_fault_of_the_file_ends_the_verb_where_nothing_was_sent(
 def test_a_queue_that_is_lost_half_way_tells_what_its_target_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    half = Redriven(sent=2, left=1, gone="127.0.0.1:5702: Connection refused")
+    half = Redriven(sent=2, left=1, failure="127.0.0.1:5702: Connection refused")
     code, told = run([half, Redriven(sent=1, dropped=2)], tmp_path, monkeypatch, capsys)
     assert (code, told["sent"], told["dropped"], told["left"]) == (1, 3, 2, 1)
     assert told["queues"][0]["error"] == "jfk (127.0.0.1:5702): Connection refused"
@@ -108,13 +108,13 @@ def test_a_queue_into_which_nobody_could_look_has_no_count(
 ) -> None:
     looks: Iterator[SetAside | Exception] = iter([error, SetAside()])
 
-    def look(*_: object, **__: object) -> SetAside:
+    def count_queue(*_: object, **__: object) -> SetAside:
         answer = next(looks)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    code, told = run([], tmp_path, monkeypatch, capsys, look=look)
+    code, told = run([], tmp_path, monkeypatch, capsys, count_queue=count_queue)
     assert (code, told["found"]) == (1, 0)
     assert [each["found"] for each in told["queues"]] == [None, 0]
     assert told["queues"][0]["error"] == text
@@ -123,10 +123,10 @@ def test_a_queue_into_which_nobody_could_look_has_no_count(
 def test_what_the_divert_queue_dead_lettered_itself_is_told_with_the_way_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def look(*_: object, **__: object) -> SetAside:
+    def count_queue(*_: object, **__: object) -> SetAside:
         return SetAside(dead_lettered=3)
 
-    code, shown = run([], tmp_path, monkeypatch, capsys, look=look, as_json=False)
+    code, shown = run([], tmp_path, monkeypatch, capsys, count_queue=count_queue, as_json=False)
     queue = "flights/Subscriptions/isthmus.flights.jfk"
     assert code == 0
     assert "3 messages are in ewr/flights" in shown
@@ -153,11 +153,11 @@ def test_ctrl_c_while_the_next_queue_is_looked_at_hides_nothing(
 ) -> None:
     looks = iter([found, None])
 
-    def look(*_: object, **__: object) -> SetAside:
+    def count_queue(*_: object, **__: object) -> SetAside:
         each = next(looks)
         if each is None:
             raise KeyboardInterrupt
         return each()
 
-    code, told = run([Redriven(sent=3)], tmp_path, monkeypatch, capsys, look=look)
+    code, told = run([Redriven(sent=3)], tmp_path, monkeypatch, capsys, count_queue=count_queue)
     assert (code, told["sent"], len(told["queues"])) == (130, 3, 1)

@@ -1,4 +1,4 @@
-"""What the verb replay tells of work that is cut off."""
+"""The output of the verb replay for interrupted work."""
 
 from __future__ import annotations
 

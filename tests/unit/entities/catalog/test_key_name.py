@@ -1,4 +1,4 @@
-"""The index of authorization rules by name, against a look at all entities."""
+"""The index of authorization rules by name, compared with a search of all entities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Duplicate detection where the clock is set, and where a window's generation ends between two messages."""
+"""Duplicate detection when the clock is set, and when a generation ends between two messages."""
 
 from __future__ import annotations
 

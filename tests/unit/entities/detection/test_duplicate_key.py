@@ -47,7 +47,7 @@ def test_a_message_of_any_other_link_has_no_key(namespace: Any) -> None:
 def test_ids_and_keys_are_told_apart_in_one_unit(namespace: Any) -> None:
     namespace.engine.create_queue("q", DETECTING)
     namespace.send("q", copy(1), copy(9, plain=True), copy(1), copy(9, plain=True), copy(2))
-    assert [n for n, _, _ in namespace.queue("q").look(0, 9)] == [1, 2, 3]
+    assert [n for n, _, _ in namespace.queue("q").peek_records(0, 9)] == [1, 2, 3]
 
 
 def test_keys_outlive_a_crash_and_end_with_their_window(namespace: Any) -> None:

@@ -1,4 +1,4 @@
-"""Marks of sources save reads and change no answer: beside each entity's keys lies a `Detection` that has none."""
+"""Marks of sources save reads and change no result: each entity's keys are compared with a `Detection` without marks."""
 
 from __future__ import annotations
 

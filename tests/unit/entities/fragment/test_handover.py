@@ -13,7 +13,7 @@ from isthmus.entities import (
     SubscriptionDescription,
     TopicDescription,
 )
-from isthmus.entities.fragment.place import fragment_of, place
+from isthmus.entities.fragment.message_key import fragment_of, place
 from isthmus.entities.storage.key import ARRIVED, LEAVING, after, state_key
 from isthmus.errors import NotAllowedError, ServerBusyError, StoreError
 from partitioned_fixture import FRAGMENTS, STORES, Stores, body_of, message, sequence_of
@@ -383,12 +383,12 @@ class TestFailures:
         handover = held.engine.handover
         assert handover is not None
         forward(held, "plain", "p")
-        handover.hold()
+        handover.pause()
         assert send(held, "plain", message("a")) == 1
         assert handover.is_quiet
         assert handover.statistics() == {"crossing_messages": 1}
         assert drain(held, "p") == []
-        handover.go_on()
+        handover.resume()
         held.commit()
         assert drain(held, "p") == ["a"]
 

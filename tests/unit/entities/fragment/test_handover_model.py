@@ -1,8 +1,8 @@
 """Forwarding between stores against a small reference model, with stores that fail, kills and settings that change
 (hypothesis).
 
-The model: each message sent was acknowledged or not. What was acknowledged stands at the end of its way, or in a dead-letter
-queue on it, exactly once when everything has come to rest; what was not, once at most. A key keeps its order at the end.
+The model: each message sent was acknowledged or not. An acknowledged one is at the end of its route, or in a dead-letter
+queue of it, exactly once when all work is done; another one at most once. A key keeps its order at the end.
 """
 
 from __future__ import annotations

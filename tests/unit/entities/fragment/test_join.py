@@ -1,4 +1,4 @@
-"""One answer for what several stores commit."""
+"""One callback for the commits of several stores."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from isthmus.entities import (
     TopicDescription,
     TransactionRolledBackError,
 )
-from isthmus.entities.fragment.place import fragment_of, place
+from isthmus.entities.fragment.message_key import fragment_of, place
 from isthmus.entities.storage.key import DOOMED, ERAS, after, state_key
 from isthmus.entities.transaction.transaction import Ending
 from isthmus.errors import (
@@ -86,7 +86,9 @@ def key_in(store: int, *, up: bool = True) -> str:
 
 class TestPlacement:
     def test_a_key_is_placed_alike_in_every_process(self) -> None:
-        code = "from isthmus.entities.fragment.place import place; print([place(f'key-{n}', 16) for n in range(50)])"
+        code = (
+            "from isthmus.entities.fragment.message_key import place; print([place(f'key-{n}', 16) for n in range(50)])"
+        )
         told = {
             subprocess.run(
                 [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
@@ -318,7 +320,11 @@ class TestSessions:
             assert [body_of(payload) for payload in acquired.payloads] == [f"{other.session_id}{n}" for n in range(3)]
             names.add(other.session_id)
         assert names == set("abdefgh")
-        assert (queue.sessions.session_count, queue.sessions.held_count, queue.sessions.receiver_count) == (8, 8, 8)
+        assert (queue.sessions.session_count, queue.sessions.session_lock_count, queue.sessions.receiver_count) == (
+            8,
+            8,
+            8,
+        )
         held.crash()
         assert sessions_of(held).sessions.open_session("c").get_state() == b"half"
         assert len(queue_of(held, "s").peek(0, 10, "e")) == 3
@@ -632,7 +638,7 @@ class TestFailingStore:
                 lambda: held.engine.delete_topic("topic"),
                 lambda: held.engine.create_queue("third", QUEUE),
             ):
-                with pytest.raises(StoreError, match="not back"):
+                with pytest.raises(StoreError, match="not reopened yet"):
                     change()
         held.engine.tick()
         assert [name for name, _ in held.engine.list_queues()] == ["q"]

@@ -1,7 +1,7 @@
 """A partitioned queue against a small reference model, with stores that fail, kills and removals (hypothesis).
 
-The model: each message sent is waiting for its answer, there, possibly there (its commit failed or a kill came before the
-answer), or gone. What is there stands once, in the fragment of its key, in the order of its key.
+The model: each message sent is waiting for its outcome, present, possibly present (its commit failed or a kill preceded the
+outcome), or removed. A present one is there once, in the fragment of its key, in the order of its key.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from isthmus.entities import Acquired, PartitionedQueueBase, QueueDescription
-from isthmus.entities.fragment.place import fragment_of, place
+from isthmus.entities.fragment.message_key import fragment_of, place
 from isthmus.errors import ServerBusyError, StoreError
 from partitioned_fixture import FRAGMENTS, STORES, Stores, body_of, message, sequence_of
 

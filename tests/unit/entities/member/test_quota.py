@@ -1,4 +1,4 @@
-"""The quota of one entity: what is coming, and what a topic's copies take."""
+"""The quota of one entity: messages still being received, and a topic's copies."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def test_what_is_coming_counts_until_it_is_given_back() -> None:
     quota = Quota()
     quota.limit_bytes = 100
     entity = owner(40)
-    quota.hold(entity, 50)
+    quota.reserve(entity, 50)
     assert isinstance(quota.refusal(entity, 11), QuotaExceededError)
     with pytest.raises(QuotaExceededError, match="in bytes:40, Max entity size in bytes:100"):
-        quota.hold(entity, 11)
+        quota.reserve(entity, 11)
     quota.check(entity, 10)
-    quota.give_back(50)
+    quota.release(50)
     quota.check(entity, 60)
 
 

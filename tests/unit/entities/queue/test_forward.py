@@ -1,4 +1,4 @@
-"""Forwarding: ForwardTo, ForwardDeadLetteredMessagesTo, hops, and what becomes of messages that cannot go on."""
+"""Forwarding: ForwardTo, ForwardDeadLetteredMessagesTo, hops, and messages that cannot be forwarded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from isthmus.entities import (
     SubscriptionDescription,
     TopicDescription,
 )
-from isthmus.entities.fragment.place import Keys, keys_of_parts
+from isthmus.entities.fragment.message_key import Keys, keys_of_parts
 from isthmus.entities.record.parse import HeadCache, split
 from isthmus.entities.storage.key import MESSAGE, message_key
 from isthmus.errors import EntityNotFoundError, InvalidArgumentError, NotAllowedError, StoreError
@@ -592,7 +592,7 @@ def test_a_subscription_that_forwards_to_its_own_topic(
 ) -> None:
     """Each of the four hops gives the other subscription a copy more, and none is lost where copies wait."""
     monkeypatch.setattr("isthmus.entities.topic.fan_out.SENT_UNITS", units)
-    monkeypatch.setattr("isthmus.entities.topic.fan_out.TURN_UNITS", units)
+    monkeypatch.setattr("isthmus.entities.topic.fan_out.SLICE_UNITS", units)
     engine = namespace.engine
     engine.create_topic("t")
     engine.create_subscription("t", "plain")

@@ -1,4 +1,4 @@
-"""Entities that forward, against the one thing promised: each message is in one place (hypothesis)."""
+"""Entities that forward: each message is in exactly one entity (hypothesis)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys that are read of many copies at once are those of each alone."""
+"""Duplicate keys read from many copies together equal those read from each alone."""
 
 from __future__ import annotations
 

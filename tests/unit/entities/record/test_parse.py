@@ -1,4 +1,4 @@
-"""Senders' messages: what is kept, what is normalised, what is refused."""
+"""Senders' messages: unchanged, normalised and refused parts."""
 
 from __future__ import annotations
 

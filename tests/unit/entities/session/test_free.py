@@ -1,4 +1,4 @@
-"""Who is next: free sessions, and receivers that wait for one."""
+"""The order of free sessions, and of receivers that wait for one."""
 
 from typing import Any
 

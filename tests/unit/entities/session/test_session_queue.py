@@ -90,7 +90,7 @@ def test_a_message_needs_a_session(namespace: Any, queue: SessionQueue, message:
         queue.schedule([(message("a"), namespace.clock.wall_ms() + 1000)])
     with pytest.raises(InvalidMessageError, match="129 characters"):
         queue.accept([message("a", group_id="s" * 129)])
-    with pytest.raises(InvalidMessageError, match="no string"):
+    with pytest.raises(InvalidMessageError, match="not a string"):
         queue.accept([message("a", group_id=b"bytes")])
     namespace.commit()
     assert queue.active_count == 0

@@ -1,4 +1,4 @@
-"""Large messages in the entities: records that refer to bodies, and bodies that nothing refers to."""
+"""Large messages in the entities: records that refer to bodies, and bodies without a reference."""
 
 from __future__ import annotations
 

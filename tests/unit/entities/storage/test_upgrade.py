@@ -93,7 +93,9 @@ def test_a_refused_upgrade_leaves_the_earlier_format(read: Any) -> None:
     check(journal, read)
 
 
-@pytest.mark.parametrize(("row", "text"), [(b"99", "format 99.*formats 1 to"), (b"x", "holds no namespace's store")])
+@pytest.mark.parametrize(
+    ("row", "text"), [(b"99", "format 99.*formats 1 to"), (b"x", "does not contain a namespace's store")]
+)
 def test_a_later_format_is_refused_untouched_i1(row: bytes, text: str) -> None:
     journal = MemoryJournal()
     batch = journal.batch()

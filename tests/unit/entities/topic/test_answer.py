@@ -1,4 +1,4 @@
-"""Answers to a topic's senders."""
+"""Outcomes for a topic's senders."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def test_senders_are_told_once_and_in_order() -> None:
     answers.copied(4)  # of a commit that ended late
     answers.wait(5, lambda: told.append("at once"))
     assert told == [3, 5, "at once"]
-    answers.tell_all()
-    answers.tell_all()
+    answers.call_all()
+    answers.call_all()
     answers.copied(10)
     assert told == [3, 5, "at once", 9]
 
@@ -30,5 +30,5 @@ def test_a_sender_at_fault_keeps_no_other_one_from_being_told() -> None:
     answers.copied(3)
     answers.wait(5, lambda: 1 // 0)  # type: ignore[arg-type,return-value]
     answers.wait(6, lambda: told.append(6))
-    answers.tell_all()
+    answers.call_all()
     assert told == [2, 6]

@@ -1,4 +1,4 @@
-"""Copies of a topic's messages are made in turns, each within a budget; accepted, lost and doubled are as without."""
+"""A topic's messages are copied in slices, each within a budget, with the same results as without one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES = ("a", "b", "c", "d", "e")
 def budget(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
     def set_budget(sent: int, turn: int) -> None:
         monkeypatch.setattr(fan_out, "SENT_UNITS", sent)
-        monkeypatch.setattr(fan_out, "TURN_UNITS", turn)
+        monkeypatch.setattr(fan_out, "SLICE_UNITS", turn)
 
     return set_budget
 
@@ -262,7 +262,7 @@ def test_copies_count_to_the_quota_before_they_are_made(namespace: Any, message:
 def test_large_envelopes_leave_the_budget_in_bytes(namespace: Any, message: Make, monkeypatch: Any) -> None:
     topic = make_topic(namespace, *NAMES)
     monkeypatch.setattr(fan_out, "SENT_BYTES", 100_000)
-    monkeypatch.setattr(fan_out, "TURN_BYTES", 100_000)
+    monkeypatch.setattr(fan_out, "SLICE_BYTES", 100_000)
     topic.accept([message("m", user={"pad": "x" * 10_000})] * 8)
     assert topic.active_count in {6, 7}
     assert rest(namespace) >= 4
@@ -378,7 +378,7 @@ def test_a_failed_commit_costs_no_topic_its_turns(
 ) -> None:
     topic = make_topic(namespace, *NAMES)
     budget(1, 1)
-    monkeypatch.setattr(fan_out, "TURNS", 2)
+    monkeypatch.setattr(fan_out, "SLICES", 2)
     topic.accept([message(f"m{n}") for n in range(8)])
     namespace.commit()
     namespace.engine.fan_out()

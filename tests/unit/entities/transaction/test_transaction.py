@@ -1,4 +1,4 @@
-"""Transactions and the way via an entity, without a broker."""
+"""Transactions and sending via an entity, without a broker."""
 
 from __future__ import annotations
 

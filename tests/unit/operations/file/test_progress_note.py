@@ -1,4 +1,4 @@
-"""How far an import has come, over kills."""
+"""The progress of an import, over kills."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step diverted, as its route received it: the route copies it as if it had never been diverted."""
+"""A diverted message as its route received it: the route copies it as if it had never been diverted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from isthmus.connectors.servicebus.message.message_rewriter import Mark, Message
 from isthmus.message import name as names
 from isthmus.message.copy_policy import CopyPolicy
 from isthmus.operations.message import entered_as
-from isthmus.operations.redrive.diverted import place_of, restored
+from isthmus.operations.redrive.diverted import diversion_of, restored
 
 ENQUEUED_MS = 1_800_000_000_000
 ROUTE = "flights.ewr.jfk"
@@ -130,7 +130,7 @@ def test_i2_the_route_copies_it_as_if_it_had_not_been_diverted(
         before = MessageRewriter(f"n{hop}/q", f"n{hop + 1}", origin_namespace=f"n{hop}-1", makes_message_ids=made)
         message = numbered(copied(message, before, ENQUEUED_MS), number + hop + 1, ENQUEUED_MS)
     at = divert(message, made=made)
-    place = place_of(at)
+    place = diversion_of(at)
     assert place is not None
     assert (place.route, place.hop.alias, place.hop.entity) == (ROUTE, "ewr", "flights")
     back = restored(at)
@@ -151,7 +151,7 @@ def test_a_mended_message_keeps_its_place_i2() -> None:
     message = received(properties={"message_id": "m"}, application_properties={"a": 1})
     at = divert(message, made=False)
     mended = at.replace(b"late", b"good")
-    assert place_of(mended) == place_of(at)
+    assert diversion_of(mended) == diversion_of(at)
     copy = to_target(restored(mended), ENQUEUED_MS + 2000, makes=False)
     found = section.decode_map(copy, section.locate(copy).application_properties)
     assert (found[names.SEQUENCE], found[names.ORIGIN], found["a"]) == ("7", "ewr/flights", 1)
@@ -180,5 +180,5 @@ def test_what_nothing_tells_the_place_of_has_none(left_out: str) -> None:
     at = divert(received(properties={"message_id": "m"}), made=False)
     found = section.decode_map(at, section.locate(at).application_properties)
     del found[left_out]
-    assert place_of(section.encode_message(b"x", application_properties=found)) is None
-    assert place_of(section.encode_message(b"x")) is None
+    assert diversion_of(section.encode_message(b"x", application_properties=found)) is None
+    assert diversion_of(section.encode_message(b"x")) is None

@@ -1,4 +1,4 @@
-"""Targets for messages of several namespaces, open where they are needed."""
+"""Targets for messages of several namespaces, opened as needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of messages that were set aside and are sent on, and what is counted."""
+"""The results of redriven messages, and their counts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from isthmus.operations.redrive import leg as leg_module
 from isthmus.operations.redrive import redrive, set_aside
 from isthmus.operations.redrive.leg import Leg, Legs
 from isthmus.operations.redrive.redrive import _Cleaned
-from isthmus.operations.redrive.set_aside import Choice, SetAside, look
+from isthmus.operations.redrive.set_aside import Choice, SetAside, count_queue
 from isthmus.operations.removal.sweep import Taken
 
 
@@ -37,7 +37,7 @@ class Between(Legs):
 class Taking:
     """A target that takes everything."""
 
-    gone = ""
+    failure = ""
 
     def send(self, payloads: Sequence[bytes], meanwhile: Callable[[], None]) -> list[Sent]:
         return [Sent() for _ in payloads]
@@ -85,7 +85,7 @@ def test_a_queue_that_is_lost_half_way_tells_what_the_target_has(monkeypatch: py
     target: Any = Taking()
     client: Any = None
     done = redrive._Pass(Between({"": [Leg("r", target, [])]}), _Cleaned, chosen, lambda count: None).carry(client, "q")
-    assert done.gone == "gone; the target had acknowledged 2 copies by then"
+    assert done.failure == "gone; the target had acknowledged 2 copies by then"
     assert (done.sent, done.left) == (1, 2)
 
 
@@ -105,7 +105,7 @@ def test_after_it_was_told_to_stop_nothing_more_is_sent(monkeypatch: pytest.Monk
         Between({"": [Leg("r", target, [])]}), _Cleaned, chosen, lambda count: None, lambda: next(answers)
     )
     done = pass_.carry(client, "q")
-    assert (done.sent, done.left, done.gone) == (2, 3, "")
+    assert (done.sent, done.left, done.failure) == (2, 3, "")
     assert not chosen
 
 
@@ -133,7 +133,7 @@ def test_a_target_that_is_away_when_messages_of_another_namespace_come_leaves_th
     origins = iter("aabc")
     pass_ = redrive._Pass(legs, lambda payload: _Cleaned(payload, next(origins)), chosen, lambda count: None)
     done = pass_.carry(client, "q")
-    assert (done.sent, done.left, done.refused, done.gone, asked) == (2, 2, 0, "away", ["a", "b"])
+    assert (done.sent, done.left, done.refused, done.failure, asked) == (2, 2, 0, "away", ["a", "b"])
 
 
 def test_a_queue_that_gives_nothing_tells_why_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,15 +147,15 @@ def test_a_queue_that_gives_nothing_tells_why_and_no_more(monkeypatch: pytest.Mo
     client: Any = None
     legs = Between({"": [Leg("r", target, [])]})
     done = redrive._Pass(legs, _Cleaned, chosen, lambda count: None).carry(client, "q")
-    assert (done.sent, done.left, done.gone) == (0, 3, str(EntityDisabledError("q", "disabled")))
+    assert (done.sent, done.left, done.failure) == (0, 3, str(EntityDisabledError("q", "disabled")))
 
 
 class Answering:
     """A target with an answer for each message."""
 
-    def __init__(self, *verdicts: Sent | Kept, gone: str = "") -> None:
+    def __init__(self, *verdicts: Sent | Kept, failure: str = "") -> None:
         self.verdicts = list(verdicts)
-        self.gone = gone
+        self.failure = failure
 
     def send(self, payloads: Sequence[bytes], meanwhile: Callable[[], None]) -> list[Sent | Kept]:
         return self.verdicts[: len(payloads)]
@@ -195,7 +195,7 @@ def test_i3_what_one_target_did_not_get_since_it_is_gone_stays(monkeypatch: pyte
 
     class Leaving(Answering):
         def send(self, payloads: Sequence[bytes], meanwhile: Callable[[], None]) -> list[Sent | Kept]:
-            self.gone = "away"
+            self.failure = "away"
             return super().send(payloads, meanwhile)
 
     away = Leaving(Kept("away"))
@@ -204,7 +204,7 @@ def test_i3_what_one_target_did_not_get_since_it_is_gone_stays(monkeypatch: pyte
     legs: Any = {"": [Leg("a", Answering(Sent()), []), Leg("b", away, [])]}  # type: ignore[arg-type]
     client: Any = None
     done = redrive._Pass(Between(legs), _Cleaned, chosen, lambda count: None).carry(client, "q")
-    assert (done.sent, done.refused, done.left, done.gone) == (0, 0, 1, "away")
+    assert (done.sent, done.refused, done.left, done.failure) == (0, 0, 1, "away")
 
 
 def test_a_diverted_message_of_a_namespace_without_identity_is_sent_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +224,7 @@ def test_a_diverted_message_of_a_namespace_without_identity_is_sent_as_such(monk
         routes=[SimpleNamespace(name="r")],
     )
     client: Any = None
-    found = look(client, each, Choice())
+    found = count_queue(client, each, Choice())
     assert (found.chosen.count(), found.origins) == (1, {""})
     monkeypatch.setattr(
         redrive,

@@ -1,4 +1,4 @@
-"""Which messages that were set aside are meant unasked, and what is counted."""
+"""The messages that are selected by default among those set aside, and the counts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from isthmus.amqp import section
 from isthmus.amqp.types import Int, Long
 from isthmus.message import name as names
 from isthmus.operations.redrive import set_aside
-from isthmus.operations.redrive.set_aside import Choice, look
+from isthmus.operations.redrive.set_aside import Choice, count_queue
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_dead_letter_whose_properties_cannot_be_read_hides_no_other(monkeypatc
     monkeypatch.setattr(set_aside, "messages", lambda client, path: iter([odd, reason]))
     each: Any = SimpleNamespace(source=SimpleNamespace(entity="q"), is_parking=False, is_diverted=False)
     client: Any = None
-    found = look(client, each, Choice())
+    found = count_queue(client, each, Choice())
     assert (dict(found.reasons), found.chosen.count()) == ({"": 1, "RefusedByTarget": 1}, 1)
 
 
@@ -75,7 +75,7 @@ def test_i2_what_is_deferred_or_scheduled_is_counted_and_not_meant(monkeypatch: 
     monkeypatch.setattr(set_aside, "messages", lambda client, path: iter(there))
     each: Any = SimpleNamespace(source=SimpleNamespace(entity="q"), is_parking=False, is_diverted=False)
     client: Any = None
-    found = look(client, each, Choice(count=count))
+    found = count_queue(client, each, Choice(count=count))
     assert (list(found.chosen), found.deferred, found.scheduled) == ([(4, 5)], 2, 1)
     assert dict(found.reasons) == {"RefusedByTarget": 5}
 
@@ -102,5 +102,5 @@ def test_diverted_messages_that_were_dead_lettered_there_are_counted_and_not_mea
         routes=[SimpleNamespace(name="r")],
     )
     client: Any = None
-    found = look(client, each, Choice())
+    found = count_queue(client, each, Choice())
     assert (found.chosen.count(), found.dead_lettered, found.foreign) == (1, 1, 0)

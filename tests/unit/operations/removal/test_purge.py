@@ -1,4 +1,4 @@
-"""What is told of a removal that others disturb."""
+"""The results of a removal that others disturb."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from isthmus.errors import (
     MessageTooLargeError,
     SessionLockLostError,
 )
-from isthmus.operations.look import Census
+from isthmus.operations.peek import Census
 from isthmus.operations.removal import purge as module
 from isthmus.operations.removal.purge import Removal, remove
 

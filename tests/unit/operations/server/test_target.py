@@ -1,4 +1,4 @@
-"""Requests to a namespace, against a server that answers as no namespace does."""
+"""Requests to a namespace, against a server that does not answer like a namespace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The alias: bytes both ways, a turn that cuts, waiting while there is nobody, and back-pressure."""
+"""The alias: bytes in both directions, a switch that cuts, waiting without an active member, and back-pressure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A planned fail-over against members in memory, killed before each thing that it does and carried on."""
+"""A planned fail-over against members in memory, killed before each of its actions and continued."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pair makes of a message that it moves, and scheduled messages that a planned fail-over moves; what is moved under locks is in tests/interop/test_pair.py."""
+"""Messages that a pair moves, and scheduled messages that a planned fail-over moves; moves under locks are in tests/interop/test_pair.py."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from isthmus.amqp import codec, section
 from isthmus.amqp.section import Header
 from isthmus.amqp.types import Int, Long, Symbol, Timestamp
-from isthmus.operations.look import Census
 from isthmus.operations.message import entered_as, sequence_of, state_of
+from isthmus.operations.peek import Census
 from isthmus.operations.removal.purge import Removal
 from isthmus.pairing.failover import mover
 from isthmus.pairing.failover.mover import as_copy

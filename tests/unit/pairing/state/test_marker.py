@@ -1,4 +1,4 @@
-"""isthmus.pairing.state.marker: what a namespace tells of another process's fail-over, and what follows."""
+"""isthmus.pairing.state.marker: markers of other processes' fail-overs, and their effects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of a pair: where the alias leads in each phase, and what is kept of it."""
+"""The state of a pair: the member behind the alias in each phase, and the stored form."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_force_takes_over_from_every_phase() -> None:
 
 
 def test_a_second_one_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="under way"):
+    with pytest.raises(InvalidArgumentError, match="in progress"):
         planned()[1].begin(1.0, statuses={}, consume_ms=0, leaves=False)
 
 

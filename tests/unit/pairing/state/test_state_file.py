@@ -1,4 +1,4 @@
-"""The state file: whole after a kill, never taken for none, and never set back by work that was overtaken."""
+"""The state file: whole after a kill, never treated as missing, and never reset by work that was overtaken."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_work_that_a_forced_fail_over_has_overtaken_cannot_set_it_back(tmp_path:
     """I3."""
     file = StateFile(tmp_path, "contoso")
     file.save(START)
-    with file.held():  # a keeper at work
+    with file.locked():  # a keeper at work
         forced = file.change(lambda state: state.begin_forced(1.0))
         with pytest.raises(SupersededError, match="epoch 2"):
             file.save(START.intending(["q"]))
@@ -64,9 +64,9 @@ def test_work_that_a_forced_fail_over_has_overtaken_cannot_set_it_back(tmp_path:
 
 def test_one_process_works_at_a_time(tmp_path: Path) -> None:
     file, other = StateFile(tmp_path, "contoso"), StateFile(tmp_path, "contoso")
-    with file.held(), pytest.raises(PairInUseError, match="another process"), other.held():
+    with file.locked(), pytest.raises(PairInUseError, match="another process"), other.locked():
         pass
-    with other.held():
+    with other.locked():
         pass
 
 

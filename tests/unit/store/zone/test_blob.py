@@ -215,7 +215,7 @@ def test_a_body_that_goes_while_it_is_copied_is_no_fault_of_its_folder(
     monkeypatch.setattr(store_blob, "_REMOVED_BYTES", 100_000)
     monkeypatch.setattr(store_blob, "_REMOVAL_REST_SECONDS", 0.2)
     blobs._closed.clear()
-    blobs._try_back(blobs._folders[2])
+    blobs._try_return(blobs._folders[2])
     removing[0].join(LONG_SECONDS)
     assert blobs.reasons() == [""] * 3
 
@@ -237,7 +237,7 @@ def test_a_body_that_has_gone_before_it_is_copied_is_passed_over(
         copy(self, number, folder)
 
     monkeypatch.setattr(ZonedBlobs, "_copy", late)
-    blobs._try_back(blobs._folders[2])
+    blobs._try_return(blobs._folders[2])
     assert blobs.reasons() == [""] * 3
     assert files(folders[2]) == files(folders[0])
 
@@ -264,8 +264,8 @@ def test_i4_a_folder_that_was_away_between_two_parts_does_not_count(blobs: Zoned
     writer = blobs.create(1)
     writer.write([BODY[:300_000]])
     shutil.rmtree(folders[2])
-    blobs.drop(blobs._folders[2], "its files have gone")
-    back = threading.Thread(target=blobs._try_back, args=(blobs._folders[2],))
+    blobs.drop(blobs._folders[2], "its files are missing")
+    back = threading.Thread(target=blobs._try_return, args=(blobs._folders[2],))
     back.start()
     until(lambda: not blobs.reasons()[2])
     writer.write([BODY[300_000:]])
@@ -286,7 +286,7 @@ def test_i10_a_folder_that_lacks_bodies_is_no_whole_one_after_a_kill(
     blobs.drop(blobs._folders[1], "it failed")
     writer = blobs.create(1)
     writer.write([BODY])
-    back = threading.Thread(target=blobs._try_back, args=(blobs._folders[1],))
+    back = threading.Thread(target=blobs._try_return, args=(blobs._folders[1],))
     back.start()
     until(lambda: not blobs.reasons()[1])
     writer.sync()
@@ -315,7 +315,7 @@ def test_i10_a_folder_is_whole_once_it_has_what_it_lacked(blobs: ZonedBlobs, fol
     blobs.drop(blobs._folders[1], "it failed")
     writer = blobs.create(1)
     writer.write([BODY])
-    back = threading.Thread(target=blobs._try_back, args=(blobs._folders[1],))
+    back = threading.Thread(target=blobs._try_return, args=(blobs._folders[1],))
     back.start()
     until(lambda: not blobs.reasons()[1])
     marks = [folder.read_mark() for folder in blobs._folders]
@@ -323,7 +323,7 @@ def test_i10_a_folder_is_whole_once_it_has_what_it_lacked(blobs: ZonedBlobs, fol
     writer.sync()
     writer.close()
     back.join(LONG_SECONDS)
-    blobs._look()
+    blobs._check_all()
     marks = [folder.read_mark() for folder in blobs._folders]
     assert [mark and mark[1] for mark in marks] == [[]] * 3
 
@@ -336,7 +336,7 @@ def test_i10_what_the_last_folder_lacks_is_kept_in_those_that_come_back(blobs: Z
     blobs.drop(blobs._folders[1], "it failed")
     writer = blobs.create(1)
     writer.write([BODY])
-    back = threading.Thread(target=blobs._try_back, args=(blobs._folders[1],))
+    back = threading.Thread(target=blobs._try_return, args=(blobs._folders[1],))
     back.start()
     until(lambda: not blobs.reasons()[1])
     writer.sync()
@@ -344,9 +344,9 @@ def test_i10_what_the_last_folder_lacks_is_kept_in_those_that_come_back(blobs: Z
     blobs.drop(blobs._folders[2], "it failed")
     writer.close()
     back.join(LONG_SECONDS)
-    blobs._try_back(blobs._folders[0])
+    blobs._try_return(blobs._folders[0])
     blobs._try_filling(blobs._folders[1])
-    blobs._try_back(blobs._folders[2])
+    blobs._try_return(blobs._folders[2])
     assert not any(blobs.reasons())
     assert blobs.open(1).read(0, len(BODY)) == BODY
     bodies = [{name: data for name, data in files(folder).items() if name != "zone"} for folder in folders]
@@ -365,7 +365,7 @@ def test_i9_where_no_folder_is_whole_a_start_removes_nothing(
     blobs.drop(blobs._folders[1], "it failed")
     writer = blobs.create(1)
     writer.write([BODY])
-    back = threading.Thread(target=blobs._try_back, args=(blobs._folders[1],))
+    back = threading.Thread(target=blobs._try_return, args=(blobs._folders[1],))
     back.start()
     until(lambda: not blobs.reasons()[1])
     writer.sync()
@@ -389,7 +389,7 @@ def test_i5_a_disk_that_has_gone_is_not_one_without_bodies(blobs: ZonedBlobs, fo
     whole = files(folders[0])
     blobs._folders[0].reason = blobs._folders[2].reason = "it failed"
     shutil.rmtree(folders[1])
-    blobs._try_back(blobs._folders[0])
+    blobs._try_return(blobs._folders[0])
     assert blobs.reasons()[0]
     assert files(folders[0]) == whole
 
@@ -436,7 +436,7 @@ def test_i3_a_folder_that_fails_at_the_end_of_its_way_back_is_stale_in_the_other
         writer.close()
 
     monkeypatch.setattr(ZonedBlobs, "_fill", full)
-    blobs._try_back(blobs._folders[2])
+    blobs._try_return(blobs._folders[2])
     assert blobs.reasons() == ["", "", "No space left on device"]
     marks = [folder.read_mark() for folder in blobs._folders]
     assert [mark[1] for mark in marks[:2] if mark is not None] == [[2], [2]]
@@ -464,7 +464,7 @@ def test_i7_a_folder_that_is_brought_back_gives_no_former_body_of_a_number(
     writer.write([other])
     folders[0].unlink()
     away.rename(folders[0])
-    blobs._try_back(blobs._folders[0])  # does not wait until the body has come
+    blobs._try_return(blobs._folders[0])  # does not wait until the body has come
     assert blobs.reasons() == [""] * 3
     writer.sync()
     writer.close()
@@ -514,7 +514,7 @@ def test_i3_a_folder_is_back_only_when_a_start_would_take_it(
         write_mark(self, version, stale, lacking)
 
     monkeypatch.setattr(BodyFolder, "write_mark", watched)
-    blobs._try_back(blobs._folders[2])
+    blobs._try_return(blobs._folders[2])
     assert told == [(0, "it failed"), (1, "it failed"), (2, "it failed")]
     assert blobs.reasons() == [""] * 3
     assert [folder.read_mark() for folder in blobs._folders] == [blobs._folders[0].read_mark()] * 3
@@ -535,7 +535,7 @@ def test_i3_a_folder_that_refuses_its_mark_stays_stale_in_the_others(
             raise OSError("the mark was written, and its sync refused")
 
     monkeypatch.setattr(BodyFolder, "write_mark", refusing)
-    blobs._try_back(blobs._folders[2])
+    blobs._try_return(blobs._folders[2])
     assert blobs.reasons() == ["", "", "the mark was written, and its sync refused"]
     marks = [folder.read_mark() for folder in blobs._folders]
     assert marks[0] == marks[1]
@@ -563,14 +563,14 @@ def test_i11_a_folder_whose_files_went_counts_no_more_though_it_was_marked_since
     harm(folders[0], damage)
     blobs.drop(blobs._folders[1], "it failed")
     blobs.drop(blobs._folders[2], "it failed")
-    blobs._try_back(blobs._folders[1])
+    blobs._try_return(blobs._folders[1])
     assert files(folders[1]) == whole
-    blobs._try_back(blobs._folders[2])
+    blobs._try_return(blobs._folders[2])
     assert files(folders[2]) == whole
     with pytest.raises(StoreError):
         blobs.open(1).read(0, 600_000)
-    blobs._look()  # no folder that is whole serves: one of the two takes the place of the last
-    blobs._look()
+    blobs._check_all()  # no folder that is whole serves: one of the two takes the place of the last
+    blobs._check_all()
     assert blobs.reasons() == [""] * 3
     assert blobs.open(1).read(0, 600_000) == BODY
     assert files(folders[0]) == files(folders[1]) == files(folders[2]) == whole
@@ -600,7 +600,7 @@ def test_i11_what_a_folder_was_marked_with_is_read_after_a_kill_on_its_way_back(
     blobs.drop(blobs._folders[0], "it failed")
     with monkeypatch.context() as killed:
         killed.setattr(BodyFolder, "write_mark", _refusing)
-        blobs._try_back(blobs._folders[0])
+        blobs._try_return(blobs._folders[0])
     shutil.rmtree(folders[2])
     again = ZonedBlobs(folders)
     assert again.open(1).read(0, 600_000) == BODY
@@ -633,7 +633,7 @@ def test_a_folder_with_the_checksums_of_a_body_alone_gets_the_body(
     stopped(blobs)
     blobs.drop(blobs._folders[0], "it failed")
     next(folders[0].glob("*.body")).unlink()
-    blobs._try_back(blobs._folders[0])
+    blobs._try_return(blobs._folders[0])
     assert files(folders[0]) == files(folders[1])
 
 
@@ -665,7 +665,7 @@ def test_a_body_that_goes_while_a_folder_is_brought_back_is_left_in_none(
         return found
 
     monkeypatch.setattr(ZonedBlobs, at, late)
-    blobs._try_back(blobs._folders[2])
+    blobs._try_return(blobs._folders[2])
     assert blobs.reasons() == [""] * 3
     assert [len(files(folder)) for folder in folders] == [2] * 3
 
@@ -717,7 +717,7 @@ def test_i9_a_start_that_is_killed_before_another_folder_is_back_tells_none_as_w
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(ZonedBlobs, "_try_back", killed)
+        patch.setattr(ZonedBlobs, "_try_return", killed)
         with pytest.raises(Killed):
             ZonedBlobs(folders)
     blobs = ZonedBlobs(folders)
@@ -743,7 +743,7 @@ def test_i9_a_folder_that_lacks_bodies_is_filled_from_the_first_one_that_is_back
     blobs = ZonedBlobs(folders)
     marks = [folder.read_mark() for folder in (blobs._folders[0], blobs._folders[2])]
     assert [mark and mark.stale for mark in marks] == [[1, 2]] * 2
-    blobs._look()
+    blobs._check_all()
     assert blobs._folders[2].lacks == set()
     assert files(folders[0]) == files(folders[1]) == files(folders[2])
     marks = [folder.read_mark() for folder in blobs._folders]
@@ -836,14 +836,14 @@ def test_a_body_that_comes_slowly_holds_up_no_look_at_other_folders(blobs: Zoned
     writer = blobs.create(2)
     writer.write([BODY[:300_000]])
     blobs.drop(blobs._folders[1], "it failed")
-    look = threading.Thread(target=blobs._look, daemon=True)
+    look = threading.Thread(target=blobs._check_all, daemon=True)
     look.start()
     look.join(LONG_SECONDS / 10)
     assert not look.is_alive()
     writer.write([BODY[300_000:]])
     writer.sync()
     writer.close()
-    blobs._look()
+    blobs._check_all()
     assert [folder.lacks for folder in blobs._folders] == [set()] * 3
     assert files(folders[0]) == files(folders[1]) == files(folders[2])
 

@@ -1,4 +1,4 @@
-"""Which copy is the newest."""
+"""The choice of the newest copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies that fail, and what the others do."""
+"""Copies that fail, and the others meanwhile."""
 
 from __future__ import annotations
 

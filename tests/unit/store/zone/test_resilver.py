@@ -1,4 +1,4 @@
-"""What a copy that comes back has to take."""
+"""The changes that a returning copy needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The look at a copy's files from outside."""
+"""The check of a copy's files from outside."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def test_i1_what_the_store_does_itself_is_not_reported(tmp_path: Path) -> None:
     watch = FileWatch(tmp_path / "db")
     for turn in range(8):
         fill(journal, 500 * turn)
-        assert watch.look(journal.tables) == ""
+        assert watch.check(journal.tables) == ""
         if turn % 2:
             journal.checkpoint(tmp_path / f"checkpoint-{turn}")  # writes a table, and begins a log
-            assert watch.look(journal.tables) == ""
+            assert watch.check(journal.tables) == ""
     assert journal.tables()
     journal.close()
 
@@ -45,14 +45,14 @@ def test_what_others_do_is(tmp_path: Path, kind: str, how: str) -> None:
     journal.checkpoint(tmp_path / "checkpoint")
     fill(journal, 500)
     watch = FileWatch(tmp_path / "db")
-    assert watch.look(journal.tables) == ""
+    assert watch.check(journal.tables) == ""
     file = max((tmp_path / "db").glob(kind), key=lambda path: path.stat().st_size)
     if how == "removed":
         file.unlink()
     else:
         with file.open("r+b") as opened:
             opened.write(os.urandom(max(1, file.stat().st_size)))
-    assert watch.look(journal.tables) != ""
+    assert watch.check(journal.tables) != ""
 
 
 def test_a_block_that_decays_is_found_by_reading_everything(tmp_path: Path) -> None:

@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 
 from isthmus.errors import IsthmusError
-from isthmus.supervisor.claim.folder_lock import FolderInUseError, former_folders, held_folder
+from isthmus.supervisor.claim.folder_lock import FolderInUseError, former_folders, locked_folder
 
 HOLD = (
-    "import sys; from pathlib import Path; from isthmus.supervisor.claim.folder_lock import held_folder\n"
-    "with held_folder(Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()"
+    "import sys; from pathlib import Path; from isthmus.supervisor.claim.folder_lock import locked_folder\n"
+    "with locked_folder(Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()"
 )
 
 
 def test_i1_a_second_run_is_refused_and_told_what_to_do(tmp_path: Path) -> None:
     folder = tmp_path / "state"
-    with held_folder(folder), pytest.raises(FolderInUseError, match=r"another run .*--state"), held_folder(folder):
+    with locked_folder(folder), pytest.raises(FolderInUseError, match=r"another run .*--state"), locked_folder(folder):
         pass
-    with held_folder(folder):
+    with locked_folder(folder):
         pass
     assert isinstance(FolderInUseError(), IsthmusError)
 
@@ -31,7 +31,7 @@ def test_what_a_file_of_another_name_has_left_is_found(tmp_path: Path) -> None:
     """A file that is renamed has another state folder: its spools would be read by no run, and its paused tasks would go on."""
     file, folders = tmp_path / "prod.yaml", tmp_path / ".isthmus"
     for stem in ("isthmus", "other", "empty", "prod"):
-        with held_folder(folders / stem):
+        with locked_folder(folders / stem):
             pass
     for stem in ("isthmus", "other", "prod"):
         (folders / stem / "paused.json").write_text("{}")
@@ -47,9 +47,9 @@ def test_i1_what_a_killed_run_held_is_free(tmp_path: Path) -> None:
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"held\n"
-        with pytest.raises(FolderInUseError), held_folder(tmp_path):
+        with pytest.raises(FolderInUseError), locked_folder(tmp_path):
             pass
         process.send_signal(signal.SIGKILL)
         process.wait()
-    with held_folder(tmp_path):
+    with locked_folder(tmp_path):
         pass

@@ -1,4 +1,4 @@
-"""Claims that are taken so that what they stand for can be deleted."""
+"""Claims of tasks whose entities are deleted."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Keeper:
     def decided(self) -> bool:
         return True
 
-    def elsewhere(self) -> dict[tuple[str, str], Holder | None]:
+    def held_by_others(self) -> dict[tuple[str, str], Holder | None]:
         self.looked += 1
         return {KEY: self.holder} if self.looked <= self.looks else {}
 

@@ -1,4 +1,4 @@
-"""What keeps a run from starting is told at once and whole; what may pass is no fault."""
+"""Faults that prevent a run are reported together; an error that may pass is not a fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What canaries tell, by the time alone."""
+"""The age and lateness of canaries, by the time alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the watch of canaries does with what it receives."""
+"""The handling of received canaries."""
 
 from __future__ import annotations
 
@@ -42,4 +42,4 @@ def test_what_nobody_can_read_is_completed_and_holds_up_no_canary() -> None:
     client: Any = SimpleNamespace(flush=lambda: None)
     watch._receive(client, receiver)
     assert receiver.disposed == [(7, 9)]
-    assert watch.told(ROUTE, 11.0)[1] == 1.0
+    assert watch.figures(ROUTE, 11.0)[1] == 1.0

@@ -1,4 +1,4 @@
-"""When a mailbox is emptied, and when that ends; the messages are those of a list."""
+"""The start and the end of the deletion in a mailbox; the messages are in a list."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def watch(mailbox: Mailbox) -> DropWatch:
 
 def test_i1_a_deletion_ends_with_the_claim(mailbox: Mailbox) -> None:
     mailbox.after = 3
-    watch(mailbox)._look(ROUTE)
+    watch(mailbox)._drop_if_needed(ROUTE)
     assert mailbox.deleted == 6
 
 
@@ -99,19 +99,19 @@ def test_i1_a_deletion_ends_where_the_route_has_made_room(mailbox: Mailbox, monk
     """The target is back; what stands would be copied."""
     mailbox.after = 3
     monkeypatch.setattr(mailbox, "change", lambda: mailbox.fills.__setitem__(0, fill(60_000)))
-    watch(mailbox)._look(ROUTE)
+    watch(mailbox)._drop_if_needed(ROUTE)
     assert mailbox.deleted == 6
 
 
 def test_i4_a_size_counts_once(mailbox: Mailbox) -> None:
     watched = watch(mailbox)
-    watched._look(ROUTE)
+    watched._drop_if_needed(ROUTE)
     assert mailbox.deleted == 15
     mailbox.fills = [fill(95_000)._replace(hours_until_full=2.0)]  # the next look, and the size has not been told anew
-    watched._look(ROUTE)
+    watched._drop_if_needed(ROUTE)
     assert mailbox.deleted == 15
     mailbox.fills = [fill(91_000)]
-    watched._look(ROUTE)
+    watched._drop_if_needed(ROUTE)
     assert mailbox.deleted == 15 + 11
     assert watched.dropped(ROUTE.name) == 26
 
@@ -119,9 +119,9 @@ def test_i4_a_size_counts_once(mailbox: Mailbox) -> None:
 def test_a_deletion_that_failed_is_tried_again(mailbox: Mailbox) -> None:
     watched = watch(mailbox)
     mailbox.is_away = True
-    watched._look(ROUTE)
+    watched._drop_if_needed(ROUTE)
     mailbox.is_away = False
-    watched._look(ROUTE)
+    watched._drop_if_needed(ROUTE)
     assert mailbox.deleted == 15
 
 
@@ -129,13 +129,13 @@ def test_i2_what_is_not_confirmed_is_not_counted(mailbox: Mailbox, caplog: pytes
     """The messages come again, and would be counted twice."""
     mailbox.loses_after = 4
     watched = watch(mailbox)
-    watched._look(ROUTE)
+    watched._drop_if_needed(ROUTE)
     assert (mailbox.deleted, watched.dropped(ROUTE.name)) == (4, 4)
-    assert "whether 2 more were is not known" in caplog.text
+    assert "for 2 more the outcome is unknown" in caplog.text
 
 
 def test_i2_what_somebody_else_has_taken_is_not_counted(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mailbox, "dispose", lambda first, last: mailbox.outcomes.append((first, last, Rejected())))
     watched = watch(mailbox)
-    watched._look(ROUTE)
+    watched._drop_if_needed(ROUTE)
     assert watched.dropped(ROUTE.name) == 0

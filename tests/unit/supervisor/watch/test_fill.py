@@ -1,4 +1,4 @@
-"""How full topics are, and when they will be, is told in time and never guessed."""
+"""The fill of topics and its forecast are reported early and never guessed."""
 
 from __future__ import annotations
 

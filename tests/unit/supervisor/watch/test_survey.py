@@ -1,4 +1,4 @@
-"""What is told of a federation whose run has ended: its last counts, and what waits now."""
+"""The status of a federation whose run has ended: its last counts, and the present backlog."""
 
 from __future__ import annotations
 

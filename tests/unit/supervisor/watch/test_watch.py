@@ -1,4 +1,4 @@
-"""Looks at backlogs are right and cheap."""
+"""Measurements of backlogs are correct and cheap."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from isthmus.amqp.types import Long, Timestamp
 from isthmus.connectors.system import Waits
 from isthmus.replication.query.sighting import Backlog
 from isthmus.supervisor.watch import watch
-from isthmus.supervisor.watch.watch import BUSY_SECONDS, IDLE_SECONDS, STALE_SECONDS, BacklogLook, BacklogWatch
+from isthmus.supervisor.watch.watch import BUSY_SECONDS, IDLE_SECONDS, STALE_SECONDS, BacklogMeter, BacklogWatch
 from isthmus.testing.clock import ManualClock
 from isthmus.topology.model import Endpoint, Route
 
@@ -36,9 +36,9 @@ class Source:
 
 def test_what_waits_is_the_span_of_sequence_numbers() -> None:
     clock = ManualClock()
-    look = BacklogLook(clock)
-    assert look(Source(range(41, 141), clock).peek) == Backlog(100, clock.wall_ms())
-    assert look.interval_seconds == BUSY_SECONDS
+    meter = BacklogMeter(clock)
+    assert meter(Source(range(41, 141), clock).peek) == Backlog(100, clock.wall_ms())
+    assert meter.interval_seconds == BUSY_SECONDS
 
 
 def test_of_a_partitioned_source_the_spans_of_its_fragments_are_summed() -> None:
@@ -46,22 +46,22 @@ def test_of_a_partitioned_source_the_spans_of_its_fragments_are_summed() -> None
     clock = ManualClock()
     one, four = 1 << 48, 4 << 48
     held = [*range(7, 9), *range(one + 3, one + 13), *range(four + 1, four + 101)]
-    assert BacklogLook(clock)(Source(held, clock).peek).waiting == 112
-    assert BacklogLook(clock)(Source(held[2:], clock).peek).waiting == 110
+    assert BacklogMeter(clock)(Source(held, clock).peek).waiting == 112
+    assert BacklogMeter(clock)(Source(held[2:], clock).peek).waiting == 110
 
 
 def test_i1_looks_at_an_idle_source_back_off_and_come_back() -> None:
     clock = ManualClock()
-    look = BacklogLook(clock)
+    meter = BacklogMeter(clock)
     empty, busy = Source([], clock), Source([7], clock)
     intervals = []
     for _ in range(8):
-        assert look(empty.peek) == Backlog()
-        intervals.append(look.interval_seconds)
+        assert meter(empty.peek) == Backlog()
+        intervals.append(meter.interval_seconds)
     assert intervals == sorted(intervals)
     assert intervals[-1] == IDLE_SECONDS
-    assert look(busy.peek).waiting == 1
-    assert look.interval_seconds == BUSY_SECONDS
+    assert meter(busy.peek).waiting == 1
+    assert meter.interval_seconds == BUSY_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -76,11 +76,11 @@ def test_i1_looks_at_an_idle_source_back_off_and_come_back() -> None:
 def test_what_another_system_tells_counts_and_what_it_tells_nobody_is_unknown(
     told: Waits | None, found: Backlog | None, seconds: float
 ) -> None:
-    look = BacklogLook(ManualClock())
+    meter = BacklogMeter(ManualClock())
     reach: Any = SimpleNamespace(waiting=lambda endpoint, group: told)
     route = replace(ROUTE, options=replace(ROUTE.options, log=replace(ROUTE.options.log, group="g")))
-    assert look.look(reach, route) == found
-    assert look.interval_seconds == seconds
+    assert meter.measure(reach, route) == found
+    assert meter.interval_seconds == seconds
 
 
 def test_the_age_of_what_waits_is_unknown_where_no_time_is_told() -> None:
@@ -120,24 +120,24 @@ def test_i3_whatever_a_look_meets_others_follow(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(watch, "UNREACHABLE_SECONDS", 0.0)
     is_over = threading.Event()
     answers: list[Source | Exception] = [ValueError("odd"), Source(range(3), ManualClock())]
-    looking = BacklogWatch([ROUTE], lambda: Reached(answers, is_over))  # type: ignore[arg-type, return-value]
-    looking.start()
+    running = BacklogWatch([ROUTE], lambda: Reached(answers, is_over))  # type: ignore[arg-type, return-value]
+    running.start()
     assert is_over.wait(10.0)
-    looking.close()
-    assert looking.backlog(ROUTE) is not None
+    running.close()
+    assert running.backlog(ROUTE) is not None
 
 
 def test_i3_what_was_seen_long_ago_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     is_over = threading.Event()
-    looking = BacklogWatch(
+    running = BacklogWatch(
         [ROUTE],
         lambda: Reached([Source(range(3), ManualClock())], is_over),  # type: ignore[arg-type, return-value]
         lambda: now[0],
     )
-    looking.start()
+    running.start()
     assert is_over.wait(10.0)
-    looking.close()
-    assert looking.backlog(ROUTE) is not None
+    running.close()
+    assert running.backlog(ROUTE) is not None
     now[0] = STALE_SECONDS
-    assert looking.backlog(ROUTE) is None
+    assert running.backlog(ROUTE) is None

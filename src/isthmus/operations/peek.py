@@ -1,10 +1,10 @@
-"""Browses an entity by peeking; nothing is locked or changed.
+"""Peeks an entity; nothing is locked or changed.
 
-What it is: the messages in sequence order, page by page, and a census: which of them a filter means, by state. What it
-is not: a count of all; the administration gives that at less cost.
+What it is: the messages in sequence order, page by page, and a census: those that a filter selects, by state. What it
+is not: a count of all; the administration returns that at less cost.
 
 Invariants:
-    I1. Browsing ends at the last message that was there when it began; later ones are not waited for.
+    I1. Peeking ends at the last message that existed when it began; later ones are not waited for.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _PAGE = 250
 
 
 def messages(client: Client, path: str, start: int = 0) -> Iterator[bytes]:
-    """Every message from a sequence number on, as peek shows it.
+    """Every message from a sequence number on, as peeked.
 
     Raises:
-        IsthmusError: the peer refused or is gone.
+        IsthmusError: the namespace refused or is unreachable.
     """
     management = Management(client, path)
     try:
@@ -39,7 +39,7 @@ def messages(client: Client, path: str, start: int = 0) -> Iterator[bytes]:
 
 
 class Census(NamedTuple):
-    """Sequence numbers of the messages that are meant, by their state."""
+    """Sequence numbers of the selected messages, by their state."""
 
     active: RunSet
     deferred: RunSet
@@ -58,14 +58,14 @@ class Census(NamedTuple):
 def take_census(
     client: Client, path: str, chosen: Callable[[bytes], bool], *, limit: int = 0, progress: Progress = lambda _: None
 ) -> Census:
-    """Find the messages that are meant.
+    """Find the selected messages.
 
     Args:
         client: connected.
         path: of a queue, subscription, dead-letter queue, or topic (scheduled messages).
-        chosen: whether a message is meant.
+        chosen: whether a message is selected.
         limit: end after so many; 0 is all.
-        progress: told how many messages were looked at since the last time.
+        progress: called with the number of messages peeked since the last call.
     """
     found = Census(RunSet(), RunSet(), RunSet())
     count = 0

@@ -1,6 +1,6 @@
-"""What a namespace has of each entity: its row in the catalog, and itself.
+"""The rows of entities in the catalog, together with their loaded objects.
 
-What it is: three records, and typed looks into rows. What it is not: the catalog (`registry`), or what an entity does.
+What it is: three records, and typed access to rows. What it is not: the catalog (`registry`), or the behaviour of an entity.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from isthmus.entities.queue.queue import Queue
 from isthmus.entities.topic.selection import CompiledRules
 from isthmus.entities.topic.topic import Topic
 
-__all__ = ["HeldQueue", "HeldSubscription", "HeldTopic", "described", "rule_of"]
+__all__ = ["LoadedQueue", "LoadedSubscription", "LoadedTopic", "described", "rule_of"]
 
 _T = TypeVar("_T", QueueDescription, TopicDescription, SubscriptionDescription)
 
 
 @dataclass(slots=True)
-class HeldSubscription:
-    """A subscription: its row, its messages, its rules by lower-case name, and as they are applied."""
+class LoadedSubscription:
+    """A subscription: its row, its messages, its rules by lower-case name, and the selection compiled from them."""
 
     entry: Entry
     queue: Queue | AnyPartitionedQueue
@@ -37,16 +37,16 @@ class HeldSubscription:
 
 
 @dataclass(slots=True)
-class HeldTopic:
-    """A topic: its row, itself, its subscriptions by lower-case name."""
+class LoadedTopic:
+    """A topic: its row, its object, its subscriptions by lower-case name."""
 
     entry: Entry
     topic: Topic | PartitionedTopic
-    subscriptions: dict[str, HeldSubscription] = field(default_factory=dict)
+    subscriptions: dict[str, LoadedSubscription] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class HeldQueue:
+class LoadedQueue:
     """A queue: its row and its messages."""
 
     entry: Entry

@@ -1,4 +1,4 @@
-"""Which fragment a message belongs to, and which one a sequence number or a lock token names.
+"""The fragment that a message belongs to, and the fragment in a sequence number or a lock token.
 
 What it is: the keys of an encoded message, their hash, and the fragment in the top 16 bits of a sequence number. What it
 is not: the choice for messages without a key, which depends on the stores (`entity`).
@@ -43,15 +43,15 @@ FRAGMENT_BITS = 48
 _PARTITION_KEY = "x-opt-partition-key"
 _VIA_PARTITION_KEY = "x-opt-via-partition-key"
 _MALFORMED = (IndexError, codec.CodecError, ValueError)
-# What decides on the fragment is read before any limit of the entity, and each character of it costs.
+# The keys that decide on the fragment are read before any limit of the entity is checked, and each character takes time.
 _KEY_CHARACTERS = 1024
 
 
 class Keys(NamedTuple):
-    """What a message says of its fragment.
+    """The keys of a message that decide on its fragment.
 
     Attributes:
-        group: its SessionId, or else its PartitionKey: what stays together; None if it has neither.
+        group: its SessionId, or else its PartitionKey: messages of one group stay together; None if it has neither.
         message_id: as text; None if it has none.
         duplicate_key: of a route's copy, in hexadecimal digits; empty for all other messages.
     """
@@ -61,15 +61,15 @@ class Keys(NamedTuple):
     duplicate_key: str = ""
 
     def compared(self, *, by_message_id: bool) -> str | None:
-        """What decides on the fragment of a message without a group, so that its equals meet; None if nothing does."""
+        """The key that decides on the fragment of a message without a group, so that its duplicates are compared; None if there is none."""
         return self.duplicate_key or (self.message_id if by_message_id else None)
 
 
 def keys_of(payload: Payload) -> Keys:
-    """The keys of a message as its sender wrote it.
+    """The keys of a message, as its sender wrote it.
 
     Raises:
-        InvalidMessageError: it is no message, or its PartitionKey differs from its SessionId.
+        InvalidMessageError: it is not a message, or its PartitionKey differs from its SessionId.
     """
     assert isinstance(payload, bytes), "links to partitioned entities read large messages like all others"
     try:
@@ -78,7 +78,7 @@ def keys_of(payload: Payload) -> Keys:
         annotations = section.decode_map(payload, found.message_annotations) if found.message_annotations[1] else {}
         copied = duplicate_key(payload, *found.application_properties) if isinstance(payload, Copy) else b""
     except _MALFORMED:
-        raise InvalidMessageError("the payload is no AMQP message") from None
+        raise InvalidMessageError("the payload is not an AMQP message") from None
     keys = _keys(properties, annotations.get(_PARTITION_KEY))
     return keys._replace(duplicate_key=copied.hex()) if copied else keys
 
@@ -94,17 +94,17 @@ def keys_of_parts(parts: Parts) -> Keys:
 
 
 def via_key_of(payload: Payload) -> str | None:
-    """What decides on the fragment that a message goes via; None if nothing does.
+    """The key that decides on the fragment via which a message goes; None if there is none.
 
     Raises:
-        InvalidMessageError: it is no message.
+        InvalidMessageError: it is not a message.
     """
     assert isinstance(payload, bytes), "links to partitioned entities read large messages like all others"
     try:
         found = section.locate(payload).message_annotations
         key = section.decode_map(payload, found).get(_VIA_PARTITION_KEY) if found[1] else None
     except _MALFORMED:
-        raise InvalidMessageError("the payload is no AMQP message") from None
+        raise InvalidMessageError("the payload is not an AMQP message") from None
     return None if key is None else str(key)
 
 
@@ -142,13 +142,13 @@ def fragment_of_token(token: bytes) -> int:
 
 
 def detection_id(parts: Parts) -> bytes:
-    """What duplicate detection compares in a fragment: the MessageId together with the PartitionKey."""
+    """The value that duplicate detection compares in a fragment: the MessageId together with the PartitionKey."""
     key = annotation_of(parts, _PARTITION_KEY)
     return parts.message_id if key is None else parts.message_id + b"\0" + str(key).encode()
 
 
 def runs(payloads: Sequence[Payload], count: int, *, by_message_id: bool) -> list[int]:
-    """The lengths of the runs of messages that may go together: same key, or same fragment, or neither."""
+    """The lengths of the runs of messages that may go together: of one key, or of one fragment, or without both."""
 
     def group_of(payload: Payload) -> object:
         keys = keys_of(payload)
@@ -159,7 +159,7 @@ def runs(payloads: Sequence[Payload], count: int, *, by_message_id: bool) -> lis
 
 
 def runs_by(payloads: Sequence[Payload], group_of: Callable[[Payload], object]) -> list[int]:
-    """The lengths of the runs of messages of the same group; one that is no message is a run of its own."""
+    """The lengths of the runs of messages of the same group; one that is not a message is a run of its own."""
     lengths: list[int] = []
     before: object = object()
     for payload in payloads:
