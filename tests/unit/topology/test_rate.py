@@ -1,4 +1,4 @@
-"""Rates as a file writes them."""
+"""Rates in the notation of the file."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def test_what_an_action_may_keep_from_going_on_is_not_called_lost(action: str, m
     )
     flows = flows_of(read(text), "t")
     assert {each.target.alias for each in flows if each.drops and each.origin.alias == "ewr"} == may_end
-    told = [each for each in warnings(text) if "do not go on from jfk" in str(each)]
+    told = [each for each in warnings(text) if "are not copied further from jfk" in str(each)]
     assert len(told) == bool(may_end)
 
 

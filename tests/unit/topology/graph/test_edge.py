@@ -1,4 +1,4 @@
-"""The graph of a federation file, and what lint says of cycles in it."""
+"""The graph of a federation file, and lint's faults for cycles in it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPLIT = '  %s: {pattern: split, source: %s, queue: q, targets: [{to: %s, queue: 
 def test_a_cycle_is_named_way_by_way_at_its_last_task() -> None:
     (fault,) = lint(HEAD + BACK + THERE)
     assert fault.message == (
-        "messages would go round for ever, no mark stops them: jfk/q → ewr/q (task back: route back.jfk.ewr) → "
+        "messages would circulate for ever, no mark stops them: jfk/q → ewr/q (task back: route back.jfk.ewr) → "
         "jfk/q (task there: route there.ewr.jfk)"
     )
     assert fault.line == 8
