@@ -145,4 +145,4 @@ def test_i3_a_subscription_that_the_file_does_not_have_is_a_fault_where_it_takes
 def test_i3_rules_that_the_file_does_not_have_are_not_replaced(federation: Federation) -> None:
     assert not planned(federation, stands("all", EVERYTHING))
     (fault,) = planned(federation, stands("all", RuleState("mine", "weight > 3")))
-    assert "subscription all of flights has rules that the file does not know" in fault
+    assert "subscription all of flights has rules that the file does not declare" in fault

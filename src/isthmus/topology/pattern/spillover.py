@@ -196,7 +196,7 @@ class Spillover:
         is_queue = values.written("queue")
         subscription = values["subscription"] or ""
         if is_queue and subscription:
-            document.fault(values.at("subscription"), "subscription goes with topic", "remove it")
+            document.fault(values.at("subscription"), "subscription needs topic", "remove it")
         if not is_queue and values.written("topic") and not values.written("subscription"):
             document.fault(
                 values.at("topic"), "a topic dead-letters by its subscriptions", "write subscription: NAME beside topic"

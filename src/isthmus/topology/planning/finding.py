@@ -106,7 +106,7 @@ class Findings:
             new, old = getattr(entity, name), getattr(existing, name)
             if new is None or (new or "").lower() == (old or "").lower():
                 continue
-            where = f"are forwarded to {new}" if new else "stay there"
+            where = f"be forwarded to {new}" if new else "stay there"
             before = f"; until now they were forwarded to {old}" if old else ""
             reads = (
                 ", and no application can receive from it any more" if name == "forward_to" and new and not old else ""

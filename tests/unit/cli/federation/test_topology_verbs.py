@@ -428,7 +428,7 @@ def test_an_alias_of_the_same_namespace_loses_no_task_its_entities(
     assert call("apply") == (0, ANY)
     for arguments in (("apply", "--prune", "--yes"), ("remove", "isthmus.yaml", "ewr", "--yes")):
         code, output = call(*arguments)
-        assert (code, "namespace also: ewr.test is namespace ewr too" in output) == (2, True)
+        assert (code, "namespace also: ewr.test is also namespace ewr" in output) == (2, True)
     assert not any(change.action == "delete" for change in namespaces["ewr"].changes)
 
 

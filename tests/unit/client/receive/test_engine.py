@@ -368,7 +368,7 @@ def test_a_message_is_deferred_where_the_application_will_look_for_it(engine: En
     engine.on_messages(B, [message("m1", 7)])
     [one] = engine.take(10)
     engine.on_lost(A, Failure.GONE, ConnectionError())
-    with pytest.raises(ConnectionError, match="comes again"):
+    with pytest.raises(ConnectionError, match="delivered again"):
         engine.settle(one, "defer_message")
     assert branches[B].asked == []
     [copy] = engine.take(10)

@@ -134,7 +134,7 @@ def subscriptions(*names: str) -> TopicState:
 
 def notes(task: str, *topics: TopicState) -> list[str]:
     made = federation(task)
-    return [each for each in plan(made, observed(made, *topics)).notes if "what was sent before" in each]
+    return [each for each in plan(made, observed(made, *topics)).notes if "messages sent before" in each]
 
 
 COPY = "pattern: copy, source: ewr, topic: f, target: jfk"

@@ -69,7 +69,7 @@ def test_what_comes_to_an_end_is_no_fault(tasks: str) -> None:
     ],
 )  # fmt: skip
 def test_what_goes_round_for_ever_is_a_fault(tasks: str) -> None:
-    assert ["go round for ever" in fault.message for fault in lint(HEAD + tasks)] == [True]
+    assert ["circulate for ever" in fault.message for fault in lint(HEAD + tasks)] == [True]
 
 
 def test_forwarding_is_part_of_the_graph() -> None:

@@ -78,7 +78,7 @@ def test_i2_a_task_that_the_file_lacks_is_only_removed_by_its_name() -> None:
 
 
 def test_a_task_of_the_file_is_not_removed() -> None:
-    with pytest.raises(InvalidArgumentError, match="take it out first"):
+    with pytest.raises(InvalidArgumentError, match="remove it from the file first"):
         named(read(f"{HEAD}  flights: {ALL}\n"), [], "Flights")
 
 

@@ -187,7 +187,7 @@ def test_one_namespace_under_two_aliases_is_a_fault() -> None:
     namespaces = fakes(PAIR)
     namespaces["jfk"] = FakeAdministration("EWR.test")
     (fault,) = planned(PAIR, namespaces).faults
-    assert "is namespace ewr too" in fault.message
+    assert "is also namespace ewr" in fault.message
 
 
 def test_subscriptions_of_members_that_are_gone_are_noted() -> None:

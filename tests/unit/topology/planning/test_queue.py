@@ -84,7 +84,7 @@ def test_a_queue_that_begins_to_forward_is_noted() -> None:
         namespace, QueueState(name="orders", forward_to="billed"), QueueState(name="billed", forward_to="")
     ).notes
     assert notes == [
-        "messages of queue orders at ewr will go on to billed, and no application can receive from it any more",
+        "messages of queue orders at ewr will be forwarded to billed, and no application can receive from it any more",
         "messages of queue billed at ewr will stay there; until now they were forwarded to orders",
     ]
 
