@@ -122,7 +122,7 @@ def test_what_streams_move_is_proved(federation: Federation, kafka: KafkaBroker,
     removed.result(60)
     (result,) = verify(federation, task="mirror")
     assert result.verdict.name == "UNCLEAR"
-    assert sum("was removed before" in doubt for doubt in result.doubts) == 1, result.doubts
+    assert sum("were removed before" in doubt for doubt in result.doubts) == 1, result.doubts
 
 
 def _send(served: NamespaceProcess) -> None:

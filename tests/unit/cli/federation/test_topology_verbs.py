@@ -428,7 +428,7 @@ def test_an_alias_of_the_same_namespace_loses_no_task_its_entities(
     assert call("apply") == (0, ANY)
     for arguments in (("apply", "--prune", "--yes"), ("remove", "isthmus.yaml", "ewr", "--yes")):
         code, output = call(*arguments)
-        assert (code, "namespace also: ewr.test is also namespace ewr" in output) == (2, True)
+        assert (code, "namespace also: ewr.test is namespace ewr too" in output) == (2, True)
     assert not any(change.action == "delete" for change in namespaces["ewr"].changes)
 
 
@@ -526,7 +526,7 @@ def test_what_a_task_has_left_at_its_former_topic_is_noted(
     code, told = call_json(verb)
     assert code == 0
     assert [note.partition(",")[0] for note in told["notes"]] == [
-        f"subscription isthmus.flights.{other} of flights at {alias} is of task flights"
+        f"subscription isthmus.flights.{other} of flights at {alias} belongs to task flights"
         for alias, other in (("ewr", "jfk"), ("jfk", "ewr"))
     ]
 
