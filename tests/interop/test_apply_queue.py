@@ -183,8 +183,8 @@ def test_what_stands_of_the_other_kind_and_what_is_fixed_are_faults(
             QueueState(name="s", forward_to="a-queue"),
         )
         assert [fault.message for fault in wrong.faults] == [
-            "namespace ewr: there is a topic where the queue a-topic should be",
-            "namespace ewr: there is a queue where the topic a-queue should be",
+            "namespace ewr: there is a topic with the name of the queue a-topic",
+            "namespace ewr: there is a queue with the name of the topic a-queue",
             "namespace ewr: queue s requires sessions, and such an entity cannot forward to a-queue",
         ]
         assert wrong.changes == []

@@ -77,7 +77,7 @@ def test_what_event_hubs_move_is_proved(
     _publish(hubs, range(9000, 9010))  # stands before `apply`
     with Administrations(federation) as administrations:
         made = plan(federation, administrations.observe())
-        assert sum("what was published before `apply` is not moved" in note for note in made.notes) == 1
+        assert sum("records published before `apply` are not moved" in note for note in made.notes) == 1
         applied = administrations.apply(made)
         assert applied.error is None, applied.error
         assert not plan(federation, administrations.observe()).changes

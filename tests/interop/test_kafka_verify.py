@@ -80,7 +80,7 @@ def test_what_streams_move_is_proved(federation: Federation, kafka: KafkaBroker,
     publish(kafka.address, "flights", 9000, 9010, keys=5)  # stands before `apply`
     with Administrations(federation) as administrations:
         made = plan(federation, administrations.observe())
-        assert sum("what was published before `apply` is not moved" in note for note in made.notes) == 1
+        assert sum("records published before `apply` are not moved" in note for note in made.notes) == 1
         applied = administrations.apply(made)
         assert applied.error is None, applied.error
         assert not plan(federation, administrations.observe()).changes
@@ -122,7 +122,7 @@ def test_what_streams_move_is_proved(federation: Federation, kafka: KafkaBroker,
     removed.result(60)
     (result,) = verify(federation, task="mirror")
     assert result.verdict.name == "UNCLEAR"
-    assert sum("was removed before" in doubt for doubt in result.doubts) == 1, result.doubts
+    assert sum("were removed before" in doubt for doubt in result.doubts) == 1, result.doubts
 
 
 def _send(served: NamespaceProcess) -> None:

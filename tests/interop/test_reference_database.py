@@ -56,7 +56,7 @@ def test_values_are_as_json_says_them_and_an_outage_leaves_them(
         again()
     assert data.get() == {"7": houston}
     assert [each.getMessage().partition(" (")[0] for each in caplog.records if "airports" in each.getMessage()] == [
-        "the airports cannot be read again; what was read before stays in use"
+        "the airports cannot be read again; the previous data stays in use"
     ]
     server.start()
     connection = server.connect()

@@ -152,10 +152,10 @@ def test_what_was_sent_to_a_topic_before_is_taken_along_as_plan_says(
     shared = "flights: {pattern: all-active, topic: flights, members: [ewr, jfk]}"
     file = written(pair, tmp_path, shared)
     told = verb("plan", file)
-    assert "topic flights at ewr exists: what was sent before `apply` makes isthmus.flights.jfk" in told
-    assert "does not go to jfk/flights (start: now). To take it along empty a subscription that holds them" in told
+    assert "topic flights at ewr exists: messages sent before `apply` creates isthmus.flights.jfk" in told
+    assert "are not moved to jfk/flights (start: now). To include them empty a subscription that has these messages" in told
     verb("apply", file)
-    assert "what was sent before" not in verb("plan", file)
+    assert "messages sent before" not in verb("plan", file)
     send(pair["ewr"], late, topic="flights")
     with carried(file, "run"):
         eventually(lambda: len(standing(pair["jfk"], "flights/Subscriptions/boards")) == 20)

@@ -266,7 +266,7 @@ def test_a_message_that_comes_alone_passes_steps_without_waiting_for_others(
         (step("python", function=f"{HERE}:shuffle"), "Repartition"),
         (step("python", function=f"{HERE}:drop"), r"removes rows \(Filter\): set their columns disposition"),
         (step("python", function=f"{HERE}:udf"), "runs Python for its rows"),
-        (step("sql", select="SELECT 1 AS other FROM rows"), "nothing is written from a column 'other'"),
+        (step("sql", select="SELECT 1 AS other FROM rows"), "a column 'other' is not written to messages"),
         (
             step("sql", select="SELECT length(body) AS body FROM rows"),
             "column body is int; cast it to binary or string",

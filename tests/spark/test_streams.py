@@ -118,7 +118,7 @@ def streams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streams]:
         publish(kafka.address, "flights", 9000, 9010, keys=5)  # stands before `apply`, and is passed over: start is now
         with Administrations(made.federation) as administrations:
             noted = plan(made.federation, administrations.observe()).notes
-        assert sum("what was published before `apply` is not moved" in note for note in noted) == 3
+        assert sum("records published before `apply` are not moved" in note for note in noted) == 3
         assert sorted(made.apply()) == [
             "ewr queue old",
             "ewr subscription isthmus.claims/Subscriptions/arrivals",

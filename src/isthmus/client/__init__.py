@@ -1,7 +1,7 @@
 """The application's client library: senders and receivers that outlive a region.
 
 What it is: classes over azure-servicebus's own types, for applications that have a primary and a secondary namespace, or
-that must not lose a message while their namespace is away. They work the same with Azure and with namespaces of isthmus.
+that must not lose a message while their namespace is unavailable. They behave the same with Azure and with namespaces of isthmus.
 `isthmus.client.aio` has the same names for asyncio. See docs/reference/client.md.
 
 The names are imported when they are first used, so that `import isthmus.client` costs nothing.

@@ -1,11 +1,11 @@
-"""When an endpoint that failed is tried again.
+"""A circuit breaker: when an operation at a failed endpoint is tried again.
 
-What it is: a circuit breaker for one endpoint, fed by the outcomes of real operations; time is an argument. What it is not:
+What it is: a circuit breaker for one endpoint, driven by the outcomes of real operations; time is an argument. What it is not:
 a probe or a loop; its owner asks before each operation.
 
 Invariants:
-    I1. While it is open, no operation is let through before the retry time; then one at a time.
-    I2. The wait before a retry grows from failure to failure up to a limit, is drawn at random from the upper half of its
+    I1. While it is open, no operation passes before the retry time; after it, one operation at a time passes.
+    I2. The wait before a retry grows with each failure up to a limit, is drawn at random from the upper half of its
         step, and starts again after a success.
 """
 
@@ -21,12 +21,12 @@ __all__ = ["Circuit", "CircuitState"]
 
 @dataclass(frozen=True, slots=True)
 class CircuitState:
-    """What `statistics()` shows of a circuit.
+    """The part of `statistics()` that describes a circuit.
 
     Attributes:
         is_open: whether the last operations failed.
         failures: operations that failed since the last success.
-        opened: how often it has opened.
+        opened: how often the circuit opened.
     """
 
     is_open: bool
@@ -35,13 +35,13 @@ class CircuitState:
 
 
 class Circuit:
-    """Closed: operations pass. Open: they fail at once, but for one after each wait.
+    """Closed: operations pass. Open: operations fail at once, except one after each wait.
 
     Args:
-        first_seconds: wait before the first retry, at most.
-        limit_seconds: no wait is longer.
-        threshold: failures in a row that open it.
-        source: where jitter comes from; a seeded one in tests.
+        first_seconds: the longest wait before the first retry.
+        limit_seconds: the longest wait between two retries.
+        threshold: consecutive failures that open the circuit.
+        source: the source of the jitter; seeded in tests.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Circuit:
 
         Args:
             now: monotonic seconds.
-            trial_seconds: a trial that has reported nothing after so long counts as failed, so that the next may begin.
+            trial_seconds: a trial without an outcome after this time counts as failed, and the next one may begin.
         """
         if self._retry_at is None:
             return True
@@ -84,13 +84,13 @@ class Circuit:
         return max(0.0, self._retry_at - now, (self._trial_until or 0.0) - now)
 
     def succeeded(self) -> None:
-        """An operation was answered: the endpoint is there, even if it refused the message."""
+        """An operation was answered: the endpoint is reachable, even if it refused the message."""
         self._failures = 0
         self._retry_at = self._trial_until = None
         self._backoff.reset()
 
     def failed(self, now: float) -> None:
-        """An operation had an error that says that the endpoint may be away."""
+        """An operation failed with an error after which the endpoint may be unavailable."""
         self._failures += 1
         self._trial_until = None
         if self._failures >= self._threshold:
@@ -98,7 +98,7 @@ class Circuit:
             self._retry_at = now + self._backoff.next_seconds()
 
     def released(self) -> None:
-        """A trial ended without saying anything about the endpoint."""
+        """A trial ended without an outcome that describes the endpoint."""
         self._trial_until = None
 
     def state(self) -> CircuitState:

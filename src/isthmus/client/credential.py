@@ -1,7 +1,7 @@
-"""Credentials for asyncio, for connections that live in threads.
+"""Asyncio credentials for connections that are served by threads.
 
-What it is: an adapter by which a credential of `azure.identity.aio` is asked in the event loop that it belongs to. What it is
-not: a cache; the SDK and the credential keep tokens.
+What it is: an adapter that calls a credential of `azure.identity.aio` in the event loop that the credential belongs to. What it
+is not: a cache; the SDK and the credential cache tokens.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TOKEN_SECONDS = 30.0
 
 
 def blocking(endpoint: EndpointLike) -> EndpointLike:
-    """The endpoint, with a credential that may be asked from any thread.
+    """The endpoint, with a credential that any thread may call.
 
     Raises:
         RuntimeError: the credential is one for asyncio, and no loop runs.
@@ -31,13 +31,13 @@ def blocking(endpoint: EndpointLike) -> EndpointLike:
 
 
 class _Blocking:
-    """A credential for asyncio, as the SDK's clients for threads take it."""
+    """A credential for asyncio, with the interface that the SDK's blocking clients expect."""
 
     def __init__(self, credential: Any, loop: asyncio.AbstractEventLoop) -> None:
         self._credential = credential
         self._loop = loop
 
     def get_token(self, *scopes: str, **options: Any) -> Any:
-        """A token; waits for the loop."""
+        """Returns a token; blocks until the event loop has it."""
         asked = asyncio.run_coroutine_threadsafe(self._credential.get_token(*scopes, **options), self._loop)
         return asked.result(_TOKEN_SECONDS)

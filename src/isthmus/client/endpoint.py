@@ -1,24 +1,24 @@
-"""Where a namespace is reached by an application, and the SDK's clients for it.
+"""The address of a namespace, as an application passes it, and the SDK's clients for it.
 
-What it is: what an application passes for a namespace, in one form, and the azure-servicebus clients made from it. What it
-is not: a connection; the senders and receivers of this package make clients as they need them and discard them on failure.
+What it is: one form for every value that an application may pass for a namespace, and the azure-servicebus clients made from it.
+What it is not: a connection; the senders and receivers of this package make clients when they need them and discard them on failure.
 
 An endpoint is given as one of:
     a connection string            as the portal or `isthmus namespace` shows it; the vendor's emulator included
-    (host, credential)             a credential as `ServiceBusClient` takes it, e.g. of azure-identity
-    "env:NAME"                     an environment variable that holds a connection string
+    (host, credential)             a credential that `ServiceBusClient` accepts, e.g. of azure-identity
+    "env:NAME"                     an environment variable with a connection string
     "file:/path" or "file:/path#key"
                                    a file with a connection string, or a JSON object or KEY=value lines that have it at key
-    "https://host/path#key"        the same in a document that is fetched; while it cannot be fetched, the previous one is used
-    "srv:NAME#REFERENCE"           host and port by the SRV records of a DNS name, all else from one of the references above
+    "https://host/path#key"        the same in a document that is fetched; if a fetch fails, the previous document is used
+    "srv:NAME#REFERENCE"           host and port by the SRV records of a DNS name, everything else from one of the references above
     ("srv:NAME", credential)       the same with a credential
     an `Endpoint`
 
 Invariants:
-    I1. References (`env:`, `file:`, `https:`, `srv:`) are resolved for each new client, so that a changed key or a moved namespace counts from
+    I1. References (`env:`, `file:`, `https:`, `srv:`) are resolved for each new client, so that a changed key or a moved namespace takes effect from
         the next connection on.
-    I2. A document that cannot be fetched is a region that may be away, not a mistake of the program.
-    I3. No repr, error or statistic holds a key or a token.
+    I2. A document that cannot be fetched means that a region may be unavailable; it is not an error of the program.
+    I3. No repr, error or statistic contains a key or a token.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Connection = str | tuple[str, Any]
 
 
 class EndpointError(InvalidArgumentError):
-    """What was given for a namespace leads to no connection; the text never repeats a connection string."""
+    """The value given for a namespace is no usable endpoint; the text never repeats a connection string."""
 
     code = "bad-endpoint"
 
@@ -68,7 +68,7 @@ class EndpointError(InvalidArgumentError):
 
 
 class EndpointUnavailableError(IsthmusError):
-    """A document that tells where a namespace is cannot be fetched now.
+    """A document that contains the endpoint of a namespace cannot be fetched now.
 
     Attributes:
         url: of the document.
@@ -88,7 +88,7 @@ class EndpointUnavailableError(IsthmusError):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One namespace, as an application reaches it.
+    """One namespace, as an application addresses it.
 
     Attributes:
         given: what it was made from, without secrets: a host, or the reference.
@@ -101,10 +101,10 @@ class Endpoint:
 
     @classmethod
     def of(cls, value: EndpointLike, **options: Any) -> Endpoint:
-        """Read what an application passed for a namespace.
+        """Make an endpoint from the value that an application passed for a namespace.
 
         Args:
-            value: see this module.
+            value: in one of the forms that this module lists.
             options: further arguments of `ServiceBusClient`.
 
         Raises:
@@ -152,16 +152,16 @@ class Endpoint:
         return resolve
 
     def resolve(self) -> Connection:
-        """The connection string, or host and credential, as they are now.
+        """The connection string, or host and credential, resolved now.
 
         Raises:
-            EndpointError: the reference leads nowhere, or to no connection string.
+            EndpointError: the reference cannot be resolved, or has no connection string.
         """
         return self._resolve()
 
     @property
     def host(self) -> str:
-        """Host, and port where the connection string has one, as it is now."""
+        """Host, and port where the connection string has one, resolved now."""
         connection = self.resolve()
         return connection[0] if isinstance(connection, tuple) else _host(connection)
 
@@ -190,7 +190,7 @@ class Endpoint:
 
 
 EndpointLike = str | tuple[str, Any] | Endpoint
-"""What the classes of this package take for a namespace."""
+"""The values that the classes of this package accept for a namespace."""
 
 
 def _found(given: str, service: Service) -> Record:
@@ -226,7 +226,7 @@ class _Document:
     """A document that is fetched for each new connection.
 
     Attributes:
-        shown: where it is, without what may be a secret.
+        shown: its address without parts that may be secret.
     """
 
     def __init__(self, url: str) -> None:
@@ -238,7 +238,7 @@ class _Document:
         try:
             with urllib.request.build_opener(_OnlyTls).open(self._url, timeout=_FETCH_SECONDS) as answer:
                 text = answer.read(_LARGEST_DOCUMENT_BYTES).decode("utf-8-sig").strip()
-                if getattr(answer, "length", 0):  # `read` takes the end of the connection for the end of the document
+                if getattr(answer, "length", 0):  # `read` regards the end of the connection as the end of the document
                     raise OSError(f"the document is cut, or has more than {_LARGEST_DOCUMENT_BYTES} bytes")
         except (OSError, ValueError, HTTPException) as error:
             if not self._last:
@@ -250,7 +250,7 @@ class _Document:
 
 
 class _OnlyTls(urllib.request.HTTPRedirectHandler):
-    """What holds keys is fetched over TLS, also from where it has moved to."""
+    """A document that contains keys is fetched over TLS, also after a redirect."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
@@ -261,10 +261,10 @@ class _OnlyTls(urllib.request.HTTPRedirectHandler):
 
 
 def _shown(url: str) -> str:
-    """An address without user and query: what opens a document, e.g. the signature of a blob, may be in either."""
+    """An address without user and query: both may contain a secret, e.g. the signature of a blob."""
     scheme, _, rest = url.partition("://")
-    place, query, _ = rest.partition("?")
-    authority, slash, path = place.partition("/")
+    location, query, _ = rest.partition("?")
+    authority, slash, path = location.partition("/")
     return f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}" + ("?…" if query else "")
 
 
@@ -304,7 +304,7 @@ def value_at(reference: str, text: str, key: str) -> str:
     """The text at a key of a JSON object or of KEY=value lines.
 
     Raises:
-        EndpointError: there is none.
+        EndpointError: there is no text at this key.
     """
     found: object = ""
     if text.startswith("{"):

@@ -1,4 +1,4 @@
-"""A receiver of an active-passive pair: it reads the primary, while that is away the secondary, and goes back in the order that loses nothing.
+"""A receiver of an active-passive pair: reads the primary, fails over to the secondary, and fails back without losing messages.
 
 What it is: `FailoverReceiver` for threads, with the methods of azure-servicebus's receiver; `isthmus.client.failover_receiver_async` is the
 same for asyncio. What it is not: the decisions (`isthmus.client.receive.failover`), the connections (`isthmus.client.receive.branch`).
@@ -6,9 +6,9 @@ How to use it, with a picture of its states: docs/how-to/fail-over-a-receiver.md
 documentation of its arguments.
 
 Invariants:
-    I1. What `ReplicatedReceiver` holds to, holds: a message that was handled at one namespace is settled unseen at the other.
-    I2. The state is on disk before anything follows from it, where a file is given, unless the disk refuses it, which is logged; a receiver
-        that starts again continues from there.
+    I1. The invariants of `ReplicatedReceiver` hold: a message that was handled at one namespace is settled unseen at the other.
+    I2. Where a file is given, the state is on disk before any effect of it, unless the disk refuses it, which is logged; a restarted
+        receiver continues from that state.
 """
 
 from __future__ import annotations
@@ -57,23 +57,23 @@ _LOGGER = logging.getLogger(__name__)
 _TICK_SECONDS = 0.2
 _SAVE_SECONDS = 1.0
 _AGAIN_SECONDS = 1.0
-# Within so long everything comes again that an earlier link to the primary, or another process, had in hand: a lock lasts five minutes at most.
+# Within this time every message that an earlier link to the primary, or another process, had unsettled is redelivered: a lock lasts 5 min at most.
 _LOCK_SECONDS = 310.0
-# How far the clocks of this machine and of the secondary may differ, beyond what the times of its messages tell.
+# How far the clocks of this machine and of the secondary may differ, beyond the difference that message times show.
 _CAUGHT_UP_MS = 10_000
 _PARTITION_SHIFT = 48  # the upper bits of a sequence number are its partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailoverStatistics:
-    """What a failover receiver has done since it was opened.
+    """Statistics of a failover receiver since it was opened.
 
     Attributes:
-        state: of the machine; see `FailoverState`.
+        state: see `FailoverState`.
         reads: the namespace that is read: `primary` or `secondary`.
         changes: how often the state changed.
-        watermark: up to which enqueued time everything at the primary was handled, as far as this receiver knows.
-        receiver: what became of messages.
+        watermark: the enqueued time up to which every message at the primary was handled, as far as this receiver knows.
+        receiver: counts of messages.
     """
 
     state: FailoverState
@@ -84,30 +84,30 @@ class FailoverStatistics:
 
 
 class FailoverReceiver(TwoRegionReceiver):
-    """Reads an entity at the primary, and at the secondary while the primary is away.
+    """Reads an entity at the primary, and at the secondary while the primary is unavailable.
 
-    A message that was handled at one is not handed over from the other: by the list of seen messages, and, if `watermark_drift` is given, by
-    its enqueued time.
+    A message that was handled at one is not handed over from the other. The receiver recognises it by the list of seen messages, and, if
+    `watermark_drift` is given, by its enqueued time.
 
     Args:
         primary: connection string, `(host, credential)`, `env:NAME`, `file:/path`, or an `Endpoint`.
-        secondary: the other.
+        secondary: the other namespace, in the same forms.
         entity: queue or topic, the same at both.
         subscription: of the topic.
-        seen: the list of handled messages; see `ReplicatedReceiver`. Receivers that share the work share it.
-        state: a file that keeps the state over restarts; None begins at the primary each time.
-        fail_over_after: how long the primary may give no answer; None: `fail_over()` or `trigger` alone move it.
-        fail_back_after: how long the primary has to answer until the way back begins; None: `fail_back()` or `trigger` alone.
-        trigger: a script that decides: called once a second with a `FailoverView`; returns `primary`, `secondary`, or None for no wish.
-        publishers: called with `primary` or `secondary` when publishers are to switch; returns when they have. If it raises it is called
-            again. None: whoever calls `fail_back()` has switched them.
+        seen: the list of handled messages; see `ReplicatedReceiver`. Competing receivers share one list.
+        state: a file that keeps the state over restarts; None: each start begins at the primary.
+        fail_over_after: how long the primary may not answer; None: only `fail_over()` or `trigger` fails over.
+        fail_back_after: how long the primary has to answer before failing back begins; None: only `fail_back()` or `trigger` begins it.
+        trigger: a function that decides: called once a second with a `FailoverView`; returns `primary`, `secondary`, or None for no preference.
+        publishers: called with `primary` or `secondary` when publishers have to switch; returns when they have switched. If it raises, it is
+            called again. None: the caller of `fail_back()` has already switched them.
         on_change: called with the new `FailoverState` after each change.
-        watermark_drift: skip copies at the secondary that were enqueued at the primary longer than this before the watermark, for clocks
-            that differ; None: skip by the list alone. Give it only where this receiver is the only consumer: it does not know what another
-            has in hand.
-        drain_for: on the way back, how long nothing that was sent to the secondary may arrive there until it counts as drained.
-        probe_interval: how often a namespace that sends no messages is asked whether it is there, by a peek.
-        probe_timeout: how long it may take to answer.
+        watermark_drift: skip copies at the secondary that were enqueued at the primary longer than this before the watermark; an allowance
+            for clocks that differ. None: skip by the list alone. Use it only where this receiver is the only consumer: it does not know which
+            messages another consumer has unsettled.
+        drain_for: when failing back, the secondary counts as drained after no message sent to it has arrived there for this long.
+        probe_interval: how often a namespace that sends no messages is probed with a peek.
+        probe_timeout: how long it may take to answer a probe.
         session_id: see `ReplicatedReceiver`.
         sub_queue: see there.
         max_wait_time: see there.
@@ -175,11 +175,11 @@ class FailoverReceiver(TwoRegionReceiver):
         self._publishers = publishers
         self._on_change = on_change
         self._watermark = Watermark(watermark_ms)
-        self._held_until = math.inf  # the watermark
-        # Whether messages of the primary may be in another hand: unless this is the first receiver that there has been.
+        self._paused_until = math.inf  # the watermark
+        # Whether messages of the primary may be unsettled at another receiver: unless this is the first receiver with this file.
         self._is_second = self._file is None or not self._file.is_new
         if self._is_second:
-            self._watermark.hold()
+            self._watermark.pause()
         self._drift_ms = None if watermark_drift is None else watermark_drift // timedelta(milliseconds=1)
         self._probe_seconds = probe_interval.total_seconds()
         self._probe_timeout = probe_timeout.total_seconds()
@@ -190,21 +190,21 @@ class FailoverReceiver(TwoRegionReceiver):
         self._local: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()
         self._missing: dict[object, float] = {}
         self._keys: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()
-        # Of an earlier receiver, that was killed while it read the secondary.
-        self._is_in_another_hand = begin is not FailoverState.PRIMARY
+        # An earlier receiver was killed while it read the secondary.
+        self._may_be_unsettled_elsewhere = begin is not FailoverState.PRIMARY
         self._arrived_at = self._tried_at = self._full_at = time.monotonic()
         self._latest: dict[
             int, tuple[float, int]
         ] = {}  # by partition: when a message arrived, the latest enqueued time
-        self._ahead_ms = 0  # of this machine's clock the secondary's is at least so far
-        # When publishers switched; a receiver that begins while it drains knows only that it was before.
+        self._ahead_ms = 0  # the secondary's clock is at least this far ahead of this machine's
+        # When publishers switched; a receiver that starts in DRAINING knows only that it was earlier.
         self._switched_ms = time.time_ns() // 1_000_000 if begin is FailoverState.DRAINING else 0
-        self._answered_at = 0.0  # when the last probe began that was answered
+        self._answered_at = 0.0  # when the last answered probe began
         self._probe: Future[Any] | None = None
         self._probed = ""
         self._prober: threading.Thread | None = None
         self._probing: Any = None
-        self._telling = ""
+        self._switching_to = ""
         self._tried_primary_at = 0.0
         self._engine = Engine(
             self._endpoints,
@@ -223,10 +223,10 @@ class FailoverReceiver(TwoRegionReceiver):
         self._thread = threading.Thread(target=self._run, name="isthmus-failover", daemon=True)
 
     def __enter__(self) -> Self:
-        """Begin; returns once the namespace that is read is connected, or `connect_timeout` is over.
+        """Start; returns once the namespace that is read is connected, or after `connect_timeout`.
 
         Raises:
-            ServiceBusError: it answered that the entity is missing or not permitted.
+            ServiceBusError: the namespace answered that the entity is missing or not permitted.
         """
         try:
             self._engine.start(())
@@ -234,13 +234,13 @@ class FailoverReceiver(TwoRegionReceiver):
                 self._carry_out(self._machine.start(time.monotonic()))
             self._thread.start()
             self._engine.wait_open(self._connect_timeout)
-        except BaseException:  # also an interruption: nobody has what was begun
+        except BaseException:  # also an interruption: no caller could close what was started
             self.close()
             raise
         return self
 
     def close(self) -> None:
-        """End: messages that are not settled are delivered again. Blocks for some seconds at most."""
+        """Stop: messages that are not settled are delivered again. Blocks for a few seconds at most."""
         self._closing.set()
         self._wake.set()
         self._engine.close()
@@ -248,31 +248,31 @@ class FailoverReceiver(TwoRegionReceiver):
             self._thread.join(_AGAIN_SECONDS)
         with self._lock:
             self._save()
-            self._file = None  # another receiver may go on from it, whatever a late answer makes of this one
+            self._file = None  # another receiver may continue from the file; a late answer must not change it
 
     # ---- triggers
 
     @property
     def state(self) -> FailoverState:
-        """Where it is."""
+        """The current state."""
         return self._machine.state
 
     def fail_over(self) -> None:
-        """Read the secondary from now on, e.g. for a rehearsal, or since an operator knows more. Nothing happens if it is read."""
+        """Read the secondary from now on, e.g. for a drill or on an operator's decision. No effect if it is read already."""
         with self._lock:
-            self._carry_out(self._machine.asked_over())
+            self._carry_out(self._machine.fail_over_requested())
 
     def fail_back(self, *, at_once: bool = False) -> None:
-        """Begin the way back: publishers, drain, consumers; `state` tells when it is done. Nothing happens on the way.
+        """Begin to fail back: publishers, drain, consumers; `state` shows when it is done. No effect while failing back.
 
         Args:
-            at_once: read the primary now; what was sent to the secondary and is not handled stays there.
+            at_once: read the primary now; messages that were sent to the secondary and are not handled stay there.
         """
         with self._lock:
-            self._carry_out(self._machine.asked_back(at_once=at_once))
+            self._carry_out(self._machine.fail_back_requested(at_once=at_once))
 
     def statistics(self) -> FailoverStatistics:
-        """What was done so far."""
+        """Statistics since the receiver was opened."""
         with self._lock:
             at_ms = self._watermark.at_ms
             return FailoverStatistics(
@@ -283,35 +283,35 @@ class FailoverReceiver(TwoRegionReceiver):
                 receiver=ReceiverStatistics.of(self._engine),
             )
 
-    # ---- what the engine tells
+    # ---- callbacks of the engine
 
-    def _sees(self, message: ServiceBusReceivedMessage, told: Arrived, side: str) -> bool:
-        """A message arrived; whether it was handled before, by the watermark."""
+    def _sees(self, message: ServiceBusReceivedMessage, facts: Arrived, side: str) -> bool:
+        """A message arrived. Returns whether it was handled before, by the watermark."""
         with self._lock:
-            is_copy = ORIGIN in told.properties or TIME in told.properties
-            if told.is_data and not is_proven_copy(told):
+            is_copy = ORIGIN in facts.properties or TIME in facts.properties
+            if facts.is_data and not is_proven_copy(facts):
                 is_copy = False  # an application published it with a copy's properties
             is_local = side == SECONDARY and not is_copy
             now = self._arrived_at = time.monotonic()
             if side == self._machine.state.reads:
                 self._machine.arrived(is_local=is_local, now=now)
             if side == PRIMARY:
-                key = (told.sequence, told.enqueued_ms)
+                key = (facts.sequence, facts.enqueued_ms)
                 self._keys[message] = key
-                self._watermark.arrived(key, told.enqueued_ms)
+                self._watermark.arrived(key, facts.enqueued_ms)
                 return False
             at_ms = enqueued_ms(message)
             partition = (message.sequence_number or 0) >> _PARTITION_SHIFT
             self._latest[partition] = (now, max(self._latest.get(partition, (0.0, 0))[1], at_ms))
             self._ahead_ms = max(self._ahead_ms, at_ms - time.time_ns() // 1_000_000)
-            key = (told.sequence, told.enqueued_ms)
+            key = (facts.sequence, facts.enqueued_ms)
             self._missing.pop(key, None)
             if is_local:
                 self._local[message] = key
             if self._drift_ms is None:
                 return False
-            # By the primary's clock: where else it entered, and when, says nothing of what the primary had delivered.
-            was_ms = was_enqueued_ms(told, self._engine.identity_of(PRIMARY), self._source.entity)
+            # By the primary's clock: the enqueued time at another entry point does not show what the primary had delivered.
+            was_ms = was_enqueued_ms(facts, self._engine.identity_of(PRIMARY), self._source.entity)
             return was_ms is not None and was_ms < self._watermark.at_ms - self._drift_ms
 
     def _on_settled(self, message: ServiceBusReceivedMessage, is_handled: bool) -> None:
@@ -327,16 +327,16 @@ class FailoverReceiver(TwoRegionReceiver):
             self._machine.answered(side, now)
             if side == PRIMARY:
                 if self._is_second:
-                    self._watermark.hold()
-                    self._held_until = now + _LOCK_SECONDS
+                    self._watermark.pause()
+                    self._paused_until = now + _LOCK_SECONDS
                 self._is_second = True
-            elif self._is_in_another_hand:
-                self._is_in_another_hand = False
+            elif self._may_be_unsettled_elsewhere:
+                self._may_be_unsettled_elsewhere = False
                 self._missing[SECONDARY] = now + _LOCK_SECONDS
 
     def _on_lost(self, side: str, failure: Failure) -> None:
         if side == SECONDARY:
-            with self._lock:  # they come again, unless they are handled meanwhile
+            with self._lock:  # they are redelivered, unless they are handled meanwhile
                 self._missing.update(dict.fromkeys(self._local.values(), time.monotonic() + _LOCK_SECONDS))
         if failure.region_may_be_gone:
             self._failed(side)
@@ -358,23 +358,23 @@ class FailoverReceiver(TwoRegionReceiver):
             self._wake.clear()
             now = time.monotonic()
             try:
-                self._turn(now)
+                self._poll(now)
                 if now - asked_at >= _AGAIN_SECONDS:
                     asked_at = now
                     self._ask_trigger()
                 if now - saved_at >= _SAVE_SECONDS:
                     saved_at = now
                     self._save()
-            except Exception:  # what is wrong with one turn keeps nobody from failing over in the next
+            except Exception:  # an error in one cycle must not prevent failing over in the next
                 _LOGGER.exception("failover receiver of %s", self._source.entity)
 
-    def _turn(self, now: float) -> None:
+    def _poll(self, now: float) -> None:
         self._probe_read(now)
         self._probe_primary(now)
         with self._lock:
-            if now >= self._held_until:
-                self._held_until = math.inf
-                self._watermark.let_go()
+            if now >= self._paused_until:
+                self._paused_until = math.inf
+                self._watermark.resume()
             local = self._engine.unsettled(list(self._local))
             if not self._engine.has_room(self._machine.state.reads):
                 self._full_at = now
@@ -382,8 +382,9 @@ class FailoverReceiver(TwoRegionReceiver):
             self._carry_out(self._machine.tick(now, local_unsettled=local, is_caught_up=is_caught_up))
 
     def _is_caught_up(self, now: float) -> bool:
-        """Messages of a partition arrive in the order in which they were enqueued: one from after the switch says that all did, and so does
-        none for a while, while there is room for one. What was in hand before may come later, once its lock has ended.
+        """Messages of a partition arrive in the order in which they were enqueued. A message enqueued after the switch shows that all earlier
+        ones arrived, and so does a quiet period while there is room for a message. Messages that were unsettled before may arrive later, once
+        their lock has ended.
         """
         self._missing = {key: until for key, until in self._missing.items() if until > now}
         if self._missing:
@@ -412,7 +413,7 @@ class FailoverReceiver(TwoRegionReceiver):
             )
 
     def _probe_read(self, now: float) -> None:
-        """A namespace that is read and silent is asked; no answer in time is a failure, also while the SDK's call does not come back."""
+        """Probe a namespace that is read and sends nothing; no answer in time is a failure, also while the SDK's call does not return."""
         side = self._machine.state.reads
         if self._probe is not None and self._probed != side:
             self._probe = None  # it began before the change
@@ -434,7 +435,7 @@ class FailoverReceiver(TwoRegionReceiver):
             self._probe = self._engine.begin(side, lambda receiver: receiver.peek_messages(1, timeout=timeout))
 
     def _probe_primary(self, now: float) -> None:
-        """While the secondary is read, whether the primary answers again."""
+        """While the secondary is read, probe whether the primary answers again."""
         is_on_the_way = self._machine.state in (FailoverState.PUBLISHERS, FailoverState.DRAINING)
         if self._machine.state is FailoverState.PRIMARY or not (self._probes_primary or is_on_the_way):
             return
@@ -445,10 +446,10 @@ class FailoverReceiver(TwoRegionReceiver):
         if now - self._tried_primary_at < self._probe_seconds:
             return
         self._tried_primary_at = now
-        self._prober = threading.Thread(target=self._look_at_primary, name="isthmus-failover-probe", daemon=True)
+        self._prober = threading.Thread(target=self._peek_primary, name="isthmus-failover-probe", daemon=True)
         self._prober.start()
 
-    def _look_at_primary(self) -> None:
+    def _peek_primary(self) -> None:
         try:
             with self._endpoints[PRIMARY].client(retry_total=0, try_timeout=self._probe_timeout) as client:
                 self._probing = self._source.browser(client)
@@ -478,30 +479,30 @@ class FailoverReceiver(TwoRegionReceiver):
                 self._engine.leave_side(other)
                 self._engine.open_side(effect.side)
             else:
-                self._tell(effect.side)
-        if effects:  # else each turn of the thread would wake the thread for the next
+                self._switch_publishers(effect.side)
+        if effects:  # otherwise each cycle of the thread would wake it for the next
             self._wake.set()
 
-    def _tell(self, side: str) -> None:
+    def _switch_publishers(self, side: str) -> None:
         if self._publishers is None:
             self._published(side)
             return
-        self._telling = side
-        threading.Thread(target=self._tell_publishers, args=(side, self._publishers), daemon=True).start()
+        self._switching_to = side
+        threading.Thread(target=self._run_publishers, args=(side, self._publishers), daemon=True).start()
 
-    def _tell_publishers(self, side: str, publishers: Callable[[str], object]) -> None:
+    def _run_publishers(self, side: str, publishers: Callable[[str], object]) -> None:
         while not self._closing.is_set():
             try:
                 publishers(side)
             except Exception:
-                _LOGGER.exception("publishers could not be switched to the %s; they are told again", side)
+                _LOGGER.exception("publishers could not be switched to the %s; they are switched again later", side)
                 self._closing.wait(_AGAIN_SECONDS)
             else:
-                if self._telling == side:
+                if self._switching_to == side:
                     self._published(side)
                     return
-            # Another call may have been made, and may have returned, while this one was under way: it must not have the last word.
-            side = self._telling
+            # A newer call may have begun and returned while this one ran: the newer result counts.
+            side = self._switching_to
 
     def _published(self, side: str) -> None:
         with self._lock:

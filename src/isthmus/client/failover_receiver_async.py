@@ -17,7 +17,7 @@ __all__ = ["FailoverReceiver"]
 class FailoverReceiver(AsyncTwoRegionReceiver):
     """`isthmus.client.FailoverReceiver` for asyncio: the same arguments; a credential may be one of `azure.identity.aio`.
 
-    `trigger`, `publishers` and `on_change` are plain functions, and are called in threads.
+    `trigger`, `publishers` and `on_change` are plain functions; they are called in threads.
 
     Args:
         primary: see `isthmus.client.FailoverReceiver`.
@@ -48,7 +48,7 @@ class FailoverReceiver(AsyncTwoRegionReceiver):
 
     @property
     def state(self) -> FailoverState:
-        """Where it is."""
+        """The current state."""
         return self._receiver.state
 
     async def fail_over(self) -> None:
@@ -60,5 +60,5 @@ class FailoverReceiver(AsyncTwoRegionReceiver):
         await asyncio.to_thread(self._receiver.fail_back, at_once=at_once)
 
     def statistics(self) -> FailoverStatistics:
-        """What was done so far."""
+        """Statistics since the receiver was opened."""
         return self._receiver.statistics()

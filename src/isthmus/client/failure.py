@@ -1,13 +1,13 @@
-"""What an error of azure-servicebus means for an application that has a second region.
+"""The meaning of an azure-servicebus error for an application that has a second region.
 
-What it is: a pure classification of the SDK's errors by their classes, AMQP conditions and HTTP statuses. Their text counts once: a chain
-of credentials tells in it alone that it is one. What it is not: a policy; the machines of senders and receivers decide what follows from a kind.
+What it is: a pure classification of the SDK's errors by their classes, AMQP conditions and HTTP statuses. The text of an error is used
+once: only the text shows that an error comes from a chain of credentials. What it is not: a policy; senders and receivers decide what to do.
 Specification: Microsoft Learn, "Service Bus messaging exceptions"; OASIS AMQP 1.0, 2.8.14 to 2.8.18 (error conditions).
 
 Invariants:
-    I1. An error that may follow a transfer whose acknowledgement is missing is never classified as not sent: a time-out is
-        UNKNOWN, and a lost connection is GONE, for which `is_definite` says whether the link was open.
-    I2. What nobody classified is UNKNOWN: a duplicate is suppressible, a loss is not.
+    I1. An error that may follow an unacknowledged transfer is never classified as not sent: a time-out is
+        UNKNOWN, and a lost connection is GONE, for which `is_definite` depends on whether the link was open.
+    I2. An unclassified error is UNKNOWN: a duplicate can be suppressed, a loss cannot be repaired.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ __all__ = ["Failure", "classify"]
 
 
 class Failure(Enum):
-    """What an error means.
+    """The meaning of an error.
 
-    The region may be away:
+    The region may be unavailable:
         GONE: no connection, a lost connection, a name that does not resolve, an internal error of the service.
-        UNKNOWN: no answer in time, or an error that says nothing: the operation may have been done.
-    The entity does not take it now, the region answers:
+        UNKNOWN: no answer in time, or an error without a known meaning: the operation may have been done.
+    The entity does not accept the operation now, but the region answers:
         BUSY: throttled, or the session is locked by another receiver.
         FULL: the entity's quota is used up.
         DISABLED: the entity's status forbids it.
-    The entity does not take it until somebody changes something:
+    The entity does not accept the operation until its configuration changes:
         MISSING: there is no such entity.
         FORBIDDEN: the key or identity does not permit it. A namespace may answer so for an entity that is missing.
-    Of this message or call:
-        REFUSED: the message is refused for itself: too large, without the session that the entity requires, malformed.
-        LOCK_LOST: the lock on a message or session is gone; the message is delivered again.
+    The message or the call is at fault:
+        REFUSED: the message itself is refused: too large, without the session that the entity requires, malformed.
+        LOCK_LOST: the lock on a message or session is lost; the message is delivered again.
         MISUSE: a mistake of the program: wrong types, a closed client.
     """
 
@@ -80,7 +80,7 @@ class Failure(Enum):
 
     @property
     def region_may_be_gone(self) -> bool:
-        """Whether another region is to be tried."""
+        """Whether another region has to be tried."""
         return self in (Failure.GONE, Failure.UNKNOWN)
 
     @property
@@ -92,7 +92,7 @@ class Failure(Enum):
         """Whether the operation was certainly not done.
 
         Args:
-            link_was_open: whether the error came after the link was open, so that a transfer may have left.
+            link_was_open: whether the error came after the link was open, so that the message may have been sent.
         """
         if self is Failure.UNKNOWN:
             return False
@@ -160,15 +160,15 @@ _BY_CONDITION = {
 }
 
 _CHAIN_LIMIT = 8
-# `azure.identity.ChainedTokenCredential`, and so `DefaultAzureCredential`: whether what it tried was away, it does not tell.
+# `azure.identity.ChainedTokenCredential`, and so `DefaultAzureCredential`: it does not report whether the sources it tried were unavailable.
 _OF_CHAIN = " failed to retrieve a token from the included credentials"
 
 
 def classify(error: BaseException) -> Failure:
-    """What an error of azure-servicebus, of a credential or of a socket means.
+    """The meaning of an error of azure-servicebus, of a credential or of a socket.
 
     Args:
-        error: what an SDK call raised. The SDK's base error, and the RuntimeError with which it reports a lost
+        error: the exception that an SDK call raised. The SDK's base error, and the RuntimeError with which it reports a lost
             settlement, are judged by the AMQP condition or the error that they wrap.
     """
     for each in _chain(error):
@@ -186,7 +186,7 @@ def classify(error: BaseException) -> Failure:
 
 
 def _of_token(error: ClientAuthenticationError) -> Failure:
-    """There is no token: the identity is refused, or who issues tokens is away."""
+    """There is no token: the identity is refused, or the token issuer is unavailable."""
     if error.status_code is not None:
         return Failure.GONE if may_succeed_later(error.status_code) else Failure.FORBIDDEN
     cause = error.__cause__
@@ -210,7 +210,7 @@ def _of_condition(error: BaseException) -> Failure | None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error, and what it wraps, outermost first."""
+    """The error, and the errors that it wraps, outermost first."""
     seen: set[int] = set()
     waiting: list[BaseException] = [error]
     while waiting and len(seen) < _CHAIN_LIMIT:

@@ -1,11 +1,11 @@
-"""MessageIds that are unique over regions, and new messages made of received ones.
+"""MessageIds that are unique across regions, and new messages made from received ones.
 
-What it is: what an application needs so that equal messages are known as equal, and different ones as different, wherever
-they were sent. What it is not: the seen list, which compares them.
+What it is: the functions by which an application makes equal messages recognisable as equal, and different ones as different, across
+namespaces. What it is not: the seen list, which compares them.
 See docs/explanation/guarantees.md for the marks and the provenance of copies.
 
 Invariants:
-    I1. `republish` leaves no property by which a route or a rule would take the new message for the copy that it was made of.
+    I1. `republish` leaves no property by which a route or a rule would mistake the new message for the copy that it was made from.
     I2. It keeps everything else: body, MessageId, SessionId, PartitionKey, CorrelationId, times, application properties.
 """
 
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 __all__ = ["mended", "origin_of", "republish", "unique_message_id"]
 
 DEFAULT_MARKS = ("replication",)
-"""The mark of Microsoft's guides, which a task has with `mark: replication`."""
+"""The mark of Microsoft's guides, set on a task with `mark: replication`."""
 
 _MARK_PREFIX = "isthmus-"  # isthmus-TASK-HASH, isthmus-TASK-spilled, isthmus-canary
 _ADDED = OWN_PROPERTIES | {CANARY, RESENT, WHY_REASON, WHY_DESCRIPTION, WHY_SOURCE, WHY_ROUTE}
 
 
 def unique_message_id(region: str = "") -> str:
-    """A MessageId that no other sender, process or region makes.
+    """A MessageId that no other sender, process or region creates.
 
     Args:
-        region: put before the random part, for people who read logs.
+        region: a prefix of the random part, for readers of logs.
     """
     made = uuid.uuid4().hex
     return f"{region}-{made}" if region else made
@@ -52,15 +52,15 @@ def unique_message_id(region: str = "") -> str:
 def republish(
     message: ServiceBusReceivedMessage, *, message_id: str | None = None, marks: Iterable[str] = DEFAULT_MARKS
 ) -> ServiceBusMessage:
-    """A new message of a received one, without the marks and the provenance of a copy.
+    """A new message made from a received one, without the marks and the provenance of a copy.
 
-    azure-servicebus shows text and binary values of a received message alike, as bytes: bytes that are UTF-8 are sent as
-    text; the SDK sends no others. It shows an AMQP timestamp as a number, which stays a number.
+    azure-servicebus returns text and binary values of a received message alike as bytes. Bytes that are UTF-8 are sent as text, since the
+    SDK sends no other text. The SDK returns an AMQP timestamp as a number, which stays a number.
 
     Args:
-        message: what was received.
+        message: the received message.
         message_id: its MessageId; None keeps the sender's own.
-        marks: names of marks that tasks were given (`mark: NAME`); marks of their own (`isthmus-…`) are known.
+        marks: the mark names that tasks were given (`mark: NAME`); default marks (`isthmus-…`) are recognised without it.
     """
     from azure.servicebus.amqp import AmqpMessageBodyType
 
@@ -86,15 +86,15 @@ def republish(
 
 
 def mended(message: ServiceBusReceivedMessage, body: bytes | str) -> ServiceBusMessage:
-    """A message that a step diverted, with another body, for the queue that it was diverted to.
+    """A replacement with a corrected body for a message that a step diverted; send it to the queue that the message was diverted to.
 
-    It keeps what says where it comes from, so that `isthmus redrive --diverted` sends it on as the message that it was. Its MessageId is
-    new, since detection would drop a second message with the former; that is in `repl-message-id`, and on the copy again. Send it,
-    then complete the one that was received.
+    It keeps the properties that record its origin, so that `isthmus redrive --diverted` sends it on as the original message. Its MessageId is
+    new, since duplicate detection would drop a second message with the former one; the former is in `repl-message-id`, and is the MessageId
+    of the redriven copy. Send the new message, then complete the received one.
 
     Args:
-        message: what was received.
-        body: the mended body.
+        message: the received message.
+        body: the corrected body.
     """
     properties = _properties(message)
     given = None
@@ -111,7 +111,7 @@ def _properties(message: ServiceBusReceivedMessage) -> dict[Any, Any]:
 def _remade(
     message: ServiceBusReceivedMessage, body: dict[str, Any], properties: dict[Any, Any], message_id: str | None
 ) -> ServiceBusMessage:
-    """The message as a sender has it, with this body and these application properties; `message_id` None: its own."""
+    """The message as a sender builds it, with this body and these application properties; `message_id` None: the message's own."""
     from azure.servicebus import ServiceBusMessage
     from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties
 
@@ -137,15 +137,15 @@ def _remade(
     if message_id is not None:
         fields.message_id = message_id
     made.properties = fields
-    # The SDK's own way to make one of an annotated message (`message`, `raw_amqp_message`).
+    # The SDK's own way to make one from an annotated message (`message`, `raw_amqp_message`).
     return ServiceBusMessage(None, message=None, raw_amqp_message=made)
 
 
 def origin_of(message: ServiceBusReceivedMessage) -> str:
-    """Where a copy entered the federation, the same for all copies of one message; empty where it is no copy.
+    """The entry point of a copy into the federation, the same for all copies of one message; empty if it is no copy.
 
-    It tells two messages with one MessageId apart whose publishers are in different namespaces. A message that an application
-    sent with a copy's properties has none: its digest does not fit.
+    It distinguishes two messages with one MessageId whose publishers are in different namespaces. A message that an application
+    sent with a copy's properties has none: its digest does not match.
     """
     from azure.servicebus.amqp import AmqpMessageBodyType
 

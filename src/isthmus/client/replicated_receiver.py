@@ -1,4 +1,4 @@
-"""A receiver of two namespaces that hold the same messages, which hands over each message once.
+"""A receiver of two namespaces with the same messages, which hands over each message once.
 
 What it is: `ReplicatedReceiver` for threads, with the methods of azure-servicebus's receiver; `isthmus.client.replicated_receiver_async` is
 the same for asyncio. What it is not: the decisions (`isthmus.client.receive.merge`) and the connections (`isthmus.client.receive.branch`).
@@ -7,9 +7,9 @@ How to use it: docs/how-to/receive-from-two-regions.md.
 Invariants:
     I1. A message is handed over until a handler of it has completed it, and never after `complete_message` returned, as long as the
         list of seen messages remembers it.
-    I2. A copy is settled only once its message is handled: what only one namespace holds is never settled unhandled.
-    I3. A namespace that is away or hangs delays no message of the other, and no call but `dead_letter_message`,
-        `defer_message` and `renew_message_lock` of a message that came from it.
+    I2. A copy is settled only once its message is handled: a message that only one namespace has is never settled unhandled.
+    I3. A namespace that is unavailable or hangs delays no message of the other, and no call but `dead_letter_message`,
+        `defer_message` and `renew_message_lock` of a message from it.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from isthmus.client.seen import Bounds, SeenStore, is_opened_here, open_seen
 
 __all__ = ["PRIMARY", "SECONDARY", "ReceiverStatistics", "ReplicatedReceiver", "ReplicatedSession"]
 
-_SESSION_SECONDS = 60.0  # as a namespace waits for a session of its own accord
+_SESSION_SECONDS = 60.0  # the default wait of a namespace for a session
 
 
 class ReplicatedSession:
     """The session that a `ReplicatedReceiver` reads, at both namespaces.
 
-    Its locks are renewed by themselves. Its state is kept at each namespace; `get_state` reads that of the first one that answers.
+    The receiver renews its locks. Each namespace stores its state; `get_state` reads it from the first namespace that answers.
     """
 
     def __init__(self, engine: Engine, session_id: str, sides: tuple[str, ...]) -> None:
@@ -49,10 +49,10 @@ class ReplicatedSession:
         self.session_id = session_id
 
     def get_state(self) -> bytes | None:
-        """The session's state, of the primary, or of the secondary where the primary does not answer.
+        """The session's state from the primary, or from the secondary if the primary does not answer.
 
         Raises:
-            ConnectionError: neither answers.
+            ConnectionError: no namespace answers.
         """
         error: Exception = ConnectionError("no namespace is connected")
         for side in self._sides:
@@ -67,7 +67,7 @@ class ReplicatedSession:
         """Sets the session's state at every namespace that is connected.
 
         Raises:
-            ConnectionError: at none.
+            ConnectionError: it was set at no namespace.
         """
         error: Exception = ConnectionError("no namespace is connected")
         done = 0
@@ -85,30 +85,30 @@ class ReplicatedReceiver(TwoRegionReceiver):
     """Reads an entity at two namespaces and hands over each message once.
 
     For messages that were sent to both (`ReplicatedSender(mode="active")`), to either (`mode="passive"`), or that routes of isthmus copied.
-    A message is known by where it entered, as its copies tell it, and by MessageId with a digest of its contents.
+    A message is identified by its entry point, which its copies record, and by MessageId with a digest of its contents.
 
         with ReplicatedReceiver(primary, secondary, "orders", seen="/var/lib/shop/seen.db") as receiver:
             for message in receiver:
                 handle(message)
                 receiver.complete_message(message)
 
-    Locks are renewed by themselves, for `max_lock_renewal` at most.
+    Locks are renewed automatically, for `max_lock_renewal` at most.
 
     Args:
-        primary: connection string, `(host, credential)`, `env:NAME`, `file:/path`, or an `Endpoint`; leads where order is kept.
-        secondary: the other.
+        primary: connection string, `(host, credential)`, `env:NAME`, `file:/path`, or an `Endpoint`; it leads where order is kept.
+        secondary: the other namespace, in the same forms.
         entity: queue or topic, the same at both.
         subscription: of the topic.
         seen: the durable list of handled messages: a path, `redis://…`, a store; None keeps it in memory, so that messages may be handled
             again after a restart.
         session_id: the session to read, of an entity that requires sessions; its messages are handed over in order. The SDK's
-            `NEXT_AVAILABLE_SESSION` takes one that has messages at either namespace and is read by nobody at both; `max_wait_time`, or 60 s,
-            is how long it looks.
+            `NEXT_AVAILABLE_SESSION` takes a session that has messages at either namespace and no reader at either; it searches for
+            `max_wait_time`, or 60 s.
         sub_queue: `deadletter` or `transferdeadletter`.
         max_wait_time: seconds without a message after which iteration ends; None for never.
         prefetch_count: messages of each namespace that wait for the application, beyond what it asks for.
         bounds: of the list.
-        max_lock_renewal: how long a message may be with its handler before others get it.
+        max_lock_renewal: how long a message may stay with its handler before another receiver gets it.
         order_wait: with `session_id`, how long a message that only the secondary has delivered waits for the primary's.
         connect_timeout: seconds for opening a receiver.
         receiver_options: further arguments of the SDK's receivers.
@@ -154,7 +154,7 @@ class ReplicatedReceiver(TwoRegionReceiver):
         )
 
     def __enter__(self) -> Self:
-        """Begin; returns once a namespace is connected, or `connect_timeout` is over.
+        """Start; returns once a namespace is connected, or after `connect_timeout`.
 
         Raises:
             ServiceBusError: both namespaces answered that the entity is missing or not permitted.
@@ -165,7 +165,7 @@ class ReplicatedReceiver(TwoRegionReceiver):
                 self._take_session()
             self._engine.start()
             self._engine.wait_open(self._connect_timeout)
-        except BaseException:  # also an interruption: nobody has what was begun
+        except BaseException:  # also an interruption: no caller could close what was started
             self._engine.close()
             raise
         return self
@@ -185,5 +185,5 @@ class ReplicatedReceiver(TwoRegionReceiver):
         return None if session_id is None else ReplicatedSession(self._engine, session_id, tuple(self._endpoints))
 
     def statistics(self) -> ReceiverStatistics:
-        """What was done so far."""
+        """Statistics since the receiver was opened."""
         return ReceiverStatistics.of(self._engine)

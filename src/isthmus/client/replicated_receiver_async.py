@@ -39,7 +39,7 @@ class AsyncReplicatedSession:
         """Sets the session's state at every namespace that is connected.
 
         Raises:
-            ConnectionError: at none.
+            ConnectionError: it was set at no namespace.
         """
         await asyncio.to_thread(self._session.set_state, state)
 
@@ -86,5 +86,5 @@ class ReplicatedReceiver(AsyncTwoRegionReceiver):
         return None if session is None else AsyncReplicatedSession(session)
 
     def statistics(self) -> ReceiverStatistics:
-        """What was done so far."""
+        """Statistics since the receiver was opened."""
         return self._receiver.statistics()

@@ -1,12 +1,12 @@
-"""What this package uses of azure-servicebus beyond its documented interface.
+"""The undocumented parts of azure-servicebus that this package uses.
 
-What it is: the one module that touches the SDK's private names, each for a stated reason. What it is not: a fork; where a
+What it is: the only module that uses the SDK's private names, each for a stated reason. What it is not: a fork; where a
 later version of the SDK lacks a name, `tests/unit/client/test_sdk.py` fails.
 
-Why at all: the SDK sends a batch only of messages that it encodes itself, once for each namespace; it has no way to end an
-operation that waits for a connection which stopped answering; it does not tell how large a message may be; and its thread that
-keeps a receiver's connection alive reads messages beside the one that receives, so that two of them change places. It also judges by
-this machine's clock whether a message is locked.
+Reasons: the SDK sends a batch only of messages that it encodes itself, once for each namespace; it cannot end an operation that waits
+for a connection that stopped answering; it does not report how large a message may be; its thread that keeps a receiver's connection
+alive reads messages beside the receiving thread, so that two messages may be reordered; and it judges by this machine's clock whether a
+message is locked.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ __all__ = [
 
 
 def message_list(messages: Any) -> list[AmqpAnnotatedMessage]:
-    """What an application passed to `send_messages`, as the SDK's annotated messages.
+    """The value that an application passed to `send_messages`, as the SDK's annotated messages.
 
     Raises:
-        TypeError: something in it is no message.
+        TypeError: an item is no message.
     """
     if isinstance(messages, ServiceBusMessageBatch):
         return [each.raw_amqp_message for each in messages._messages]
@@ -62,7 +62,7 @@ def _annotated(message: Any) -> AmqpAnnotatedMessage:
         message = ServiceBusMessage(**message)
     if not isinstance(message, ServiceBusMessage):
         raise TypeError(
-            "only ServiceBusMessage, AmqpAnnotatedMessage or mappings that stand for messages can be sent; this is "
+            "only ServiceBusMessage, AmqpAnnotatedMessage or mappings that describe messages can be sent; this is "
             f"{type(message).__name__}"
         )
     return message.raw_amqp_message
@@ -116,19 +116,19 @@ def batch_of(
 
 
 def limits(sender: Any) -> tuple[int, int]:
-    """The largest message and the largest batch that an open sender's link takes, in bytes; 0 where it is not known."""
+    """The largest message and the largest batch that an open sender's link accepts, in bytes; 0 if unknown."""
     message = int(getattr(sender, "_max_message_size_on_link", 0))
     return message, int(getattr(sender, "_max_batch_size_on_link", message))
 
 
 WITHOUT_THREAD: Mapping[str, Any] = {"keep_alive": 0}
-"""Arguments of a client or receiver that begins no thread of its own: that of azure-servicebus 7.15 takes messages from the socket
-while the caller's does, every 30 s, and what both have read is handed over in the order in which they come to it; and whatever closes the
-connection waits for its end, up to a second. Its owner calls `listen`."""
+"""Arguments of a client or receiver that starts no keep-alive thread. That thread of azure-servicebus 7.15 takes messages from the socket
+every 30 s while the caller's thread does, so that messages may be reordered; and closing the connection waits for it, up to a second.
+The owner calls `listen` instead."""
 
 
 def listen(receiver: Any) -> None:
-    """Read what has arrived at a receiver or sender, and tell the peer that the connection is in use; grants no credit."""
+    """Read the frames that have arrived at a receiver or sender, and send a keep-alive; grants no credit."""
     handler: Any = getattr(receiver, "_handler", None)
     connection, link = getattr(handler, "_connection", None), getattr(handler, "_link", None)
     if connection is not None and link is not None:
@@ -141,12 +141,12 @@ def schedule_annotations(when: datetime) -> dict[str | bytes, Any]:
 
 
 def watch_handler(sender: Any, seen: Callable[[Any], None], ready: Callable[[], None]) -> None:
-    """Tell of each connection that a sender opens, the first one or one in the place of another that it closed after a refusal.
+    """Observe each connection that a sender opens: the first one, or one that replaces another that it closed after a refusal.
 
     Args:
         sender: of the SDK, not open yet.
-        seen: takes each protocol client before it connects: its socket is to be closed if the opening fails.
-        ready: called once a link is open; what it raises is raised by the call that opened it, before anything is sent.
+        seen: called with each protocol client before it connects: its socket has to be closed if the opening fails.
+        ready: called once a link is open; the call that opened the link raises what it raises, before anything is sent.
     """
     create, open_link = sender._create_handler, sender._open
 
@@ -162,17 +162,17 @@ def watch_handler(sender: Any, seen: Callable[[Any], None], ready: Callable[[], 
 
 
 def socket_of(handler: Any) -> Any:
-    """The socket below a protocol client; None where there is none, or not yet."""
+    """The socket below a protocol client; None if there is none yet."""
     found = handler
     for name in ("_connection", "_transport", "sock"):
         found = getattr(found, name, None)
-    return getattr(found, "sock", found)  # over WebSocket that has another one below it
+    return getattr(found, "sock", found)  # over WebSocket there is another socket below it
 
 
 def sever(sock: Any) -> None:
     """Shut a socket down, from any thread, so that a call that waits for it ends.
 
-    The SDK's own `close` waits for the peer, and an open that waits for a peer which stopped answering never ends.
+    The SDK's own `close` waits for the remote side, and an open that waits for a remote side that stopped answering never ends.
     """
     if isinstance(sock, socket.socket):
         with contextlib.suppress(OSError, ValueError):
@@ -189,9 +189,9 @@ def release(sock: Any) -> None:
 
 @contextlib.contextmanager
 def without_lock_check(message: Any) -> Iterator[None]:
-    """Let the namespace say whether a message is locked: the SDK settles nothing whose lock has ended by this machine's clock.
+    """Let the namespace decide whether a message is locked: the SDK settles nothing whose lock has ended by this machine's clock.
 
-    With a clock that is ahead by more than a lock lasts it would never settle anything.
+    If this machine's clock is ahead by more than a lock lasts, the SDK would never settle anything.
     """
     until = getattr(message, "locked_until_utc", None)
     if until is None or until > datetime.now(UTC):
@@ -208,8 +208,8 @@ def without_lock_check(message: Any) -> Iterator[None]:
 def confirmed(receiver: Any, message: Any) -> Iterator[None]:
     """Settle so that the call returns only once the namespace has confirmed it.
 
-    Versions of the SDK before 7.15 wait for no answer on the link, and would take for done what was lost with it; a settlement by the lock
-    token, which they keep for deferred messages, has an answer.
+    Versions of the SDK before 7.15 wait for no answer on the link, and treat a settlement that was lost with the link as done; a settlement
+    by lock token, which they use for deferred messages, has an answer.
     """
     if hasattr(receiver, "_await_settlement_outcome") or message._is_deferred_message:
         yield
@@ -222,25 +222,25 @@ def confirmed(receiver: Any, message: Any) -> Iterator[None]:
 
 
 def without_session_clock(receiver: Any) -> None:
-    """As `without_lock_check` for the session that a receiver reads, until its lock is renewed: the namespace detaches what has lost it."""
+    """As `without_lock_check` for the session that a receiver reads, until its lock is renewed: the namespace detaches a link whose lock is lost."""
     session = getattr(receiver, "session", None)
     if session is not None:
         session._locked_until_utc = None
 
 
-# A lock that has ended by this machine's clock is taken for a short one. Service Bus has locks from five seconds to five minutes.
+# A lock that has ended by this machine's clock counts as a short one. Service Bus has locks from five seconds to five minutes.
 _SHORT_LOCK_SECONDS = 10.0
-# A clock that is behind makes a lock look longer; of a session one renewal in so long is cheap.
+# A clock that is behind makes a lock look longer; renewing a session this often is cheap.
 _LONGEST_SESSION_SECONDS = 30.0
 _LEAST_RENEW_SECONDS = 0.3
 
 
 def renew_seconds(until: datetime, enqueued: datetime | None) -> float:
-    """After how many seconds to renew a lock, whatever this machine's clock.
+    """The number of seconds after which to renew a lock, independent of this machine's clock.
 
     Args:
-        until: when it ends by the namespace's clock.
-        enqueued: when its message was enqueued there, before which no lock of it began; None for that of a session.
+        until: its end by the namespace's clock.
+        enqueued: when its message was enqueued there, before which its lock cannot have begun; None for a session's lock.
     """
     left = (until - datetime.now(UTC)).total_seconds()
     if left <= 0:

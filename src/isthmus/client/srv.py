@@ -1,13 +1,12 @@
-"""Where a namespace is by DNS: the SRV records of a name.
+"""The address of a namespace by DNS: the SRV records of a name.
 
-What it is: the lookup, the choice among records, and a connection string with the host that was found. What it is not: a
-cache: a name is asked for each new connection, and the resolver keeps answers as long as they say; while DNS does not
-answer, the last answer counts.
+What it is: the lookup, the choice among records, and a connection string with the host that was found. What it is not: a cache: each
+new connection looks the name up, and the resolver caches answers for their lifetime; if DNS does not answer, the last answer is used.
 Spec: RFC 2782.
 
 Invariants:
-    I1. Of the records those with the lowest priority count; among them the weight is the share.
-    I2. A name that does not answer is a region that may be away, a name without records a mistake.
+    I1. Only records with the lowest priority are used; among them, the weight is the share.
+    I2. A name that does not answer means that a region may be unavailable; a name without records is an error.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _TLS_PORT = 5671
 
 
 class NoRecordsError(IsthmusError):
-    """A name has no SRV records, or says that there is no such service."""
+    """A name has no SRV records, or its record denies the service."""
 
     code = "no-srv-records"
 
@@ -48,10 +47,10 @@ def choose(records: Sequence[Record], pick: Callable[[float], float] = lambda to
 
     Args:
         records: at least one.
-        pick: gives a number from 0 up to a total, exclusively.
+        pick: returns a number from 0 up to a total, exclusively.
     """
     lowest = min(record.priority for record in records)
-    # Those of weight 0 come first, as the RFC says: they are chosen rarely, not never.
+    # Those of weight 0 come first, as the RFC requires: they are chosen rarely, not never.
     order = sorted((record for record in records if record.priority == lowest), key=lambda record: record.weight > 0)
     at = pick(sum(record.weight for record in order) + 1e-9)
     for record in order:
@@ -62,7 +61,7 @@ def choose(records: Sequence[Record], pick: Callable[[float], float] = lambda to
 
 
 def with_host(connection: str, record: Record) -> str:
-    """A connection string that leads to a record's host and port; all else stays."""
+    """A connection string with a record's host and port; everything else stays."""
     parts = []
     for part in connection.split(";"):
         name, is_pair, value = part.partition("=")
@@ -83,7 +82,7 @@ class Service:
 
     Args:
         name: of the service.
-        lookup: gives the records of a name; raises OSError where nobody answers, NoRecordsError where there are none.
+        lookup: returns the records of a name; raises OSError if no server answers, NoRecordsError if there are none.
     """
 
     def __init__(self, name: str, lookup: Callable[[str], list[Record]] | None = None) -> None:
@@ -95,7 +94,7 @@ class Service:
         """The record to use now.
 
         Raises:
-            OSError: nobody answers, and nobody has yet.
+            OSError: no server answers, and none has answered before.
             NoRecordsError: there are none.
             MissingExtraError: the DNS library is not installed.
         """

@@ -1,1 +1,1 @@
-"""Patterns of replication: a task becomes routes, a route becomes a Spark query."""
+"""Replication: the Spark queries that carry the routes of tasks."""

@@ -1,14 +1,14 @@
-"""Whether a look at an entity that failed is repeated, and after how long.
+"""Whether a failed browse of an entity is repeated, and after which delay.
 
-What it is: pure; the error and the time in, a delay out. A look changes nothing, so that it may be repeated whatever became of the first
-attempt. What it is not: a retry of anything that locks, settles or sends.
+What it is: pure; the error and the time in, a delay out. Browsing changes nothing, so it may be repeated after any outcome of the first
+attempt. What it is not: a retry of an operation that locks, settles or sends.
 
 Invariants:
-    I1. A connection that was idle may have been closed by the namespace without notice: the first look that finds it closed is repeated
-        at once over a new connection.
+    I1. A connection that was idle may have been closed by the namespace without notice: the first browse that finds it closed is repeated
+        immediately over a new connection.
     I2. A namespace that was reached before is tried again for `patience_seconds`, with growing delays. One that was never reached is not:
-        an address that is wrong is reported at once.
-    I3. An error that does not pass by itself is never repeated.
+        a wrong address is reported immediately.
+    I3. A permanent error is never repeated.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ LIMIT_SECONDS = 5.0
 
 
 class BrowseRetry:
-    """The attempts of one look.
+    """The attempts of one browse.
 
     Args:
-        patience_seconds: for how long after the first failure it is repeated; 0: only as I1 says.
-        source: of the jitter of the delays; a seeded one in tests.
+        patience_seconds: for how long after the first failure it is repeated; 0: only according to I1.
+        source: source of the jitter; seeded in tests.
     """
 
     def __init__(self, patience_seconds: float = 0.0, source: random.Random | None = None) -> None:
@@ -38,12 +38,12 @@ class BrowseRetry:
         self._give_up_at: float | None = None
 
     def delay_seconds(self, error: IsthmusError, *, was_open: bool, was_reached: bool, now: float) -> float | None:
-        """After how long to look again; None: not at all.
+        """The delay before the next attempt; None: no further attempt.
 
         Args:
-            error: why the look failed.
-            was_open: whether its connection had been opened by an earlier look.
-            was_reached: whether any look has reached the namespace.
+            error: why the browse failed.
+            was_open: whether an earlier browse had opened its connection.
+            was_reached: whether any browse has reached the namespace.
             now: monotonic seconds.
         """
         if not error.retryable:

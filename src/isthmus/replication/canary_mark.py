@@ -1,6 +1,6 @@
-"""How a canary is told from an application's message.
+"""How a canary is distinguished from an application's message.
 
-What it is: one look at a message's properties. What it is not: who sends canaries (`isthmus.supervisor.watch.canary_watch`).
+What it is: one check of a message's properties. What it is not: sending canaries (`isthmus.supervisor.watch.canary_watch`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _NAME = CANARY.encode()
 
 
 def is_canary(message: bytes) -> bool:
-    """Whether a route's own heartbeat message is encoded here."""
+    """Whether the encoded message is a heartbeat message of a route."""
     if _NAME not in message:
         return False
     try:

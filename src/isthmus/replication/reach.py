@@ -1,10 +1,10 @@
-"""The namespaces of a federation, within reach of the driver.
+"""The driver's connections to the namespaces of a federation.
 
-What it is: connections for what the driver itself does beside the routes: claims, looks, reconciliation. What it is not:
+What it is: connections for the driver's own work besides the routes: claims, browsing, reconciliation. What it is not:
 the routes' own connections, which their workers open.
 
 Invariants:
-    I1. A look survives the loss of its connection and of its links as `isthmus.replication.browse_retry` says.
+    I1. A browse is repeated after the loss of its connection or links according to `isthmus.replication.browse_retry`.
     I2. A connection whose key was refused is not used again: the key may have been replaced.
 """
 
@@ -35,7 +35,7 @@ CONNECT_TIMEOUT_SECONDS = 10.0
 
 
 def namespace_options(namespace: NamespaceRef) -> dict[str, str]:
-    """The data source's options that reach a namespace; references, never secrets."""
+    """The data source's options that address a namespace; references, never secrets."""
     options = namespace.options()
     if not namespace.is_service_bus:
         return options
@@ -48,8 +48,8 @@ def name_places(text: str, federation: Federation, aliases: Iterable[str]) -> st
 
     Args:
         text: the text.
-        federation: where the namespaces are.
-        aliases: of those that the text may be about.
+        federation: the federation of the namespaces.
+        aliases: aliases of the namespaces that the text may concern.
     """
     for alias in aliases:
         for place in _places(federation.namespaces[alias]):
@@ -59,7 +59,7 @@ def name_places(text: str, federation: Federation, aliases: Iterable[str]) -> st
 
 
 def _places(namespace: NamespaceRef) -> Sequence[str]:
-    """What texts about connections call a namespace."""
+    """The addresses by which texts about connections name a namespace."""
     options = namespace.options()
     if not namespace.is_service_bus:
         return system_of(namespace.kind).places(options)
@@ -77,8 +77,8 @@ class Reach:
 
     Args:
         federation: the federation.
-        name: shown in the namespaces' logs.
-        patience_seconds: how long a look is repeated at a namespace that was reached before; 0: only once, over a new connection.
+        name: client name for the namespaces' logs.
+        patience_seconds: how long a browse is repeated at a namespace that was reached before; 0: only once, over a new connection.
     """
 
     def __init__(self, federation: Federation, name: str = "isthmus", *, patience_seconds: float = 0.0) -> None:
@@ -91,7 +91,7 @@ class Reach:
         self._peeks: dict[tuple[Endpoint, bool], Peek] = {}
 
     def waiting(self, endpoint: Endpoint, group: str) -> Waits | None:
-        """What waits in an entity of a system that is not Service Bus; of a log for a group. None where the system tells nobody.
+        """The waiting messages of an entity of a system that is not Service Bus; of a log for a group. None if the system does not report them.
 
         Raises:
             IsthmusError: the system cannot be reached, or refuses.
@@ -100,7 +100,7 @@ class Reach:
         return system_of(namespace.kind).waiting(namespace_options(namespace), endpoint.entity, group)
 
     def unsettled(self, endpoint: Endpoint, group: str) -> int:
-        """How many messages of a queue that nobody can look into are ready or with a consumer, as the system counted them last.
+        """The number of messages of a queue without browsing that are ready or with a consumer, by the last count of the system.
 
         Raises:
             IsthmusError: the system cannot be reached, or refuses.
@@ -110,7 +110,7 @@ class Reach:
         return system.unsettled(namespace_options(namespace), endpoint.entity, group)
 
     def check(self, endpoint: Endpoint, *, reads: bool) -> None:
-        """Tries what a route needs of an entity of a system that is not Service Bus.
+        """Tests the access that a route needs to an entity of a system that is not Service Bus.
 
         Raises:
             IsthmusError: the system cannot be reached, or refuses.
@@ -129,7 +129,7 @@ class Reach:
         return open_client(endpoint_of(options), endpoint.entity, self._name, CONNECT_TIMEOUT_SECONDS)
 
     def uncommitted(self, endpoint: Endpoint, group: str) -> Peek:
-        """Opens a log for browsing from where a group is.
+        """Opens a log for browsing from the position of a group.
 
         Raises:
             IsthmusError: the cluster cannot be reached, or refuses.
@@ -139,7 +139,7 @@ class Reach:
         return system.uncommitted(options, endpoint.entity, group, self._peek_other(endpoint))
 
     def is_placed(self, endpoint: Endpoint, group: str) -> bool:
-        """Whether it is known where a group is in a log.
+        """Whether the position of a group in a log is known.
 
         Raises:
             IsthmusError: the cluster cannot be reached, or refuses.
@@ -153,7 +153,7 @@ class Reach:
 
         Args:
             endpoint: the entity.
-            names_partition: of a log: whether records without key are given one that names their partition, as their route does.
+            names_partition: of a log: whether records without key get one with the name of their partition, as in their route.
 
         Raises:
             IsthmusError: the namespace cannot be reached, or refuses.
@@ -170,12 +170,12 @@ class Reach:
         return look
 
     def identity(self, alias: str) -> str:
-        """What a Service Bus namespace calls itself that `peek` has reached; empty where it has not."""
+        """The identity of a Service Bus namespace that `peek` has reached; empty if it has not."""
         client = self._clients.get(alias)
         return client.namespace_id if client is not None else ""
 
     def identities(self, aliases: Iterable[str]) -> dict[str, str]:
-        """By identity of the namespace, the alias of each; by alias, too, for copies of a sink that knew no identity.
+        """Alias by identity of the namespace; also by alias, for copies of a sink that did not know an identity.
 
         Raises:
             IsthmusError: a namespace cannot be reached.
@@ -194,7 +194,7 @@ class Reach:
         return found
 
     def _peek_other(self, endpoint: Endpoint, *, names_partition: bool = False) -> Peek:
-        """Browses a system that is not Service Bus."""
+        """Browses a system other than Service Bus."""
         found = self._peeks.get((endpoint, names_partition))
         if found is None:
             namespace = self._federation.namespaces[endpoint.alias]
@@ -216,7 +216,7 @@ class Reach:
         return ArchivePeek(Path(endpoint.entity), Path(spool), entered)
 
     def _repeated(self, endpoint: Endpoint, look: Callable[[Management], Sequence[bytes]]) -> Sequence[bytes]:
-        """Look, and repeat it as I1 says."""
+        """Browse, and repeat according to I1."""
         retry = BrowseRetry(self._patience_seconds)
         while True:
             was_open = endpoint.alias in self._clients

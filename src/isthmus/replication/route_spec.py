@@ -1,10 +1,10 @@
-"""A route of a federation as the processes that carry it are told of it.
+"""The specification of a route for the processes that carry it.
 
-What it is: a pure mapping from the topology's route to the bridge's description of a route. What it is not: the query that
+What it is: a pure mapping from the topology's route to the bridge's specification of a route. What it is not: the query that
 carries it (`isthmus.replication.query.shared_run`), nor the options' meaning, which the connectors declare.
 
 Invariants:
-    I1. Options hold references to secrets, never secrets.
+    I1. Options contain references to secrets, never secrets.
     I2. A route's claim is that of its task at the namespace where the route is claimed; no two such pairs have the same key.
 """
 
@@ -25,14 +25,14 @@ from isthmus.topology.step.divert import DivertTo
 __all__ = ["SESSION_STATES", "claim_key", "route_spec"]
 
 SESSION_STATES = "session-states"
-"""In the state folder: a file for each route that copies the state of sessions."""
+"""Folder in the state folder, with a file for each route that copies the state of sessions."""
 
 DEFLATED_MESSAGES = 200
-"""Messages in an envelope: alone one keeps two thirds of its bytes, among others like it a sixth (docs/adr/0030-deflated-envelopes.md)."""
+"""Messages in an envelope: alone, one keeps two thirds of its bytes, among similar ones a sixth (docs/adr/0030-deflated-envelopes.md)."""
 
 
 def claim_key(task: str, alias: str) -> str:
-    """The key of a task's claim at a namespace; an alias holds no `/`."""
+    """The key of a task's claim at a namespace; an alias contains no `/`."""
     return f"{alias}/{task}"
 
 
@@ -44,8 +44,8 @@ def route_spec(
     Args:
         route: the route.
         federation: its federation, with absolute paths.
-        only_present: end when what is at the source at the beginning is moved.
-        state_folder: of the run; None: session states are not copied.
+        only_present: end after moving the messages that the source had at the start.
+        state_folder: state folder of the run; None: session states are not copied.
     """
     source = federation.namespaces[route.source.alias]
     read = _log_source if source.is_log else _plain_source if source.is_plain else _source
@@ -60,7 +60,7 @@ def route_spec(
         claim=claim_key(route.task, route.claim_alias) if route.is_claimed else "",
         ordered=options.ordering != "none",
         is_strict=options.ordering == "strict",
-        # A log's partitions go to the members of its group, and a route is one; what is at the beginning is one reader's to count.
+        # A log's partitions are assigned to the members of its group, and a route is one member; messages at the start are counted by one reader.
         competing=not (source.is_log or only_present),
         only_present=only_present,
         block_refused=options.refused == "block",
@@ -73,8 +73,8 @@ def route_spec(
 
 
 def _divert(route: Route, divert: DivertTo, federation: Federation) -> End:
-    """An entity that steps divert to. It gets messages as they were received: neither the mark nor the policy of the route changes them; one
-    that has been there before, so that its provenance would stop it, is dead-lettered at its source.
+    """The end of an entity to which steps divert. It gets messages as received: neither the mark nor the policy of the route changes them; a
+    message that has been there before, and that its provenance would stop, is dead-lettered at its source.
     """
     options = replace(
         route.options,
@@ -96,7 +96,7 @@ def _end(route: Route, federation: Federation) -> End:
 
 
 def _spool(route: Route, kind: str) -> End:
-    """The spool before a table; `kind` is the source's."""
+    """The spool before a table; `kind` is the source's kind."""
     assert route.options.table is not None
     told = {"path": route.options.table.spool, "source": f"{route.source.alias}/{route.source.entity}"}
     return End("spool", TABLE, told | numbering_of(kind))
@@ -109,7 +109,7 @@ def _source(route: Route) -> dict[str, str]:
 
 
 def _session_states(route: Route, federation: Federation, state_folder: Path) -> dict[str, str]:
-    """Where the states of sessions go to, and what keeps which were copied."""
+    """The target of session states, and the file that records the copied ones."""
     target = namespace_options(federation.namespaces[route.target.alias])
     file = state_folder.absolute() / SESSION_STATES / f"{route.name}.jsonl"
     told = {f"state_{name}": value for name, value in target.items()}
@@ -117,8 +117,8 @@ def _session_states(route: Route, federation: Federation, state_folder: Path) ->
 
 
 def _log_source(route: Route) -> dict[str, str]:
-    """A static member: whoever takes the route over has its partitions at once, and shuts out who had them. Not where nothing keeps
-    two runs apart: they would shut each other out for ever, and share the partitions without.
+    """A static member: a route that takes over gets the partitions immediately, and fences the previous owner. Not if nothing prevents two
+    concurrent runs: they would fence each other for ever; without it they share the partitions.
     """
     options = route.options.log
     found = {
@@ -160,7 +160,7 @@ def _log_target(route: Route, *, has_steps: bool) -> dict[str, str]:
 
 
 def _copies(route: Route, *, has_steps: bool) -> dict[str, str]:
-    """What a target of any kind is told of the copies."""
+    """The options for the copies at a target of any kind."""
     policy = route.options.policy.to_text()
     found = {
         "origin": f"{route.source.alias}/{route.entered}",

@@ -1,12 +1,12 @@
-"""Values of the rules language as Spark columns, and where a DataFrame keeps a message's properties.
+"""Values of the rules language as Spark columns, and the columns of a DataFrame with a message's properties.
 
 What it is: `Cell`, a value whose kind is known only per row, and `RuleColumns`, which finds the cells of properties in
 documented columns. What it is not: operators (see `rule_operator`).
 
-User properties are in one map column of the type `USER_PROPERTIES_TYPE`: names as the sender spelt them, values as a
+User properties are in one map column of the type `USER_PROPERTIES_TYPE`: names in the sender's spelling, values as a
 struct of which one field is set. A null struct is a null property; a struct without any field set is a value of a type
-that rules do not know (a list, a map), which exists and compares with nothing. The struct may have a field `type` besides,
-as the data source's has: where it says `amqp`, the field `binary` holds the encoding of such a value and is not read.
+that rules do not support (a list, a map), which exists and compares with nothing. The struct may have a field `type` besides,
+as in the data source: if it is `amqp`, the field `binary` contains the encoding of such a value and is not read.
 
 Within a cell, datetimes and timespans are microseconds (bigint), UUIDs their lower-case text.
 """
@@ -82,8 +82,8 @@ class Cell:
 
     Attributes:
         parts: for each kind that the value may have, a column that is not null in the rows where it has it. They are
-            functions, since most operators look at two or three kinds of eight.
-        exists: whether the property is there, null or not; None where that was not asked of a property.
+            functions, since most operators use two or three kinds of eight.
+        exists: whether the property exists, null or not; None if that is not needed.
         known: whether there is a value that is not null.
         failed: true where the evaluation failed; None if it cannot.
         always: whether `known` is true in every row.
@@ -100,7 +100,7 @@ class Cell:
         return None if part is None else part()
 
     def typed(self) -> Column:
-        """Whether the value has one of the language's types."""
+        """Whether the value has a type of the language."""
         return either(*(part().isNotNull() for part in self.parts.values()))
 
 
@@ -159,7 +159,7 @@ class RuleColumns:
         return cls(frame[user], system, described="type" in kind.valueType.names)
 
     def user(self, name: str | Column) -> Cell:
-        """A user property by lower-case name; of two that differ only in case the first counts."""
+        """A user property by lower-case name; of two that differ only in case the first one is used."""
         entry = F.get(F.filter(F.map_entries(self._user), lambda one: F.lower(one["key"]) == name), F.lit(0))
         value = entry["value"]
         return Cell(
@@ -177,7 +177,7 @@ class RuleColumns:
         column = self._system.get(name)
         if column is None:
             raise InvalidArgumentError(
-                f"sys.{name} has no column here; the source is to deliver {SYSTEM_COLUMNS[name]}"
+                f"sys.{name} has no column here; the source has to deliver {SYSTEM_COLUMNS[name]}"
             )
         kind = SYSTEM_PROPERTIES[name].kind
         return Cell(

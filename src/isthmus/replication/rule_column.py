@@ -1,16 +1,16 @@
-"""A filter's tree to a Spark Column: the back end of routes whose source has no filters of its own.
+"""A filter's tree to a Spark Column: the back end of routes whose source has no filters.
 
-What it is: the same language as the broker's closures, over columns; both are held to the fixtures in
-tests/fixtures/rules. What it is not: actions, which a broker applies to its copies (a route changes properties by its own
+What it is: the same language as the broker's closures, over columns; both are tested with the fixtures in
+tests/fixtures/rules. What it is not: actions, which a broker applies to its copies (a route changes properties by its
 steps).
 
 How: Spark's columns have one type each, a property's value has one of eight. So a value is a `Cell`: one column per kind,
-of which at most one is not null in a row. Operators pair the kinds that go together; what pairs with nothing comes out
-null, which is unknown, and Spark's own three-valued AND, OR and NOT do the rest. A row whose evaluation fails (where a
-closure raises FilterError) is marked in a column of its own.
+of which at most one is not null in a row. Operators combine the kinds that are comparable; other combinations are null, which is
+unknown, and Spark's own three-valued AND, OR and NOT do the rest. A row whose evaluation fails (where a closure raises
+FilterError) is marked in a separate column.
 
 Invariants:
-    I1. A verdict is true, false or null exactly where the closure gives True, False or None.
+    I1. A verdict is true, false or null exactly where the closure returns True, False or None.
     I2. A row has failed exactly where the closure raises FilterError, and its verdict is null.
     I3. No expression built here ends a query at run time, in ANSI mode either.
 """
@@ -62,7 +62,7 @@ __all__ = ["RuleVerdict", "filter_column"]
 
 
 class RuleVerdict(NamedTuple):
-    """What a filter says of every row.
+    """The verdict of a filter for every row.
 
     Attributes:
         verdict: true selects; false and null (unknown, or failed) do not. Fit for `DataFrame.filter`.
@@ -78,7 +78,7 @@ def filter_column(rule: Filter | CorrelationFilter | TrueFilter | FalseFilter, c
 
     Args:
         rule: the filter.
-        columns: where the DataFrame has a message's properties.
+        columns: the columns with a message's properties.
 
     Raises:
         InvalidArgumentError: the filter reads a system property for which there is no column.
@@ -145,7 +145,7 @@ class _Compiler:
         return F.lit(verdict).cast("boolean"), None
 
     def chain(self, operands: tuple[Predicate, ...], *, decided_by: bool) -> _Judged:
-        """AND and OR, which stop at the first operand that decides: a failure behind it does not count."""
+        """AND and OR, which stop at the first operand that decides: a failure after it does not count."""
         verdict, failed = self.predicate(operands[0])
         for operand in operands[1:]:
             more, more_failed = self.predicate(operand)

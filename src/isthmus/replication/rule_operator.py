@@ -1,11 +1,11 @@
 """The operators of the rules language over Spark cells.
 
-Spark's own operators differ from the language's in what they do at the edges, and here is where that is evened out:
+Spark's operators differ from the language's at the edges; this module compensates for it:
 
-- NaN equals nothing and has no order; Spark takes it as equal to itself and greater than all.
-- A long divided by zero and a long that leaves 64 bits fail the row; Spark's ANSI mode would end the query.
-- A double divided by zero is infinite or NaN; Spark would end the query or give null.
-- ``/`` between longs truncates; Spark's ``/`` makes a decimal fraction.
+- NaN equals nothing and has no order; Spark regards it as equal to itself and greater than all.
+- A long divided by zero and a long beyond 64 bits fail the row; Spark's ANSI mode would end the query.
+- A double divided by zero is infinite or NaN; Spark would end the query or return null.
+- ``/`` between longs truncates; Spark's ``/`` returns a decimal fraction.
 - LIKE has no escape character unless one is given; Spark's has the backslash. Any character can be escaped.
 - Values of different types are neither equal nor different; Spark would cast one of them.
 """
@@ -43,7 +43,7 @@ _TIME_RESULTS: Final = {
     ("+", Kind.TIMESPAN, Kind.TIMESPAN): Kind.TIMESPAN,
     ("-", Kind.TIMESPAN, Kind.TIMESPAN): Kind.TIMESPAN,
 }
-# The years 1 to 9999, as far as Python's (and .NET's) times go.
+# The years 1 to 9999, the range of Python's (and .NET's) times.
 _FIRST_MICROS: Final = -62_135_596_800_000_000
 _LAST_MICROS: Final = 253_402_300_799_999_999
 
@@ -58,7 +58,7 @@ def any_failed(*failures: Column | None) -> Column | None:
 
 
 def compare_cells(operation: str, left: Cell, right: Cell) -> Column:
-    """True or false where the types go together, null elsewhere."""
+    """True or false if the types are comparable, null otherwise."""
     results: list[Column] = []
     for left_kind, left_part in left.parts.items():
         for right_kind, right_part in right.parts.items():
@@ -102,7 +102,7 @@ def _same(column: Column) -> Column:
 def _pair(
     operation: str, left_kind: Kind, left: Part, right_kind: Kind, right: Part
 ) -> tuple[Kind, Column, Column | None] | None:
-    """What one kind makes with another: the result's kind, its column, and where it failed."""
+    """The combination of two kinds: the result's kind, its column, and where it failed."""
     if left_kind is Kind.LONG and right_kind is Kind.LONG:
         a, b = left(), right()
         result = _long(operation, a, b)
@@ -122,7 +122,7 @@ def _pair(
 
 
 def _long(operation: str, a: Column, b: Column) -> Column:
-    """Null where the result leaves 64 bits or the divisor is zero."""
+    """Null if the result exceeds 64 bits or the divisor is zero."""
     if operation == "+":
         return F.try_add(a, b)
     if operation == "-":
@@ -146,7 +146,7 @@ def _double(operation: str, a: Column, b: Column) -> Column:
     both = a.isNotNull() & b.isNotNull()
     if operation == "%":
         return F.coalesce(a % divisor, F.when(both, F.lit(float("nan"))))
-    # The only text that tells the two zeros apart.
+    # The only text that distinguishes the two zeros.
     sign = F.signum(a) * F.when(b.cast("string") == "-0.0", F.lit(-1.0)).otherwise(F.lit(1.0))
     by_zero = F.when((a == 0.0) | F.isnan(a), F.lit(float("nan"))).otherwise(sign * F.lit(float("inf")))
     return F.coalesce(a / divisor, F.when(both, by_zero))
@@ -203,7 +203,7 @@ def _quoted(c: str) -> str:
 
 
 def like_cells(text: Cell, pattern: Cell, escape: Cell | None) -> tuple[Column, Column | None]:
-    """LIKE with a pattern or an escape character that rows bring: the verdict, and where it failed."""
+    """LIKE with a pattern or an escape character from rows: the verdict, and where it failed."""
     value, wanted = text.get(Kind.STRING), pattern.get(Kind.STRING)
     sign = F.lit("") if escape is None else escape.get(Kind.STRING)
     failed = any_failed(text.failed, pattern.failed, None if escape is None else escape.failed)

@@ -1,15 +1,15 @@
 """The Spark session that routes run in.
 
-What it is: one way to start Spark, set up for leases. Unless the options say otherwise it runs on this machine, with a task slot per
-route and some to spare, workers that run this very interpreter, nothing listening beyond loopback, no web page, quiet. It knows no
-route.
+What it is: the start of Spark, configured for leases. By default it runs on this machine, with a task slot per route and some spare ones,
+with workers on this interpreter, listening on loopback only, without a web page, and with little output. It does not depend on
+routes.
 
 Invariants:
-    I1. There are more task slots than leases: a running lease holds one (docs/explanation/lease.md), and a query that waits for
-        a slot would not move at all.
+    I1. There are more task slots than leases: a running lease occupies one (docs/explanation/lease.md), and a query that waits for
+        a slot would move no messages.
     I2. The variables that make Spark find its Java and its Python are set only while the session starts.
-    I3. Executors elsewhere are told no path of this machine, but for the interpreter, which has the same path on all.
-    I4. Queries that start together do not disturb each other (`worker_environment`).
+    I3. Executors on other machines get no path of this machine, except that of the interpreter, which is the same on all.
+    I4. Queries that start concurrently do not disturb each other (`worker_environment`).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from isthmus.replication.spark.worker_environment import make_shareable
 
 __all__ = ["STDERR_FILE", "create_spark_session"]
 
-# One for a route's lease, and one for that which is next while leases change.
+# One for a route's lease, and one for the next lease while leases change.
 SLOTS_PER_ROUTE = 2
-# One for the driver's small jobs, one so that a restarting route need not wait.
+# One for the driver's small jobs, one so that a restarting route does not wait.
 SPARE_SLOTS = 2
-# In the work directory: what Spark's Java process and the Python workers write to their standard error, tracebacks of those that were cut off.
+# In the work directory: standard error of Spark's Java process and the Python workers, e.g. tracebacks of interrupted ones.
 STDERR_FILE = "spark-stderr.log"
 
 
@@ -51,20 +51,20 @@ def create_spark_session(
     archive_file: Path | None = None,
     early: EarlyJava | None = None,
 ) -> SparkSession:
-    """Start Spark in this process, or return the session that runs already.
+    """Start Spark in this process, or return the running session.
 
     Args:
         name: the application's name.
-        routes: how many routes will run at once, each in queries of its own.
+        routes: number of routes that run concurrently, each in its own queries.
         slots: task slots; 0: enough for those routes.
-        work_directory: where Spark keeps its temporary files and its logs; made if absent. The caller removes it.
+        work_directory: folder for Spark's temporary files and logs; created if absent. The caller removes it.
         driver_memory_mib: heap of the Java virtual machine.
-        options: further settings of Spark; they win over those set here, but that options of the Java virtual machine are added to
-            those that isthmus needs.
-        java: the Java to use; by default the one that `find_java` finds.
-        archive_file: write an archive of the classes that Spark loads to this file when the virtual machine ends; by default use the
-            one that `isthmus prepare` has made, if there is one.
-        early: the virtual machine that was launched ahead.
+        options: further settings of Spark; they override those set here, except that options of the Java virtual machine are added to those of
+            isthmus.
+        java: the Java to use; default: the one that `find_java` finds.
+        archive_file: write an archive of Spark's classes to this file when the virtual machine ends; default: use the
+            one that `isthmus prepare` has written, if there is one.
+        early: the virtual machine that was launched early.
 
     Raises:
         InvalidArgumentError: if the options turn on speculation, or name a Python that this machine does not have.
@@ -83,7 +83,7 @@ def create_spark_session(
     builder = SparkSession.builder
     for key, value in launch.settings.items():
         builder = builder.config(key, value)
-    # A virtual machine that runs already has looked.
+    # A running virtual machine has done its lookup.
     lookup = None if SparkContext._gateway else DataSourceLookup(launch.python)
     try:
         with _environment(launch.environment):
@@ -104,7 +104,7 @@ def create_spark_session(
 
 
 def _redirect_stderr(session: SparkSession, file: Path) -> None:
-    """Takes the standard error of Java, and of the workers that it starts from now on, off the terminal."""
+    """Redirects the standard error of Java, and of the workers that it starts from now on, to a file."""
     virtual_machine = session._jvm
     assert virtual_machine is not None
     os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
@@ -114,7 +114,7 @@ def _redirect_stderr(session: SparkSession, file: Path) -> None:
 
 @contextmanager
 def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for as long as it lasts."""
+    """Set variables within the context."""
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:

@@ -1,7 +1,7 @@
 """The federation file: text → model → lint → plan, all pure.
 
-`read` gives the `Federation` that a text declares, or every fault at once (`lint` only names them); `routes` what its
-tasks compile to; `wanted` what must be at the namespaces; `plan` what to change there.
+`read` returns the `Federation` that a text declares, or raises with every fault at once (`lint` only lists them); `routes` returns the
+routes of its tasks; `wanted` the entities that must exist at the namespaces; `plan` the changes that create them.
 
 The names are imported when they are first used: Spark's workers need the syntax of references from here, and neither YAML
 nor the rules language.

@@ -1,15 +1,15 @@
 """Canaries: heartbeat messages of a route, which no application receives.
 
-What it is: the setting `canary`, the rules that keep canaries apart, and the checks that they can be. A canary is sent to the topic that
-a route reads from, and carries the route's name in the property `isthmus-canary`. Of all subscriptions only the route's own selects it, by a
-rule of its own; at the target only the subscription `isthmus.TASK.canary` selects the copy. Every other subscription of both topics has
-`[isthmus-canary] IS NULL` in its rules: those that the file declares get it from `plan`, and one that the file does not declare is a fault
-of the plan if it would take canaries. What it is not: the sending and the receiving (`isthmus.supervisor.watch.canary_watch`).
+What it is: the setting `canary`, the rules that keep canaries from applications, and the checks that these rules are possible. A canary is
+sent to the topic that a route reads from, and carries the route's name in the property `isthmus-canary`. Of all subscriptions only the
+route's own selects it, by a separate rule; at the target only the subscription `isthmus.TASK.canary` selects the copy. Every other
+subscription of both topics has `[isthmus-canary] IS NULL` in its rules: `plan` adds it to those that the file declares, and reports a fault
+for one that the file does not declare and that would get canaries. What it is not: sending and receiving (`isthmus.supervisor.watch.canary_watch`).
 
 Invariants:
-    I1. No message that is not a canary is selected otherwise than without canaries.
+    I1. Canaries do not change which other messages are selected.
     I2. A canary is selected by its route's subscription alone, its copy by `isthmus.TASK.canary` alone.
-    I3. Where I2 cannot be brought about the file or the plan is at fault, and nothing is applied.
+    I3. If I2 is impossible, the file or the plan has a fault, and nothing is applied.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from isthmus.topology.step.order import is_frame_step
 __all__ = ["MEMBER", "canary_subscription", "check_canaries", "has_canary", "narrows", "taking", "with_canary"]
 
 MEMBER = "canary"
-"""In the place of a member in the name of the subscription that takes arrivals."""
+"""Replaces the member in the name of the subscription that receives the copies of canaries."""
 
 RULE = "isthmus-canary"
 EXCLUSION = "isthmus-no-canary"
@@ -42,12 +42,12 @@ _LOCK_MS = 30_000
 
 
 def canary_subscription(task: str) -> str:
-    """Name of the subscription that takes the copies of canaries at a target."""
+    """Name of the subscription that receives the copies of canaries at a target."""
     return replication_subscription(task, MEMBER)
 
 
 def with_canary(task: Task, alias: str, entity: EntityState) -> EntityState:
-    """What a task wants of an entity, with the rules that canaries need."""
+    """The entity that a task wants, with the rules for canaries."""
     if not task.canary_ms or not isinstance(entity, TopicState):
         return entity
     routes = list(PATTERNS[task.pattern].routes(task))
@@ -88,24 +88,24 @@ def _with_rules(subscription: SubscriptionState, route: str) -> SubscriptionStat
 
 
 def has_canary(wanted: TopicState) -> bool:
-    """Whether a topic is to have the rules that canaries need: then the rules of all its subscriptions count."""
+    """Whether a topic gets the rules for canaries: then the rules of all its subscriptions matter."""
     return any(rule.name in (RULE, EXCLUSION) for each in wanted.subscriptions for rule in each.rules or ())
 
 
-def taking(wanted: TopicState, stands: TopicState | None) -> Iterator[tuple[str, str]]:
-    """Subscriptions that keep a plan from being made: (name, why).
+def taking(wanted: TopicState, existing: TopicState | None) -> Iterator[tuple[str, str]]:
+    """Subscriptions that prevent a plan: (name, reason).
 
     Args:
         wanted: the topic.
-        stands: as it is at the namespace; None where it is not there.
+        existing: the existing topic; None if there is none.
     """
     if not has_canary(wanted):
         return
-    for present in stands.subscriptions if stands is not None else ():
+    for present in existing.subscriptions if existing is not None else ():
         asked = wanted.subscription(present.name)
         own = asked is not None and asked.rules is not None and asked.rule(EXCLUSION) is not None
         if own and any(narrows(rule) for rule in present.rules or ()):
-            yield present.name, "has rules that the file does not know, which the canary's would replace"
+            yield present.name, "has rules that the file does not declare, which the rules for canaries would replace"
         elif (asked is None or asked.rules is None) and any(_takes(rule) for rule in present.rules or ()):
             yield present.name, "would get canaries"
     for each in wanted.subscriptions:
@@ -118,13 +118,13 @@ def _is_own(subscription: SubscriptionState) -> bool:
 
 
 def narrows(rule: RuleState) -> bool:
-    """Whether a rule leaves anything out beside canaries."""
+    """Whether a rule excludes other messages than canaries."""
     return "".join(rule.filter.split()) not in ("1=1", "TRUE", "".join(_NONE.split())) or bool(rule.action)
 
 
 def _takes(rule: RuleState) -> bool:
-    """Whether a rule selects a message that has nothing but the canary's property. What is no SQL is a correlation filter, which asks
-    for values that a canary does not have.
+    """Whether a rule selects a message that has only the canary's property. A rule without SQL is a correlation filter, which requires
+    values that a canary does not have.
     """
     try:
         return parse_filter(rule.filter).matches(DictView(user={CANARY: "x"})) is True
@@ -135,7 +135,7 @@ def _takes(rule: RuleState) -> bool:
 
 
 def check_canaries(federation: Federation, document: Document) -> None:
-    """Fault canaries that would reach an application, or another task."""
+    """Fault canaries that an application, or another task, would receive."""
     for task in federation.tasks.values():
         if task.canary_ms:
             _check(task, federation, document)
@@ -149,7 +149,7 @@ def _check(task: Task, federation: Federation, document: Document) -> None:
     }
     routes = list(pattern.routes(task))
     if not routes:
-        document.fault(place, f"{task.pattern} has no routes that a canary could pass", "remove canary")
+        document.fault(place, f"{task.pattern} has no routes that could carry a canary", "remove canary")
         return
     for route in routes:
         for end, what in ((route.source, "source"), (route.target, "target")):
@@ -157,17 +157,17 @@ def _check(task: Task, federation: Federation, document: Document) -> None:
             if (end.alias, name.lower()) not in topics or (what == "source" and name == end.entity):
                 document.fault(
                     place,
-                    f"a canary of {route.name} cannot be kept from the consumers of its {what}: {name} at {end.alias} is no topic whose "
-                    "subscriptions this task declares",
-                    "remove canary; topics at both ends can have one",
+                    f"a canary of {route.name} cannot be kept from the consumers of its {what}: {name} at {end.alias} is no topic with "
+                    "subscriptions that this task declares",
+                    "remove canary; canaries need topics at both ends",
                 )
                 return
     if any(not flow.witness.entity for flow in pattern.audit(task)):
-        # Without it what entered is known by the topic's numbers, and canaries take some.
-        document.fault(place, "isthmus verify could not tell canaries from lost messages", "write audit: 1d")
+        # Without an audit subscription, isthmus verify identifies messages by the topic's sequence numbers, and canaries use some of them.
+        document.fault(place, "isthmus verify could not distinguish canaries from lost messages", "write audit: 1d")
     step = next((step for step in task.steps if is_frame_step(step)), None)
     if step is not None:
-        document.fault(place, f"the step {step} would work on canaries too", "remove canary, or write takes: message")
+        document.fault(place, f"the step {step} would process canaries too", "remove canary, or write takes: message")
     if any(alias.lower() == MEMBER for alias in task.members):
         document.fault(
             place, f"a member has the alias {MEMBER}, which names the canary's subscription", "write another alias"

@@ -1,7 +1,7 @@
-"""Where the runs of a task claim it.
+"""The topic in which runs claim tasks.
 
-What it is: the names and the wanted state of the entity that holds claims: one topic at every member of a task, with one
-subscription per task. A message in it is a claim; whoever holds its lock moves the task. What it is not: the claiming.
+What it is: the names and the wanted state of the entity with the claims: one topic at every member of a task, with one
+subscription per task. A message in it is a claim; the run that has locked it moves the task. What it is not: claiming.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ __all__ = ["CLAIM_LOCK_MS", "CLAIM_TOPIC", "claim_endpoint", "claims"]
 CLAIM_TOPIC = "isthmus.claims"
 
 CLAIM_LOCK_MS = 15_000
-"""How long a run that died keeps its task; living ones renew three times within it."""
+"""How long a dead run keeps its task; a live run renews three times within it."""
 
 _RULE = "task"
 _MAX_DELIVERY_COUNT = 2000
 
 
 def claims(task: Task) -> Iterator[tuple[str, TopicState]]:
-    """What must stand for a task's claims: the aliases of the namespaces that hold them and the topic."""
+    """The entities for a task's claims: the aliases of the namespaces with claims, and the topic."""
     subscription = SubscriptionState(
         name=task.name,
         rules=(RuleState(_RULE, f"sys.Label = '{task.name}'"),),
@@ -39,5 +39,5 @@ def claims(task: Task) -> Iterator[tuple[str, TopicState]]:
 
 
 def claim_endpoint(task: str, alias: str) -> Endpoint:
-    """The subscription that holds a task's claim at a member."""
+    """The subscription with a task's claim at a member."""
     return Endpoint(alias, f"{CLAIM_TOPIC}/Subscriptions/{task}")

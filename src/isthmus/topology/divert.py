@@ -1,12 +1,12 @@
-"""Where the steps of tasks divert messages to, within the federation.
+"""The entities to which steps of tasks divert messages, within the federation.
 
-What it is: the entities that must be there for `on_failure: divert`, and the checks of them against the rest of the file. What it is not:
-the setting (`isthmus.topology.step.divert`), or the ways round that a diverted message could take, which are edges of the graph
+What it is: the entities that must exist for `on_failure: divert`, and the checks of them against the rest of the file. What it is not:
+the setting (`isthmus.topology.step.divert`), or cycles that a diverted message could follow, which are edges of the graph
 (`isthmus.topology.graph.edge`).
 
 Invariants:
     I1. No step diverts to a source or a target of its own task.
-    I2. An entity that exists keeps its settings, but for the duplicate detection that the task asks of every target.
+    I2. An entity that exists keeps its settings, except for the duplicate detection that the task requires of every target.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = ["check_diverts", "wanted_by", "wanted_diverts"]
 
 
 def wanted_by(task: Task) -> Iterator[tuple[str, WantedState]]:
-    """What the pattern of a task wants, and the entities that its steps divert to."""
+    """The entities that the pattern of a task wants, and those to which its steps divert."""
     yield from PATTERNS[task.pattern].wanted(task)
     yield from wanted_diverts(task)
 
 
 def wanted_diverts(task: Task) -> Iterator[tuple[str, WantedState]]:
-    """What must be there for the diverted messages of a task."""
+    """The entities that must exist for the diverted messages of a task."""
     for divert in task.diverts:
         yield divert.alias, _state(task, divert)
 
@@ -55,7 +55,7 @@ def _state(task: Task, divert: DivertTo) -> WantedState:
 
 
 def check_diverts(task: Task, federation: Federation, document: Document) -> None:
-    """Fault what is wrong between the steps of a task that divert and the rest of the federation."""
+    """Fault conflicts between the diverting steps of a task and the rest of the federation."""
     first: dict[str, DivertTo] = {}
     shared = _shared(task, federation)
     for step in task.steps:
@@ -72,20 +72,20 @@ def check_diverts(task: Task, federation: Federation, document: Document) -> Non
         if divert.name.lower() in shared:
             document.fault(
                 step.at("divert_to"),
-                f"divert_to: task {shared[divert.name.lower()]} diverts to {divert.name}, too, and from the same entity: what both "
-                "divert is there once, and nobody can tell to which of their targets it has to go on",
+                f"divert_to: task {shared[divert.name.lower()]} also diverts to {divert.name}, from the same entity: a message that both "
+                "divert is there once, and its target cannot be determined",
                 "write another queue or topic",
             )
         if any(each.kind == "encrypt" for each in task.steps):
             document.warn(
                 step.at("divert_to"),
                 f"step {step} diverts messages as they were received: at {divert.name} they are not encrypted by the task's step encrypt",
-                "see that whoever reads there may, or write on_failure: dead-letter",
+                "make sure that readers of it may see them, or write on_failure: dead-letter",
             )
 
 
 def _shared(task: Task, federation: Federation) -> dict[str, str]:
-    """By name in lower case, entities to which an earlier task diverts what entered where this one's messages do; and that task."""
+    """By lower-case name: entities to which an earlier task diverts messages with the same entry point as this task's; and that task."""
     found: dict[str, str] = {}
     own = set(_diverted(task))
     for other in federation.tasks.values():
@@ -96,7 +96,7 @@ def _shared(task: Task, federation: Federation) -> dict[str, str]:
 
 
 def _diverted(task: Task) -> Iterator[tuple[str, str]]:
-    """Where a route's messages entered, and where its steps divert them to, where copies of one message are told apart there."""
+    """The entry point of a route's messages, and where its steps divert them, if copies of one message are distinguished there."""
     if not task.diverts or getattr(task, "duplicates", "") == "allow":
         return
     for route in PATTERNS[task.pattern].routes(task):
@@ -124,29 +124,29 @@ def _check(task: Task, divert: DivertTo, place: Place, federation: Federation, d
     if not kind.is_log and SUBSCRIPTION in divert.entity.lower():
         document.fault(
             place,
-            f"divert_to: {divert.name} is a subscription, to which nothing can be sent",
+            f"divert_to: {divert.name} is a subscription, which accepts no messages",
             "write the topic, or another queue",
         )
         return
     if divert.is_topic and not kind.is_log:
         document.warn(
             place,
-            f"divert_to: {divert.name} is a topic, which keeps what its subscriptions take: what is diverted before it has one is gone",
-            "see that it has a subscription between isthmus apply and isthmus run, or write queue: NAME",
+            f"divert_to: {divert.name} is a topic, which keeps only what subscriptions select: messages diverted before it has one are lost",
+            "make sure that it has a subscription between isthmus apply and isthmus run, or write queue: NAME",
         )
     for route in PATTERNS[task.pattern].routes(task):
         sources = {route.source.entity.partition("/")[0], route.source.entity, route.entered}
         if _is_at(divert, route.source.alias, *sources):
             document.fault(
                 place,
-                f"divert_to: {divert.name} is the source of route {route.name}: what fails would fail again without end",
+                f"divert_to: {divert.name} is the source of route {route.name}: failed messages would fail again without end",
                 "write another queue or topic",
             )
             return
         if any(_is_at(divert, target.alias, target.entity) for target in route.targets):
             document.fault(
                 place,
-                f"divert_to: {divert.name} is the target of route {route.name}: what fails would be among what does not",
+                f"divert_to: {divert.name} is the target of route {route.name}: failed messages would be mixed with the others",
                 "write another queue or topic",
             )
             return

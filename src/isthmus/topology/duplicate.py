@@ -1,7 +1,7 @@
-"""What holds for a copy that is sent again, in words for `lint` and `plan`.
+"""The treatment of a copy that is sent again, as notes for `lint` and `plan`.
 
-What it is: which namespaces keep duplicate keys, as far as their host's name tells, and the notes on a task. What it is
-not: the decision of a route, which asks its target (`isthmus.message.duplicate_key`).
+What it is: which namespaces keep duplicate keys, as far as their host names show, and the notes on a task. What it is
+not: the decision of a route, which queries its target (`isthmus.message.duplicate_key`).
 See docs/explanation/guarantees.md.
 """
 
@@ -22,16 +22,16 @@ _AZURE = (
 
 
 def keeps_keys(endpoint: str) -> bool:
-    """Whether the namespace at `host[:port]` is taken for one that keeps duplicate keys: all but Azure's."""
+    """Whether the namespace at `host[:port]` is assumed to keep duplicate keys: all but Azure's."""
     return not endpoint.lower().partition(":")[0].endswith(_AZURE)
 
 
 def duplicate_notes(task: Task, keyless: Sequence[str]) -> Iterator[str]:
-    """What an operator should know of the task's `duplicates`.
+    """Notes on the task's `duplicates` for the operator.
 
     Args:
         task: the task.
-        keyless: aliases of its members, and of where its steps divert to, that keep no duplicate keys.
+        keyless: aliases of its members, and of the namespaces that its steps divert to, that keep no duplicate keys.
     """
     duplicates = getattr(task, "duplicates", "")
     where = ", ".join(keyless)
@@ -39,12 +39,12 @@ def duplicate_notes(task: Task, keyless: Sequence[str]) -> Iterator[str]:
         yield f"task {task.name}: a copy that is sent again after a crash appears twice (duplicates: allow)"
     elif duplicates == "message-id":
         yield (
-            f"task {task.name}: a message whose MessageId came before is dropped at every member (duplicates: message-id); "
-            "publishers that number alike lose messages"
+            f"task {task.name}: a message with the MessageId of an earlier one is dropped at every member (duplicates: message-id); "
+            "publishers with equal MessageIds lose messages"
         )
     elif duplicates == "origin" and keyless:
         yield (
-            f"task {task.name}: at {where} a copy's MessageId is made of its origin, and the sender's own is in the "
+            f"task {task.name}: at {where} a copy's MessageId is derived from its origin, and the sender's own is in the "
             "property repl-message-id (duplicates: origin)"
         )
     elif duplicates == "auto" and keyless:
@@ -55,7 +55,7 @@ def duplicate_notes(task: Task, keyless: Sequence[str]) -> Iterator[str]:
 
 
 def federation_notes(federation: Federation) -> Iterator[str]:
-    """The notes on all tasks, as far as the file alone tells where its namespaces are."""
+    """The notes on all tasks, as far as the file alone shows where its namespaces are."""
     for task in federation.tasks.values():
         yield from duplicate_notes(task, [alias for alias in task.sent_to if _is_keyless(federation.namespaces[alias])])
 

@@ -1,11 +1,11 @@
-"""Microsoft Entra identities: which one opens a namespace.
+"""Microsoft Entra identities, with which a namespace is opened.
 
-What it is: the settings of an identity, what is wrong with them together, and the text by which options carry it from the driver to the
+What it is: the settings of an identity, the faults of their combination, and the text in which options pass it from the driver to the
 workers: `KIND;name=value;…`. What it is not: a credential (`isthmus.connectors.identity`).
 Specification: Microsoft Learn, "Azure Identity client library for Python".
 
 Invariants:
-    I1. The text holds references to secrets, never secrets.
+    I1. The text contains references to secrets, never secrets.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ IDENTITY = Setting(
     kind=Kind.CHOICE,
     choices=IDENTITIES,
     default="default",
-    description="Microsoft Entra identity that opens the host. `default`: what azure-identity's DefaultAzureCredential finds "
-    "(environment, workload, managed identity, az login). `managed`: the managed identity of this machine. `workload`: of this pod "
-    "(Kubernetes). `client-secret` and `client-certificate`: an application's. `cli`: who is logged in with az.",
+    description="Microsoft Entra identity that opens the host. `default`: the credential that azure-identity's DefaultAzureCredential finds "
+    "(environment, workload, managed identity, az login). `managed`: the managed identity of this machine. `workload`: that of this pod "
+    "(Kubernetes). `client-secret` and `client-certificate`: that of an application. `cli`: the user who is logged in with az.",
     example="default",
 )
 
@@ -83,12 +83,12 @@ IDENTITY_SETTINGS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdentityReference:
-    """Which identity.
+    """A reference to an identity.
 
     Attributes:
         kind: one of `IDENTITIES`.
-        tenant: that issues tokens; empty: the identity's own.
-        client_id: of an application or a managed identity; empty: the system's.
+        tenant: the tenant that issues tokens; empty: the identity's own.
+        client_id: id of an application or a managed identity; empty: the system's.
         client_secret: reference to the application's secret; empty for none.
         certificate_file: PEM file of the application's certificate and key; empty for none.
     """
@@ -101,23 +101,23 @@ class IdentityReference:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> IdentityReference:
-        """From the values of `IDENTITY` and `IDENTITY_SETTINGS`."""
+        """An identity from the values of `IDENTITY` and `IDENTITY_SETTINGS`."""
         found = {each.name: str(values.get(each.name) or "") for each in IDENTITY_SETTINGS}
         return cls(kind=str(values.get("identity") or "default"), **found)
 
     @classmethod
     def parse(cls, text: str) -> IdentityReference:
-        """From the text that `str` gives.
+        """An identity from the text that `str` returns.
 
         Raises:
-            InvalidArgumentError: it is none.
+            InvalidArgumentError: the text is no identity.
         """
         kind, *rest = text.split(";")
         pairs = [each.partition("=") for each in rest]
         known = {each.name for each in fields(cls)} - {"kind"}
         if kind not in IDENTITIES or not all(name in known and value for name, _, value in pairs):
             raise InvalidArgumentError(
-                f"option 'identity': write {', '.join(IDENTITIES)}, with ';tenant=…;client_id=…' as it needs"
+                f"option 'identity': write {', '.join(IDENTITIES)}, with ';tenant=…;client_id=…' as needed"
             )
         found = cls(kind=kind, **{name: value for name, _, value in pairs})
         for _, message, hint in identity_faults(found):
@@ -125,7 +125,7 @@ class IdentityReference:
         return found
 
     def anchored(self, directory: Path) -> IdentityReference:
-        """The same with relative file paths put below `directory`."""
+        """The same with relative file paths resolved against `directory`."""
         secret = str(SecretReference.parse(self.client_secret).anchored(directory)) if self.client_secret else ""
         file = str(directory / self.certificate_file) if self.certificate_file else ""
         return replace(self, client_secret=secret, certificate_file=file)
@@ -138,14 +138,14 @@ class IdentityReference:
 def identity_faults(
     identity: IdentityReference, write: Callable[[str, str], str] = lambda name, value: f"{name}={value}"
 ) -> Iterator[tuple[str, str, str]]:
-    """What is wrong with an identity's settings together.
+    """The faults of an identity's combined settings.
 
     Args:
         identity: the settings.
-        write: how a setting and its value are written where they are given.
+        write: formats a setting and its value for a hint.
 
     Yields:
-        The setting at fault, what is wrong, and a hint.
+        The faulty setting, the fault, and a hint.
     """
     for name in _NEEDS.get(identity.kind, ()):
         if not getattr(identity, name):

@@ -29,7 +29,7 @@ LEDGER_SPEC = Spec(
             name="bodies",
             kind=Kind.BOOLEAN,
             default=False,
-            description="Whether the messages themselves are kept, too.",
+            description="Whether the messages themselves are stored, too.",
             example="false",
         ),
     ),
@@ -39,31 +39,31 @@ LEDGER = Setting(
     name="ledger",
     kind=Kind.MAPPING,
     inner=LEDGER_SPEC,
-    description="Keeps an account of every message that the task's routes move, in a table of Parquet files: `path` is its folder, and "
-    "`bodies: true` keeps the messages, too.",
+    description="Records every message that the task's routes move, in a table of Parquet files: `path` is its folder, and "
+    "`bodies: true` stores the messages, too.",
     example="{path: lake/ledger}",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerOptions:
-    """A ledger.
+    """The ledger of a task.
 
     Attributes:
         path: its folder.
-        bodies: whether messages are kept whole.
+        bodies: whether messages are stored completely.
     """
 
     path: str
     bodies: bool = False
 
     def anchored(self, directory: Path) -> LedgerOptions:
-        """The same with a relative path put below `directory`."""
+        """The same with a relative path resolved against `directory`."""
         return replace(self, path=str(directory / self.path))
 
 
 def read_ledger(node: Any, document: Document) -> LedgerOptions | None:
-    """The ledger that a task declares; None where there is none, or where it is at fault."""
+    """The ledger that a task declares; None if there is none, or it is faulty."""
     if node is None:
         return None
     values = document.settings(node, LEDGER_SPEC, "ledger")

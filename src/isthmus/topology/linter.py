@@ -1,11 +1,11 @@
-"""All that is wrong with a federation file, at once.
+"""The checks that report every fault of a federation file at once.
 
 What it is: the checks across the parts of a file, after `isthmus.topology.file.reader` has read each part. What it is not:
-anything that needs a namespace to answer; that is `isthmus.topology.planning.planner`.
+checks that need an answer of a namespace (`isthmus.topology.planning.planner`).
 
 Invariants:
     I1. For any text, `lint` returns; it never raises.
-    I2. `read` raises exactly where `lint` has faults, and with the same ones.
+    I2. `read` raises if and only if `lint` has faults, with the same faults.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from isthmus.topology.step.order import legs
 
 __all__ = ["lint", "read", "warnings"]
 
-# What a micro-batch with state takes on two cores.
+# Duration of a micro-batch with state on two cores.
 _BATCH_MS = 1_000
 
 
@@ -47,7 +47,7 @@ def lint(text: str, file: str = "isthmus.yaml") -> list[Fault]:
 
 
 def warnings(text: str, file: str = "isthmus.yaml") -> list[Fault]:
-    """What a federation file may say and what goes wrong in time, in the order of the file."""
+    """What a federation file may contain but causes trouble later, in the order of the file."""
     return sorted(_checked(text, file)[0].warnings, key=lambda each: (each.line, each.column))
 
 
@@ -93,7 +93,7 @@ def _checked(text: str, file: str) -> tuple[Document, Federation]:
     if not document.faults:
         spark = federation.spark
         found = routes(federation)
-        _warn_of_two_ways(found, federation, document)
+        _warn_of_two_paths(found, federation, document)
         _warn_of_steps(federation, document)
         _check_windows(federation, document)
         check_full(federation, document)
@@ -120,7 +120,7 @@ def _checked(text: str, file: str) -> tuple[Document, Federation]:
 
 
 def _check_sending(federation: Federation, document: Document) -> None:
-    """Fault what is said of copies where a task sends none, or sends them to what cannot take them so."""
+    """Fault settings for copies if a task sends no copies, or if its targets do not support them."""
     for task in federation.tasks.values():
         targets = [
             federation.namespaces[each.target.alias]
@@ -132,33 +132,33 @@ def _check_sending(federation: Federation, document: Document) -> None:
         if task.compression != "none" and not any(each.is_service_bus and keeps_keys(each.host) for each in targets):
             document.fault(
                 task.places.get("compression", task.place),
-                f"task {task.name} sends to no namespace of isthmus, and nothing else takes deflated envelopes",
+                f"task {task.name} sends to no namespace of isthmus, and other targets do not accept deflated envelopes",
                 "remove compression",
             )
 
 
 def _check_taken(federation: Federation, document: Document) -> None:
-    """Fault two tasks, of whatever patterns, that take their messages from one place."""
+    """Fault two tasks, of any patterns, that consume from the same entity."""
     first: dict[tuple[str, ...], str] = {}
     for route in routes(federation):
         options = route.options
         is_service_bus = federation.namespaces[route.source.alias].is_service_bus
         # Only Service Bus compares names without case.
         entity = route.source.entity.lower() if is_service_bus else route.source.entity
-        place = (route.source.alias, entity, options.log.group, options.plain.subscription)
-        other = first.setdefault(place, route.task)
+        key = (route.source.alias, entity, options.log.group, options.plain.subscription)
+        other = first.setdefault(key, route.task)
         if other != route.task:
             document.fault(
                 federation.tasks[route.task].place,
-                f"task {other} takes the messages of {route.source} already: each would go to one of the two only",
+                f"task {other} consumes from {route.source} already: each message would reach only one of the two tasks",
                 "let publishers send to a topic, or write another group for a stream",
             )
 
 
 def _check_kinds(task: Task, federation: Federation, document: Document) -> None:
-    """Fault a namespace that is not Service Bus in a task of a pattern that needs subscriptions and rules."""
+    """Fault a namespace that is not Service Bus in a task whose pattern needs subscriptions and rules."""
     if task.pattern in (*LOG_PATTERNS, *TAKE_LOGS):
-        return  # they say themselves what they take where
+        return  # these patterns check their namespaces themselves
     for alias in task.members:
         namespace = federation.namespaces.get(alias)
         if namespace is not None and not namespace.is_service_bus:
@@ -169,36 +169,37 @@ def _check_kinds(task: Task, federation: Federation, document: Document) -> None
             )
 
 
-def _warn_of_two_ways(found: list[Route], federation: Federation, document: Document) -> None:
-    """Warn of two tasks by which one message may come to one place."""
+def _warn_of_two_paths(found: list[Route], federation: Federation, document: Document) -> None:
+    """Warn of two tasks that may both bring one message to one entity."""
     ends = [(each.source.alias, each.entered.lower(), each.target.alias, each.target.entity.lower()) for each in found]
-    told: set[tuple[str, str]] = set()
+    reported: set[tuple[str, str]] = set()
     for at, second in enumerate(found):
         for first in (each for other, each in enumerate(found[:at]) if ends[other] == ends[at]):
             filters = [Filter(each.options.filter).tree for each in (first, second) if each.options.filter]
             exclude = len(filters) == 2 and never_matches(And(tuple(filters)))
-            if exclude or first.task == second.task or (first.task, second.task) in told:
+            if exclude or first.task == second.task or (first.task, second.task) in reported:
                 continue
-            told.add((first.task, second.task))
+            reported.add((first.task, second.task))
             document.warn(
                 federation.tasks[second.task].place,
-                f"tasks {first.task} and {second.task} both bring messages of {second.source.alias}/{second.entered} to {second.target}: of one "
-                "that both take only the copy that comes first is there where copies are known by their origin, and both are there elsewhere",
+                f"tasks {first.task} and {second.task} both bring messages of {second.source.alias}/{second.entered} to "
+                f"{second.target}: of a "
+                "message that both move, only the first copy is kept at targets that identify copies by origin, and both copies elsewhere",
                 "write filters that exclude each other, or another target",
             )
 
 
 def _warn_of_steps(federation: Federation, document: Document) -> None:
-    """Warn of steps that set messages aside at a source that has no place for them."""
+    """Warn of steps that set messages aside at a source that cannot keep them."""
     for task in federation.tasks.values():
         found = [route for route in routes(federation, task.name) if not _keeps_dead_letters(route, federation)]
         for step in filter(may_set_aside, task.steps if found else ()):
             source = found[0].source
             is_log = federation.namespaces[source.alias].is_log
-            what = "is a log without a dead-letter queue" if is_log else "has no place that is known for such a message"
+            what = "is a log without a dead-letter queue" if is_log else "has no known queue for such a message"
             document.warn(
                 step.place,
-                f"step {step} dead-letters what it cannot pass on, and {source} {what}: it blocks the route",
+                f"step {step} dead-letters messages on which it fails, and {source} {what}: such a message blocks the route",
                 f"write on_failure: drop in the step, or dead_letter_{'stream' if is_log else 'queue'}: NAME in the task",
             )
 
@@ -211,13 +212,13 @@ def _keeps_dead_letters(route: Route, federation: Federation) -> bool:
 
 
 def _check_windows(federation: Federation, document: Document) -> None:
-    """Fault steps that look at several messages where they cannot, and tell what they cost."""
+    """Fault steps that process several messages together where they are impossible, and warn of their costs."""
     for task in federation.tasks.values():
         for step in filter(shuffles, task.steps):
             if task.pattern == "archive":
                 document.fault(
                     step.place,
-                    f"a task of pattern archive keeps each message once, and has no step {step}",
+                    f"a task of pattern archive stores each message once, and cannot have the step {step}",
                     "write a task of another pattern with this step, and archive what it sends to",
                 )
                 continue
@@ -230,19 +231,19 @@ def _check_windows(federation: Federation, document: Document) -> None:
             written = step.settings.get("spool")
             where = f"in {written}" if written else "in spools in the state folder of the run"
             interval = int(step.settings["interval"])
-            late = f"about {(interval + _BATCH_MS) / 1000:g} s after they came"
+            late = f"about {(interval + _BATCH_MS) / 1000:g} s after their arrival"
             if step.kind == "aggregate":
                 late = f"{_seconds(step.settings['wait'])} or more after its window has ended"
             document.warn(
                 step.place,
-                f"step {step} reads through a spool {where}, which holds messages that are settled at their source; what it sends goes "
-                f"out {late}",
+                f"step {step} reads through a spool {where}, which contains messages that are settled at their source; its output is sent "
+                f"{late}",
                 "keep that folder and the checkpoint of the task: they are data",
             )
             if federation.spark.is_remote and not written:
                 document.fault(
                     step.place,
-                    f"step {step} keeps messages in the state folder, which executors on other machines do not have",
+                    f"step {step} keeps messages in the state folder, which executors on other machines cannot access",
                     "write spool: with a folder that all of them share",
                 )
 
@@ -256,13 +257,13 @@ def _check_namespaces(federation: Federation, document: Document) -> None:
     folded: dict[str, str] = {}
     for namespace in federation.namespaces.values():
         where = str(namespace.connection) if namespace.connection else namespace.host.removesuffix(":5671")
-        told = dict(namespace.settings)
-        address = "/".join(told[name] for name in KINDS[namespace.kind].address.split() if told.get(name))
+        settings = dict(namespace.settings)
+        address = "/".join(settings[name] for name in KINDS[namespace.kind].address.split() if settings.get(name))
         where = where or (f"{namespace.kind}:{address}" if address else "")
         if where and where in first:
             document.fault(
                 namespace.place,
-                f"namespaces {first[where].alias} and {namespace.alias} are the same one",
+                f"namespaces {first[where].alias} and {namespace.alias} are the same namespace",
                 "write one alias, or another connection",
             )
         first.setdefault(where, namespace)

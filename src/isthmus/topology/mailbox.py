@@ -1,13 +1,13 @@
-"""Mailboxes: queues that replication subscriptions forward to, so that a backlog does not fill the topic; and what is done when one is full.
+"""Mailboxes: queues that replication subscriptions forward to, so that a backlog does not fill the topic; and the action on a full mailbox.
 
-What it is: the two settings, the entities and routes of a task with mailboxes, and their checks. What a subscription has forwarded counts
-against the size of the queue, and no longer against that of the topic. A message keeps the topic's sequence number and enqueued time beside
-those of the queue (Microsoft Learn, "Chaining Service Bus entities with autoforwarding"), so that copies are known as before. What it is not:
-the deletion of messages from a mailbox that is full (`isthmus.supervisor.watch.drop_watch`).
+What it is: the two settings, the entities and routes of a task with mailboxes, and their checks. Forwarded messages count against the size
+of the queue, and no longer against that of the topic. A message keeps the topic's sequence number and enqueued time beside those of the
+queue (Microsoft Learn, "Chaining Service Bus entities with autoforwarding"), so that copies are identified as before. What it is not: the
+deletion of messages from a full mailbox (`isthmus.supervisor.watch.drop_watch`).
 
 Invariants:
-    I1. A mailbox has the name of its subscription, and the subscription's settings that count for a reader.
-    I2. A route is one of its topic, whether there is a mailbox between or not: its name, its mark and its copies' origin are the same.
+    I1. A mailbox has the name of its subscription, and those settings of the subscription that matter to a reader.
+    I2. A route belongs to its topic, with or without a mailbox: its name, its mark and its copies' origin are the same.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OWN = "isthmus."
 
 
 def with_mailboxes(task: Task, alias: str, entity: EntityState) -> Iterator[EntityState]:
-    """What a task wants, with the mailboxes of its replication subscriptions."""
+    """The entities that a task wants, with the mailboxes of its replication subscriptions."""
     if not task.mailbox or not isinstance(entity, TopicState):
         yield entity
         return
@@ -43,7 +43,7 @@ def with_mailboxes(task: Task, alias: str, entity: EntityState) -> Iterator[Enti
 
 
 def rerouted(task: Task, route: Route) -> Route:
-    """The route as it is carried: from the mailbox, where there is one."""
+    """The route as it is carried: from the mailbox, if there is one."""
     topic, _, subscription = route.source.entity.partition(_SUBSCRIPTIONS)
     if not task.mailbox or (route.source.alias, topic, subscription) not in set(_feeds(task)):
         return route
@@ -52,7 +52,7 @@ def rerouted(task: Task, route: Route) -> Route:
 
 
 def check_full(federation: Federation, document: Document) -> None:
-    """Fault mailboxes, and what is to be done when one is full, where a task cannot have them."""
+    """Fault `mailbox` and `when_full` where a task cannot have them."""
     for task in federation.tasks.values():
         place = task.places.get("mailbox", task.place)
         full = task.places.get("when_full", task.place)
@@ -70,7 +70,7 @@ def check_full(federation: Federation, document: Document) -> None:
         if task.when_full == "spool" and federation.spark.is_remote:
             document.fault(
                 full,
-                "when_full: spool keeps messages in the state folder, which executors on other machines do not have",
+                "when_full: spool stores messages in the state folder, which executors on other machines cannot access",
                 "write mailbox: true instead",
             )
         if not task.mailbox:
@@ -88,7 +88,7 @@ def check_full(federation: Federation, document: Document) -> None:
 
 
 def _feeds(task: Task) -> Iterator[tuple[str, str, str]]:
-    """Alias, topic and name of the subscriptions that feed a task's routes and are its own."""
+    """Alias, topic and name of the task's own subscriptions that feed its routes."""
     pattern = PATTERNS[task.pattern]
     feeding = {(route.source.alias, route.source.entity.lower()) for route in pattern.routes(task)}
     for alias, entity in pattern.wanted(task):

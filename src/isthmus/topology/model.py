@@ -1,12 +1,11 @@
 """The federation as a model.
 
-What it is: frozen values for what the federation file declares (namespaces, tasks) and what tasks compile to (routes).
-What it is not: how they are read, checked or planned. Tasks of a pattern are declared by the pattern's module.
-A little over 400 lines: the values refer to each other.
+What it is: frozen values for the declarations of the federation file (namespaces, tasks) and for the routes of tasks.
+What it is not: their reading, checking or planning. Each pattern's module declares its tasks.
 
 Invariants:
-    I1. Nothing here holds a secret; a namespace has a reference or an identity.
-    I2. Everything pickles: routes cross to Spark's driver and workers.
+    I1. Nothing here contains a secret; a namespace has a reference or an identity.
+    I2. Everything pickles: routes are sent to Spark's driver and workers.
 """
 
 from __future__ import annotations
@@ -43,23 +42,23 @@ __all__ = [
 ]
 
 TABLE = "table:"
-"""Stands for an alias at an end that is a table and in no namespace; no alias holds a colon."""
+"""Replaces the alias of an end that is a table and in no namespace; no alias contains a colon."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceRef:
-    """How to reach one namespace: by connection string behind a reference, or by host and identity.
+    """The address of one namespace: a connection string behind a reference, or a host with an identity.
 
     Attributes:
-        alias: its name in this federation; part of message identities, so it stays once messages have moved.
+        alias: its name in this federation; part of message identities, so it must not change after messages have moved.
         connection: reference to the connection string, or None with host.
         host: `name.servicebus.windows.net[:port]`, or empty with connection.
-        identity: which Azure identity opens the host, as `IdentityReference` writes it, e.g. `default`; empty with connection.
+        identity: the Azure identity for the host, as `IdentityReference` writes it, e.g. `default`; empty with connection.
         ca_file: PEM file of the authority that signed the namespace's certificate; empty for the system's own.
         transport_type: `amqp`, or `websockets`.
-        kind: the connector that speaks to it.
-        settings: of a kind other than Service Bus, its settings as text, references among them; nothing else is set then.
-        place: where the file declares it.
+        kind: the name of its connector.
+        settings: for a kind other than Service Bus: its settings as text, including references; the other attributes are empty then.
+        place: its position in the file.
     """
 
     alias: str
@@ -73,7 +72,7 @@ class NamespaceRef:
     place: Place = field(default=Place(), compare=False, repr=False)
 
     def options(self) -> dict[str, str]:
-        """The options by which a connector reaches it; references, never secrets."""
+        """The options with which a connector reaches it; references, never secrets."""
         if self.kind != SERVICE_BUS.name:
             kind = KINDS[self.kind]
             return {kind.option(name): value for name, value in self.settings}
@@ -85,7 +84,7 @@ class NamespaceRef:
         return options | ({"ca_file": self.ca_file} if self.ca_file else {})
 
     def anchored(self, directory: Path) -> NamespaceRef:
-        """The same with relative file paths put below `directory`."""
+        """The same with relative file paths resolved against `directory`."""
         return replace(
             self,
             connection=self.connection.anchored(directory) if self.connection else None,
@@ -106,13 +105,13 @@ class NamespaceRef:
 
     @property
     def keeps_rejected(self) -> bool:
-        """Whether a message can be set aside at a queue of it without being told where."""
+        """Whether a message can be set aside at its queues without a configured queue."""
         kind = KINDS[self.kind]
         return kind.dead_letters or dict(self.settings).get(kind.dead_letters_by, "").lower() == "true"
 
     @property
     def keeps_audit(self) -> bool:
-        """Whether a topic of it can keep what passes for verification."""
+        """Whether its topics can record messages for verification."""
         kind = KINDS[self.kind]
         return bool(kind.audits_by and dict(self.settings).get(kind.audits_by))
 
@@ -125,31 +124,31 @@ class NamespaceRef:
         kind = next((each.kind for each in KINDS[self.kind].settings if each.name == name), Kind.TEXT)
         if kind is Kind.PATH and value:
             return str(directory / value)
-        if name == "identity" and ";" in value:  # with its settings behind it, which may be files
+        if name == "identity" and ";" in value:  # followed by its settings, which may be files
             return str(IdentityReference.parse(value).anchored(directory))
         return str(SecretReference.parse(value).anchored(directory)) if kind is Kind.REFERENCE and value else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One replication that the operator declares; each pattern derives its own.
+    """A replication task that the operator declares; each pattern derives its own class.
 
     Attributes:
         name: the task's key in the file.
         pattern: the pattern's name.
-        members: aliases of the namespaces that take part, in the file's order.
-        steps: what messages go through on each of its routes, in order.
-        diverts: the entities that its steps send messages to on which they fail.
-        rate: the most that each of its routes moves, as `isthmus.topology.rate` writes it; empty: no limit.
+        members: aliases of its namespaces, in the file's order.
+        steps: the steps that process the messages of each of its routes, in order.
+        diverts: the entities to which its steps send messages on which they fail.
+        rate: the rate limit of each of its routes, in the form of `isthmus.topology.rate`; empty: no limit.
         canary_ms: how often each of its routes gets a heartbeat message; 0: never.
-        ledger: the account of what its routes move; None: there is none.
-        mailbox: whether its replication subscriptions forward to queues of their own.
-        when_full: what is done when a source fills: `alert`, `spool` or `drop`.
-        session_state: what becomes of the state of sessions: `none` or `copy`.
-        compression: how its routes send to namespaces of isthmus: `none` or `deflate`.
-        hop_budget: how many copies of copies a message may become.
-        place: where the task is in the file.
-        places: where its settings are in the file.
+        ledger: the ledger of its routes; None: there is none.
+        mailbox: whether its replication subscriptions forward to mailboxes.
+        when_full: the action when a source fills: `alert`, `spool` or `drop`.
+        session_state: the treatment of session state: `none` or `copy`.
+        compression: the compression towards namespaces of isthmus: `none` or `deflate`.
+        hop_budget: the largest number of successive copies of a message.
+        place: its position in the file.
+        places: the positions of its settings in the file.
     """
 
     name: str
@@ -175,11 +174,11 @@ class Task:
 
     @property
     def claim_members(self) -> tuple[str, ...]:
-        """Aliases of the namespaces where runs claim the task."""
+        """Aliases of the namespaces in which runs claim the task."""
         return self.members
 
     def anchored(self, directory: Path) -> Task:
-        """The same with relative file paths put below `directory`."""
+        """The same with relative file paths resolved against `directory`."""
         ledger = self.ledger.anchored(directory) if self.ledger is not None else None
         return replace(self, steps=tuple(anchored(step, directory) for step in self.steps), ledger=ledger)
 
@@ -189,7 +188,7 @@ class Endpoint:
     """An entity in a namespace, or a table.
 
     Attributes:
-        alias: the namespace's; `TABLE` for a table, whose folder is the entity.
+        alias: alias of the namespace; `TABLE` for a table, whose folder is the entity.
         entity: its path as on the wire, e.g. `flights` or `flights/Subscriptions/isthmus.flights.jfk`.
     """
 
@@ -207,12 +206,12 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
-    """What a route honours at an end that is a log, e.g. a topic of Kafka.
+    """The options of a route for an end that is a log, e.g. a topic of Kafka.
 
     Attributes:
-        group: consumer group that keeps how far the route has read; of a source.
-        dead_letters: log that takes the messages which are set aside; empty: such a message blocks the route; of a source.
-        keys_by_partition: whether a record without key gets one that names its partition; of a source.
+        group: consumer group that stores the position of the route; of a source.
+        dead_letters: log for messages that are set aside; empty: such a message blocks the route; of a source.
+        keys_by_partition: whether a record without key gets one with the name of its partition; of a source.
         partitioning: what decides the partition: `key`, `source`, or `single` for the first; of a target.
     """
 
@@ -224,13 +223,13 @@ class LogOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainOptions:
-    """What a route honours at an end that is neither Service Bus nor a log, e.g. a queue of RabbitMQ.
+    """The options of a route for an end that is neither Service Bus nor a log, e.g. a queue of RabbitMQ.
 
     Attributes:
         reads: whether the source is such an end.
         reads_topic: whether the source is a topic, e.g. an exchange or a multicast address.
-        subscription: with a topic: what the system keeps the route's messages under; of a source.
-        dead_letters: queue that takes the messages which are set aside; empty: as the system does; of a source.
+        subscription: with a topic: the name under which the system keeps the route's messages; of a source.
+        dead_letters: queue for messages that are set aside; empty: the system's default; of a source.
         writes_topic: whether the target is a topic.
     """
 
@@ -243,11 +242,11 @@ class PlainOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOptions:
-    """What a route honours whose target is a table.
+    """The options of a route whose target is a table.
 
     Attributes:
         spool: folder of the spool before the table.
-        batch_seconds: how often messages are put into the table.
+        batch_seconds: interval between two writes to the table.
     """
 
     spool: str
@@ -256,32 +255,32 @@ class TableOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteOptions:
-    """What a route honours while it moves messages.
+    """The options with which a route moves messages.
 
     Attributes:
         ordering: `ordered` keeps the source's order (one partition), `session` that of each session, `strict` the source's also where
             the target refuses messages; `none` is the fastest.
-        start: what a new route begins with: `now`, what is sent after `apply` made what it reads, or `existing`, all that is there then, too.
-        mark: the application property that stops copies from going round; empty where the pattern needs none.
-        mark_is_number: whether it holds the number 1; else the copy's MessageId.
-        duplicates: how a copy that is sent again is known: `auto`, `origin`, `message-id` or `allow`.
+        start: the messages with which a new route begins: `now`, those sent after `apply` created its source, or `existing`, also the existing ones.
+        mark: the application property that prevents cycles of copies; empty if the pattern needs none.
+        mark_is_number: whether its value is the number 1; otherwise the copy's MessageId.
+        duplicates: how a copy that is sent again is recognised: `auto`, `origin`, `message-id` or `allow`.
         filter: the operator's own condition, already part of the broker's rule; empty for all messages.
-        lock_duration_ms: LockDuration of the source, by which a reader renews.
-        refused: what becomes of a message that its target refuses for itself: `dead-letter` or `block`.
-        policy: what a copy differs in from its original.
-        log: of a route whose source or target is a log.
-        plain: of a route whose source or target is neither a log nor Service Bus.
-        steps: the steps that its rows go through, each as `StepDeclaration.to_text` writes it.
-        diverts: the entities that the steps send messages to on which they fail.
-        rate: the most that it moves, as `isthmus.topology.rate` writes it; empty: no limit.
+        lock_duration_ms: LockDuration of the source, which determines when a reader renews.
+        refused: the treatment of a message that its target refuses: `dead-letter` or `block`.
+        policy: the differences of a copy from its original.
+        log: options of a route whose source or target is a log.
+        plain: options of a route whose source or target is neither a log nor Service Bus.
+        steps: the steps that process its rows, each in the form of `StepDeclaration.to_text`.
+        diverts: the entities to which the steps send messages on which they fail.
+        rate: its rate limit, in the form of `isthmus.topology.rate`; empty: no limit.
         canary_ms: how often it gets a heartbeat message; 0: never.
-        table: of a route whose target is a table; None: it is none.
-        ledger: the account of what it moves; None: there is none.
-        feed: path of the subscription that forwards to the route's source, a mailbox; empty: it is none.
-        when_full: what is done when its source fills: `alert`, `spool` or `drop`.
-        session_state: what becomes of the state of sessions: `none` or `copy`.
-        compression: how it sends to a namespace of isthmus: `none` or `deflate`.
-        hop_budget: how many copies of copies a message may become.
+        table: options of a route whose target is a table; None: it is no table.
+        ledger: its ledger; None: there is none.
+        feed: path of the subscription that forwards to the route's source, a mailbox; empty: the source is no mailbox.
+        when_full: the action when its source fills: `alert`, `spool` or `drop`.
+        session_state: the treatment of session state: `none` or `copy`.
+        compression: the compression towards namespaces of isthmus: `none` or `deflate`.
+        hop_budget: the largest number of successive copies of a message.
     """
 
     ordering: str = "ordered"
@@ -310,16 +309,16 @@ class RouteOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """What a task compiles to: one source entity → one or more targets, one Spark streaming query.
+    """A route of a task: one source entity → one or more targets, one Spark streaming query.
 
     Attributes:
         name: stable name, unique in the federation, e.g. `flights.ewr.jfk`; names the checkpoint and the metrics.
         task: the task's name.
         pattern: the pattern's name.
-        source: where messages are received.
-        targets: where each message is sent; settled at the source when all have it.
-        options: how.
-        claim_at: alias of the namespace where runs claim it; empty: the source's.
+        source: the entity from which messages are received.
+        targets: the entities to which each message is sent; it is settled at the source when all have it.
+        options: how messages are moved.
+        claim_at: alias of the namespace in which runs claim it; empty: that of the source.
         is_claimed: whether runs claim it at all.
     """
 
@@ -334,50 +333,50 @@ class Route:
 
     @property
     def claim_alias(self) -> str:
-        """Alias of the namespace where runs claim it. A log can hold no claim."""
+        """Alias of the namespace in which runs claim it. A log cannot contain a claim."""
         return self.claim_at or self.source.alias
 
     @property
     def entered(self) -> str:
-        """The queue or topic at its source's namespace that its messages entered: the topic, where its source is a mailbox."""
+        """The queue or topic at its source's namespace that publishers sent its messages to: the topic, if its source is a mailbox."""
         return (self.options.feed or self.source.entity).partition("/Subscriptions/")[0]
 
     @property
     def sent_to(self) -> tuple[Endpoint, ...]:
-        """Its targets, and where its steps divert messages to."""
+        """Its targets, and the entities to which its steps divert messages."""
         return (*self.targets, *(Endpoint(each.alias, each.entity) for each in self.options.diverts))
 
     @property
     def target(self) -> Endpoint:
-        """The only target of a route that has one."""
+        """The target of a route with exactly one."""
         (target,) = self.targets
         return target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """What entered one entity and has to be at another: what `isthmus verify` compares.
+    """The messages of one entity that have to arrive at another: one comparison of `isthmus verify`.
 
     Attributes:
         origin: the entity that publishers send to, e.g. `ewr/flights`.
-        witness: where what entered can be read without consuming it, e.g. `ewr/flights/Subscriptions/audit`; empty entity:
-            nowhere, then the numbers of the origin's messages tell, which have no gaps.
+        witness: the entity where messages of the origin can be read without consuming them, e.g. `ewr/flights/Subscriptions/audit`; empty
+            entity: none, then `isthmus verify` uses the sequence numbers of the origin's messages, which have no gaps.
         target: the entity where copies have to be, e.g. `jfk/flights/Subscriptions/audit` or `jfk/orders`.
-        routes: names of the routes that move them, in the order in which a message passes them.
-        filter: SQL condition on what goes; empty: everything.
+        routes: names of the routes between them, in the order in which a message passes them.
+        filter: SQL condition of the messages that are moved; empty: all.
         origin_is_consumed: whether applications consume from the witness.
         target_is_consumed: whether applications consume from the target.
-        expires_ms: copies live so long at the target at most; 0: as long as their originals.
-        changes: whether steps change contents on the way.
-        drops: whether steps may complete messages without passing them on, for reasons that `filter` does not tell.
-        audit_ms: the time to live that witness and target give their messages, where no application consumes them; 0: none.
+        expires_ms: the longest life of copies at the target; 0: that of their originals.
+        changes: whether steps change contents.
+        drops: whether steps may complete messages without passing them on, for reasons beyond `filter`.
+        audit_ms: the time to live of messages at witness and target, if no application consumes them; 0: none.
         detection_ms: the history window of the target's duplicate detection by MessageId; 0: it is off.
-        consumers: name of the one subscription that all consumers share, where the entities model a queue; else empty.
-        origin_is_recorded: whether the witness records what passes a topic that keeps and numbers nothing itself.
-        target_is_recorded: the same of the target.
-        goes_alone: whether a message that goes this way goes no other way of the task.
-        diverts: where steps send messages instead on which they fail.
-        divert_detection_ms: how long duplicate detection there remembers what came; 0: not told, or not at all.
+        consumers: name of the one subscription that all consumers share, if the entities model a queue; otherwise empty.
+        origin_is_recorded: whether the witness records the messages of a topic that does not store and number them itself.
+        target_is_recorded: the same for the target.
+        goes_alone: whether a message of this flow belongs to no other flow of the task.
+        diverts: the entities to which steps send messages on which they fail.
+        divert_detection_ms: the history window of duplicate detection there; 0: unknown, or none.
     """
 
     origin: Endpoint
@@ -402,14 +401,14 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Federation:
-    """All that one federation file declares.
+    """The declarations of one federation file.
 
     Attributes:
         namespaces: by alias, in the file's order.
         tasks: by name, in the file's order.
         file: the file's name as the operator gave it.
-        version: of the file's format.
-        spark: where Spark runs.
+        version: version of the file's format.
+        spark: settings of Spark.
         pairs: by name, in the file's order.
     """
 
@@ -421,7 +420,7 @@ class Federation:
     pairs: Mapping[str, Pair] = field(default_factory=dict)
 
     def anchored(self, directory: Path) -> Federation:
-        """The same with relative file paths put below `directory`."""
+        """The same with relative file paths resolved against `directory`."""
         return replace(
             self,
             namespaces={alias: each.anchored(directory) for alias, each in self.namespaces.items()},

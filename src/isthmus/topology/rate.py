@@ -1,8 +1,8 @@
-"""How many messages a route may move, by the hour of the day.
+"""The rate limit of a route, by the hour of the day.
 
-What it is: the setting `rate`, its text and what it says at a time of day. One text for the file, for the processes that carry a route,
-and for people: ``100/s 08:00-18:00, 500/s``. The first part that holds at a time counts; where none holds there is no limit. Hours are in
-UTC. What it is not: the keeping of the limit (`isthmus.bridge.flow.rate_limit`).
+What it is: the setting `rate`, its text and its value at a time of day. One text for the file, for the processes that carry a route,
+and for people: ``100/s 08:00-18:00, 500/s``. The first part that applies at a time is used; if none applies there is no limit. Hours are in
+UTC. What it is not: enforcing the limit (`isthmus.bridge.flow.rate_limit`).
 
 Invariants:
     I1. `Rate.parse(rate.to_text()) == rate`.
@@ -31,12 +31,12 @@ _EXAMPLE = "500/s"
 
 RATE_PART = Spec(
     "rate",
-    "A limit and when it holds.",
+    "A limit and when it applies.",
     (
         Setting(
-            name="from", kind=Kind.TEXT, description="Time of day in UTC at which it begins to hold.", example='"08:00"'
+            name="from", kind=Kind.TEXT, description="Time of day in UTC from which it applies.", example='"08:00"'
         ),
-        Setting(name="to", kind=Kind.TEXT, description="Time of day in UTC until which it holds.", example='"18:00"'),
+        Setting(name="to", kind=Kind.TEXT, description="Time of day in UTC until which it applies.", example='"18:00"'),
         Setting(
             name="limit", kind=Kind.TEXT, required=True, description="The limit; `0/s` moves nothing.", example="100/s"
         ),
@@ -46,9 +46,9 @@ RATE_PART = Spec(
 RATE = Setting(
     name="rate",
     kind=Kind.RATE,
-    description='The most that each route of the task moves: `500/s`, `6000/m` or `100000/h`; or a list of `{from: "08:00", to: "18:00", '
-    "limit: 100/s}` with times of the day in UTC, of which the first that holds counts; one without `from` and `to` holds always. `0/s` "
-    "moves nothing. After a pause a route moves what one second allows at once. Without it there is no limit.",
+    description='The rate limit of each route of the task: `500/s`, `6000/m` or `100000/h`; or a list of `{from: "08:00", to: "18:00", '
+    "limit: 100/s}` with times of the day in UTC, of which the first one that applies is used; one without `from` and `to` always applies. `0/s` "
+    "moves nothing. After a pause a route may send a burst of one second's messages. Default: no limit.",
     example=_EXAMPLE,
 )
 
@@ -57,9 +57,9 @@ class RatePart(NamedTuple):
     """A limit for a part of the day.
 
     Attributes:
-        limit: as it was written, e.g. `100/s`.
-        start_seconds: of the day, in UTC.
-        end_seconds: of the day; at or before the start: on the next day; equal: the whole day.
+        limit: as written, e.g. `100/s`.
+        start_seconds: start, in seconds of the day, in UTC.
+        end_seconds: end, in seconds of the day; at or before the start: on the next day; equal: the whole day.
     """
 
     limit: str
@@ -73,11 +73,11 @@ class RatePart(NamedTuple):
 
     @property
     def is_whole_day(self) -> bool:
-        """Whether it always holds."""
+        """Whether it always applies."""
         return self.start_seconds == self.end_seconds
 
-    def holds(self, second: float) -> bool:
-        """Whether it holds at a second of the day."""
+    def applies(self, second: float) -> bool:
+        """Whether it applies at a second of the day."""
         if self.start_seconds < self.end_seconds:
             return self.start_seconds <= second < self.end_seconds
         return self.is_whole_day or second >= self.start_seconds or second < self.end_seconds
@@ -85,16 +85,16 @@ class RatePart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What a route may move.
+    """The rate limits of a route.
 
     Attributes:
-        parts: the first that holds counts.
+        parts: the first part that applies is used.
     """
 
     parts: tuple[RatePart, ...] = ()
 
     def at(self, wall_seconds: float) -> tuple[RatePart | None, float]:
-        """The part that holds at a time, None for no limit, and for how many seconds that stays so; infinite: always."""
+        """The part that applies at a time, None for no limit, and for how many seconds it does; infinite: always."""
         second = wall_seconds % DAY_SECONDS
         bounds = sorted({bound % DAY_SECONDS for part in self.parts if not part.is_whole_day for bound in part[1:]})
         part = self._part(second)
@@ -104,15 +104,15 @@ class Rate:
         return part, math.inf
 
     def _part(self, second: float) -> RatePart | None:
-        return next((part for part in self.parts if part.holds(second)), None)
+        return next((part for part in self.parts if part.applies(second)), None)
 
     def to_text(self) -> str:
-        """As one line."""
+        """The rate as one line."""
         return ", ".join(map(_part_text, self.parts))
 
     @classmethod
     def parse(cls, text: str) -> Rate:
-        """From what `to_text` gave.
+        """A rate from the text of `to_text`.
 
         Raises:
             ValueError: the text is no rate.
@@ -129,7 +129,7 @@ class Rate:
 
 
 def read_rate(node: Any, document: Document) -> str:
-    """The text of the rate that a task declares; empty where there is none, or where it is at fault."""
+    """The text of the rate that a task declares; empty if there is none, or it is faulty."""
     if node is None:
         return ""
     if isinstance(node, yaml.ScalarNode):
@@ -143,7 +143,7 @@ def read_rate(node: Any, document: Document) -> str:
         part = _read_part(item, document)
         if part is not None and parts and any(each.is_whole_day for each in parts):
             document.fault(
-                document.place(item), "this limit never holds: one before it holds always", "put it before that one"
+                document.place(item), "this limit never applies: one before it always applies", "put it before that one"
             )
         parts += [part] if part is not None else []
     return Rate(tuple(parts)).to_text()
@@ -180,7 +180,7 @@ def _limit(node: Any, document: Document) -> str:
 
 
 def _time(name: str, node: Any, document: Document) -> int:
-    """YAML reads 08:00 without quotes as text, and 18:00 as the number 1080; the document gives what was written."""
+    """YAML reads 08:00 without quotes as text, and 18:00 as the number 1080; the document returns the text as written."""
     text = document.text(node).strip()
     if not _TIME.fullmatch(text):
         document.fault(document.place(node), f"{name} is no time of day", f'write {name}: "08:00"')

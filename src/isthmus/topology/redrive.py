@@ -1,18 +1,18 @@
-"""Where a federation's messages were set aside, and where each is to go from there.
+"""The queues with set-aside messages of a federation, and the target of each for a redrive.
 
-What it is: a pure mapping from tasks to queues that `isthmus redrive` empties. What a route could not deliver is in the dead-letter
-queue of its source, with the mark of the task on it. Sent to the source again it would reach every other subscription a second time, and
-no route. So it goes to the route's target, as the copy that the route would have made; so does what a step has diverted to an entity. What
-spillover has parked is sent to the member's own queue or topic again, with the mark, so that it is parked again and not spilled where it
-fails once more. What it is not: the sending (`isthmus.operations.redrive.redrive`).
+What it is: a pure mapping from tasks to queues that `isthmus redrive` empties. Messages that a route could not deliver are in the
+dead-letter queue of its source, with the mark of the task. Sent to the source again, they would reach every other subscription a second
+time, and no route. So they are sent to the route's target, as the copies that the route would have made; so are messages that a step has
+diverted. Messages that spillover has parked are sent to the member's own queue or topic again, with the mark, so that they are parked again
+and not spilled if they fail once more. What it is not: the sending (`isthmus.operations.redrive.redrive`).
 
 Invariants:
-    I1. Each route has its source's queue here, and one that reads a mailbox that of the subscription before it, too; no queue is here twice.
-        A queue of diverted messages is here once for each place where they entered.
-    I2. Whatever is sent from a queue has an origin that names a sequence number which no other message has, so that a target that detects
-        duplicates by origin takes it once, however often it is sent.
-    I3. Where copies are told apart by origin or MessageId, one diverted message may be that of all routes of its task that divert there
-        what entered at one place: it goes to the targets of all of them, and leaves the queue when all have it.
+    I1. Each route has its source's queue here, and one that reads a mailbox also that of the subscription before it; no queue is here twice.
+        A queue of diverted messages is here once for each of their entry points.
+    I2. Every message sent from a queue has an origin with a sequence number that no other message has, so that a target that detects
+        duplicates by origin accepts it once, however often it is sent.
+    I3. If copies are identified by origin or MessageId, one diverted message may belong to all routes of its task that divert messages of one
+        entry point there: it is sent to the targets of all of them, and leaves the queue when all have it.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ _DEAD_LETTER_PROPERTIES = (names.DEAD_LETTER_REASON, names.DEAD_LETTER_DESCRIPTI
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redrive:
-    """One queue of messages that were set aside.
+    """One queue of set-aside messages.
 
     Attributes:
         source: the queue.
-        route: how its messages go on: to the route's target, as copies of messages of the route's source.
+        route: how its messages are sent: to the route's target, as copies of messages of the route's source.
         is_parking: whether it is spillover's parking queue, from which each message starts from the beginning.
         is_diverted: whether steps of the route have diverted its messages there.
-        others: further routes to whose targets each message goes.
-        may_be_apart: whether each of these routes has left a message of its own, where the queue's namespace knows no copies by their
-            origin: that goes to the target of this route alone.
+        others: further routes to whose targets each message is sent.
+        may_be_apart: whether each of these routes may have left its own message, if the queue's namespace does not identify copies by
+            origin: that is sent to the target of this route alone.
         known: names of all routes that divert messages there.
         can_look: whether its messages can be counted.
-        hindrance: why its messages cannot be sent by `isthmus redrive`; empty where they can.
+        hindrance: the reason why `isthmus redrive` cannot send its messages; empty if it can.
     """
 
     source: Endpoint
@@ -65,7 +65,7 @@ class Redrive:
 
     @property
     def routes(self) -> tuple[Route, ...]:
-        """All routes to whose targets each message goes."""
+        """All routes to whose targets each message is sent."""
         return (self.route, *self.others)
 
 
@@ -81,7 +81,7 @@ def redrives(
         diverted: the entities that steps divert to instead.
 
     Raises:
-        InvalidArgumentError: there is no such task, or one that was named has nothing to redrive.
+        InvalidArgumentError: there is no such task, or a named one has nothing to redrive.
     """
     for name in tasks:
         if name not in federation.tasks:
@@ -111,7 +111,7 @@ def _set_aside(federation: Federation, task: str) -> Iterator[Redrive]:
     if isinstance(federation.tasks[task], SpilloverTask):
         return  # the subscriptions of its routes forward their dead letters to the parking queue
     for route in routes(federation, task):
-        # What a mailbox did not take, because it was full or disabled, is in the dead-letter queue of the subscription before it.
+        # Messages that a mailbox did not accept, because it was full or disabled, are in the dead-letter queue of the subscription before it.
         entities = [each + DEAD_LETTER_SUFFIX for each in (route.source.entity, route.options.feed) if each]
         sources = [replace(route.source, entity=each) for each in entities]
         if route.target.is_table:
@@ -125,8 +125,8 @@ def _set_aside(federation: Federation, task: str) -> Iterator[Redrive]:
             yield Redrive(source=Endpoint(route.source.alias, log), route=route, hindrance=hindrance)
             continue
         if federation.namespaces[route.source.alias].is_plain:
-            where = route.options.plain.dead_letters or f"where {route.source.alias} puts what is rejected"
-            hindrance = f"route {route.name} reads {route.source}: what it set aside is {where}"
+            where = route.options.plain.dead_letters or f"where {route.source.alias} puts rejected messages"
+            hindrance = f"route {route.name} reads {route.source}: set-aside messages are {where}"
             yield Redrive(source=route.source, route=route, hindrance=hindrance)
             continue
         policy = route.options.policy
@@ -136,13 +136,13 @@ def _set_aside(federation: Federation, task: str) -> Iterator[Redrive]:
 
 
 def _diverted(federation: Federation, task: str) -> Iterator[Redrive]:
-    """What the steps of a task have diverted, by entity and by where it entered."""
+    """The messages that the steps of a task have diverted, by entity and by entry point."""
     found: dict[tuple[str, Endpoint, str], list[Route]] = {}
     written: dict[str, DivertTo] = {}
     for route in routes(federation, task):
         for name, divert in {each.name.lower(): each for each in route.options.diverts}.items():
             written.setdefault(name, divert)
-            # Without detection each route has left a message of its own there.
+            # Without detection each route has left its own message there.
             own = route.name if route.options.duplicates == "allow" else ""
             found.setdefault((name, Endpoint(route.source.alias, route.entered), own), []).append(route)
     known = {
@@ -173,7 +173,7 @@ def _diverted(federation: Federation, task: str) -> Iterator[Redrive]:
 
 
 def _hindrance(route: Route) -> str:
-    """Steps of DataFrames, and those that look at several messages, are Spark's; a message must not pass without them."""
+    """DataFrame steps, and steps that process several messages, run in Spark; a message must not bypass them."""
     for text in route.options.steps:
         step = StepDeclaration.from_text(text)
         if is_frame_step(step) or step.kind in SHUFFLING:
@@ -198,7 +198,7 @@ def _parked(federation: Federation, name: str) -> Iterator[Redrive]:
                 options=RouteOptions(
                     mark=task.mark,
                     mark_is_number=True,
-                    # Where nothing detects by origin, a queue that detects by MessageId would drop what failed there before.
+                    # Without detection by origin, a queue that detects by MessageId would drop messages that failed there before.
                     duplicates="origin",
                     policy=CopyPolicy(keeps_dead_letter=True),
                 ),

@@ -1,7 +1,7 @@
 """The least rights that a federation needs at each namespace.
 
-What it is: what `run` reads and writes, what `plan` and `apply` administer, and what grants it, per kind. What it is not: the trying of
-rights (`isthmus doctor`).
+What it is: the entities that `run` reads and writes, those that `plan` and `apply` administer, and the permissions for them, per kind. What
+it is not: testing the rights (`isthmus doctor`).
 
 Invariants:
     I1. A namespace that no task uses needs nothing.
@@ -26,15 +26,15 @@ __all__ = ["Rights", "rights"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rights:
-    """What isthmus needs at one namespace.
+    """The rights that isthmus needs at one namespace.
 
     Attributes:
-        alias: the namespace's.
-        kind: the namespace's.
-        listen: entities that `run` receives from; of Service Bus also that of its claims.
+        alias: alias of the namespace.
+        kind: kind of the namespace.
+        listen: entities that `run` receives from; for Service Bus also that of its claims.
         send: entities that `run` sends to.
-        manage: entities that `plan` and `apply` observe and make; none for `run`.
-        granted_by: by right, what grants it.
+        manage: entities that `plan` and `apply` observe and create; none for `run`.
+        granted_by: right → the permission that grants it.
     """
 
     alias: str
@@ -45,7 +45,7 @@ class Rights:
     granted_by: Mapping[str, str]
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values for `--json`."""
+        """The rights as plain values for `--json`."""
         return asdict(self)
 
 
@@ -56,7 +56,7 @@ def rights(federation: Federation) -> list[Rights]:
         moved = routes(federation)
         claims = [each for each in moved if each.is_claimed and each.claim_alias == alias]
         listen = [route.source.entity for route in moved if route.source.alias == alias]
-        # Whoever sets the state of a session has to hold it.
+        # Setting the state of a session needs the session's lock.
         listen += [
             route.target.entity
             for route in moved
@@ -73,7 +73,7 @@ def rights(federation: Federation) -> list[Rights]:
         send += [route.entered for route in canaries if route.source.alias == alias]
         send += [CLAIM_TOPIC] if claims else []
         wanted = [entity.name for task in federation.tasks.values() for at, entity in wanted_by(task) if at == alias]
-        # Mailboxes are no pattern's.
+        # Mailboxes belong to no pattern.
         wanted += [entity.name for task in federation.tasks.values() for at, entity in wanted_of(task) if at == alias]
         wanted = [name for name in wanted if name != CLAIM_TOPIC]
         manage = [*wanted, *([CLAIM_TOPIC] if claims else [])]

@@ -1,4 +1,4 @@
-"""Tasks compiled to routes and to what verification compares.
+"""Routes and flows of tasks.
 
 What it is: the patterns' routes and flows, with the steps, the rate, the canary and the ledger that a task of any pattern can declare. What it is not: the patterns.
 """
@@ -32,7 +32,7 @@ def routes(federation: Federation, task: str | None = None) -> list[Route]:
 
 
 def flows(task: Task) -> list[Flow]:
-    """What verification of a task compares."""
+    """The flows of a task, which verification compares."""
     found = PATTERNS[task.pattern].audit(task)
     diverts = tuple(end for each in task.diverts if _is_read(each) for end in _looked_at(each))
     if not task.steps:
@@ -42,7 +42,7 @@ def flows(task: Task) -> list[Flow]:
 
 
 def _divert_detection_ms(task: Task) -> int:
-    """How long the entities that messages are diverted to remember what came, by the file; 0 where any does not."""
+    """The history window at the entities to which messages are diverted, by the file; 0 if any has none."""
     if any(KINDS[each.kind or SERVICE_BUS.name] is not SERVICE_BUS for each in task.diverts):
         return 0
     by_origin = DETECTION_WINDOW_MS if getattr(task, "duplicates", "") in ("auto", "origin") else 0
@@ -50,27 +50,27 @@ def _divert_detection_ms(task: Task) -> int:
 
 
 def _is_read(divert: DivertTo) -> bool:
-    """Whether what was diverted there can be looked at without being taken: a topic keeps nothing."""
+    """Whether diverted messages there can be read without consuming them: a topic keeps none."""
     kind = KINDS[divert.kind or SERVICE_BUS.name]
     return kind.is_log or (not divert.is_topic and (not kind.is_plain or kind.browses))
 
 
 def _looked_at(divert: DivertTo) -> Iterator[Endpoint]:
-    """Where what was diverted may be; a queue dead-letters what somebody has received too often."""
+    """The entities where diverted messages may be; a queue dead-letters messages that were received too often."""
     yield Endpoint(divert.alias, divert.entity)
     if KINDS[divert.kind or SERVICE_BUS.name] is SERVICE_BUS:
         yield Endpoint(divert.alias, f"{divert.entity}/$DeadLetterQueue")
 
 
 def _stepped(flow: Flow, steps: Sequence[StepDeclaration]) -> Flow:
-    # Where a rule's action changes messages before the steps see them, no step selects them as they were sent.
+    # If a rule's action changes messages before the steps see them, no step selects them as they were sent.
     conditions, others = ([], list(steps)) if flow.changes else _selection(steps)
     every = dict.fromkeys((*filter(None, (flow.filter,)), *conditions))
     return replace(
         flow,
         filter=" AND ".join(f"({each})" for each in every) if conditions else flow.filter,
         changes=flow.changes or any(changes(step) for step in steps),
-        # What was diverted may have been taken from there.
+        # Diverted messages may have been consumed from there.
         drops=flow.drops or any(may_drop(step) or divert_of(step.settings) for step in others),
     )
 

@@ -1,4 +1,4 @@
-"""Where Spark runs, as the federation file says it under `spark:`.
+"""The settings of Spark in the federation file, under `spark:`.
 
 What it is: the declaration of its settings, the values read from it, and how many task slots a run needs. What it is not: the session
 (`isthmus.replication.spark_session`).
@@ -6,8 +6,8 @@ What it is: the declaration of its settings, the values read from it, and how ma
 Masters: Apache Spark, "Submitting Applications", section Master URLs; settings: Apache Spark, "Spark Configuration".
 
 Invariants:
-    I1. A setting of Spark that would break what isthmus promises is refused by name, with the reason.
-    I2. A setting whose name tells that it holds a secret is refused: the file holds references only.
+    I1. A setting of Spark that would break guarantees of isthmus is refused by name, with the reason.
+    I2. A setting whose name indicates a secret is refused: the file contains references only.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ __all__ = [
     "slots_warning",
 ]
 
-# Readers of a query, each a task, where the file says nothing: one keeps the order of every route, and where a route keeps none a second
-# one shares its work.
+# The default number of readers of a query, each a task: one keeps the order of every route, and a second one shares the work of routes
+# without order.
 SLOTS_ORDERED = 1
 SLOTS_UNORDERED = 2
-# One for the driver's small jobs, one so that a query that starts again need not wait for the one before.
+# One for the driver's small jobs, one so that a restarted query does not wait for the previous one.
 SPARE_SLOTS = 2
 
 SPARK_SPEC = Spec(
     "spark",
-    "Where Spark runs. Without it Spark runs on this machine, with as many task slots as the run needs.",
+    "Where Spark runs. Default: on this machine, with as many task slots as the run needs.",
     (
         Setting(
             name="master",
@@ -56,29 +56,30 @@ SPARK_SPEC = Spec(
             kind=Kind.INTEGER,
             minimum=1,
             maximum=64,
-            description="Readers of a query at once; each is a task of Spark's, and on a cluster they spread over the executors. A route with "
-            "`ordering: none` is carried by all of them, any other by one, and routes move between them as their rates change. By default 1, "
-            "and 2 where a route has `ordering: none`.",
+            description="Concurrent readers of a query; each is a Spark task, and on a cluster they are distributed over the "
+            "executors. A route with "
+            "`ordering: none` is carried by all of them, any other by one, and routes move between them as their rates change. Default: 1, "
+            "and 2 if a route has `ordering: none`.",
             example="4",
         ),
         Setting(
             name="checkpoints",
             kind=Kind.TEXT,
-            description="Where Spark keeps the checkpoints of the run's queries: a URI of a file system that it can write, with a folder of "
-            "this federation's own. By default a folder of `--state`.",
+            description="Location of the checkpoints of the run's queries: a URI of a file system that Spark can write, with a folder for "
+            "this federation only. Default: a folder of `--state`.",
             example="hdfs://namenode:8020/isthmus/flights",
         ),
         Setting(
             name="settings",
             kind=Kind.MAPPING,
             description="Settings of Spark by their full names. Those that isthmus needs itself are refused, and so are those "
-            "that hold secrets.",
+            "that contain secrets.",
             example="{spark.executor.memory: 2g}",
         ),
         Setting(
             name="control",
             kind=Kind.MAPPING,
-            description="Where the readers reach `isthmus run`, when they run on other machines.",
+            description="The address at which readers on other machines connect to `isthmus run`.",
             example="{host: 10.0.0.5, port: 7420}",
         ),
     ),
@@ -86,14 +87,14 @@ SPARK_SPEC = Spec(
 
 CONTROL_SPEC = Spec(
     "control",
-    "The control port of `isthmus run`. Without it the port is a free one of 127.0.0.1.",
+    "The control port of `isthmus run`. Default: a free port of 127.0.0.1.",
     (
         Setting(
             name="host",
             kind=Kind.TEXT,
             default="127.0.0.1",
             description="The address that the port is bound to. It is also the driver's address for Spark (`spark.driver.host`, "
-            "`spark.driver.bindAddress`), where `settings` say nothing else.",
+            "`spark.driver.bindAddress`), unless `settings` contain them.",
             example="10.0.0.5",
         ),
         Setting(
@@ -102,13 +103,13 @@ CONTROL_SPEC = Spec(
             default=0,
             minimum=0,
             maximum=65535,
-            description="The port; 0: any that is free.",
+            description="The port; 0: any free port.",
             example="7420",
         ),
         Setting(
             name="advertised",
             kind=Kind.TEXT,
-            description="The host that executors connect to, where it is not `host`; needed with `host: 0.0.0.0`.",
+            description="The host that executors connect to, if it is not `host`; required with `host: 0.0.0.0`.",
             example="isthmus.example.com",
         ),
     ),
@@ -128,9 +129,9 @@ _WILDCARDS = ("0.0.0.0", "::")
 
 _REDACTED = "it keeps keys out of plans, logs and Spark's web page"
 REFUSED: Mapping[str, str] = {
-    "spark.master": "the setting `master` says it",
-    "spark.speculation": "a second copy of a running task would read and settle the queue of the first",
-    "spark.task.maxFailures": "a lease that fails has to fail its query at once, so that the driver accounts for the death and "
+    "spark.master": "use the setting `master`",
+    "spark.speculation": "a second copy of a running task would consume from the queue of the first",
+    "spark.task.maxFailures": "a failed lease has to fail its query immediately, so that the driver records the failure and "
     "starts the next lease",
     "spark.task.cpus": "task slots are counted as one core each",
     "spark.submit.deployMode": "the driver is the process of isthmus run",
@@ -145,11 +146,11 @@ REFUSED: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ControlAddress:
-    """Where the control port listens, and how executors reach it.
+    """Address of the control port, and the host that executors connect to.
 
     Attributes:
         host: the address to listen on.
-        port: 0: any that is free.
+        port: 0: any free port.
         advertised: the host that executors connect to; empty: `host`.
     """
 
@@ -165,15 +166,15 @@ class ControlAddress:
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """Where Spark runs.
+    """The settings of Spark.
 
     Attributes:
-        master: of Spark; empty: this machine, with the slots that the run needs.
-        slots: readers of a query at once; 0: as its routes need.
+        master: URL of Spark's master; empty: this machine, with the slots that the run needs.
+        slots: concurrent readers of a query; 0: as its routes need.
         checkpoints: URI of the checkpoints; empty: in the state folder.
-        settings: of Spark, by name.
-        control: of the run.
-        place: where the file says it.
+        settings: settings of Spark, by name.
+        control: control port of the run.
+        place: its position in the file.
     """
 
     master: str = ""
@@ -185,11 +186,11 @@ class SparkSettings:
 
     @property
     def is_remote(self) -> bool:
-        """Whether executors are processes of their own, which may run on other machines."""
+        """Whether executors are separate processes, which may run on other machines."""
         return bool(self.master) and not _LOCAL.fullmatch(self.master)
 
     def query_slots(self, *, has_unordered: bool) -> int:
-        """How many readers a query has at once.
+        """The number of concurrent readers of a query.
 
         Args:
             has_unordered: whether the run has a route that competing readers may share.
@@ -197,11 +198,11 @@ class SparkSettings:
         return self.slots or (SLOTS_UNORDERED if has_unordered else SLOTS_ORDERED)
 
     def at(self, master: str) -> SparkSettings:
-        """The same with another master; empty: with its own."""
+        """The same with another master; empty: unchanged."""
         return replace(self, master=master or self.master)
 
     def options(self) -> dict[str, str]:
-        """What to start Spark with, beside what every run sets."""
+        """The options to start Spark with, besides those of every run."""
         options = {}
         if self.control != ControlAddress():
             options = {"spark.driver.host": self.control.reached_as, "spark.driver.bindAddress": self.control.host}
@@ -210,14 +211,14 @@ class SparkSettings:
 
 
 def slots_needed(routes: int, queries: int = 1, query_slots: int = SLOTS_ORDERED, *, has_tables: bool = False) -> int:
-    """How many task slots a run needs: those of each query, one for each route that may get a query of its own, and one for the batches
-    that go into tables.
+    """The number of task slots that a run needs: those of each query, one for each route that may get a separate query, and one for the batches
+    that are written to tables.
     """
     return queries * query_slots + routes + SPARE_SLOTS + has_tables
 
 
 def slots_warning(spark: SparkSettings, needed: int) -> tuple[str, str] | None:
-    """What is wrong and what to write, where the cores are known and do not suffice; None otherwise."""
+    """The warning and the hint if the cores are known and do not suffice; None otherwise."""
     known = []
     match = _LOCAL.fullmatch(spark.master)
     if match and match["cores"] != "*":
@@ -233,21 +234,21 @@ def slots_warning(spark: SparkSettings, needed: int) -> tuple[str, str] | None:
 
 
 def control_warning(spark: SparkSettings) -> tuple[str, str] | None:
-    """What is wrong and what to write, where executors are elsewhere and the control port is on loopback; None otherwise."""
+    """The warning and the hint if executors are on other machines and the control port is on loopback; None otherwise."""
     is_remote = bool(spark.master) and not spark.master.startswith("local") and not _HERE.match(spark.master)
     if not is_remote or not _LOOPBACK.fullmatch(spark.control.reached_as):
         return None
     return (
         f"executors of {spark.master} on other machines cannot reach the control port at {spark.control.reached_as}",
-        "write control: {host: …} with an address of this machine that they reach",
+        "write control: {host: …} with an address of this machine that they can reach",
     )
 
 
 def parse_master(text: str) -> str:
-    """A master that isthmus can use.
+    """A valid master.
 
     Raises:
-        SettingError: it is none.
+        SettingError: the text is no master that isthmus can use.
     """
     master = text.strip()
     if master.startswith("local[") and "," in master:
@@ -305,7 +306,7 @@ def _settings(node: Any, document: Document) -> dict[str, str]:
         elif _SECRET.search(name):
             document.fault(
                 place,
-                f"{name} holds a secret",
+                f"{name} contains a secret",
                 "write it into spark-defaults.conf of the folder that the environment variable SPARK_CONF_DIR names",
             )
         else:

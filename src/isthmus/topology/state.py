@@ -1,7 +1,7 @@
-"""Entities as they are at a namespace, or as a task wants them.
+"""The existing entities of a namespace, or the entities that a task wants.
 
-What it is: the part of an entity's description that planning looks at. In what exists every field is known; in what is
-wanted, None means "whatever exists, or the service's default". What it is not: a full description of an entity.
+What it is: the part of an entity's description that planning uses. In an existing entity every field is known; in a
+wanted one, None means "the existing value, or the service's default". What it is not: a full description of an entity.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DEFAULT_RULE = "$Default"
 """The rule that Service Bus gives a new subscription; it selects everything."""
 
 
-# A text, or a name in quotes or brackets; a quote within one is doubled, which makes two of it.
+# A text, or a name in quotes or brackets; a quote within one is doubled, which matches as two.
 _QUOTED_OR_BLANK = re.compile(r"""('[^']*'|"[^"]*"|\[(?:[^\]]|\]\])*\])|\s+""")
 
 
@@ -38,21 +38,21 @@ def _words(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RuleState:
-    """A rule: SQL text of its filter (correlation filters in a writing of their own) and of its action."""
+    """A rule: SQL text of its filter (correlation filters in a separate notation) and of its action."""
 
     name: str
     filter: str
     action: str = ""
 
     def selects_as(self, other: RuleState) -> bool:
-        """Whether filter and action are the same but for white space between words; in a text or a name every blank counts."""
+        """Whether filter and action are the same except for white space between words; within a text or a name white space is significant."""
         return _words(self.filter) == _words(other.filter) and _words(self.action) == _words(other.action)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionState:
     """A subscription and its rules; names of topics and forwarding targets are entity paths. `initial_ttl_ms` is the default
-    time to live that it is created with; `default_ttl_ms` also changes one that exists.
+    time to live of a new subscription; `default_ttl_ms` also changes an existing one.
     """
 
     name: str
@@ -78,9 +78,9 @@ class TopicState:
     """A topic.
 
     Attributes:
-        duplicate_detection_ms: the history window, 0 where detection is off.
-        keyless_detection_ms: of what is wanted: the window at a namespace that keeps no duplicate keys; None: as elsewhere.
-        initial_size_megabytes: the size that it is created with.
+        duplicate_detection_ms: the history window, 0 if detection is off.
+        keyless_detection_ms: of a wanted topic: the window at a namespace that keeps no duplicate keys; None: as elsewhere.
+        initial_size_megabytes: the size of a new topic.
     """
 
     name: str
@@ -100,10 +100,10 @@ class QueueState:
     """A queue; names of forwarding targets are entity paths.
 
     Attributes:
-        dead_letters_expired: whether a message whose life ends goes to the dead-letter queue (DeadLetteringOnMessageExpiration).
-        duplicate_detection_ms: the history window, 0 where detection is off.
-        keyless_detection_ms: of what is wanted: the window at a namespace that keeps no duplicate keys; None: as elsewhere.
-        initial_size_megabytes: the size that it is created with.
+        dead_letters_expired: whether an expired message is dead-lettered (DeadLetteringOnMessageExpiration).
+        duplicate_detection_ms: the history window, 0 if detection is off.
+        keyless_detection_ms: of a wanted queue: the window at a namespace that keeps no duplicate keys; None: as elsewhere.
+        initial_size_megabytes: the size of a new queue.
         status: `Active`, `Disabled`, `SendDisabled` or `ReceiveDisabled` (EntityStatus).
     """
 
@@ -129,7 +129,7 @@ class GroupState:
     """A consumer group of a log, with an offset for each partition.
 
     Attributes:
-        start: of what is wanted: `now`, where the partitions end when it is made, or `existing`, where they begin.
+        start: of a wanted group: `now`, the end of the partitions at its creation, or `existing`, their beginning.
     """
 
     name: str
@@ -141,11 +141,11 @@ class LogState:
     """A log with partitions, e.g. a topic of Kafka.
 
     Attributes:
-        initial_partitions: how many it is created with; one that exists keeps its number.
-        initial_replication: copies of each that it is created with; None: as the cluster has it.
-        partitions: of one that exists.
-        groups: those that are wanted, or, of the ones asked for, those that exist.
-        like: alias and name of the log whose number of partitions it is created with, where `initial_partitions` says none.
+        initial_partitions: the number of partitions of a new log; an existing log keeps its number.
+        initial_replication: replication factor of a new log; None: the cluster's default.
+        partitions: number of partitions of an existing log.
+        groups: the wanted groups, or the existing ones among those queried.
+        like: alias and name of the log whose number of partitions a new log gets, if `initial_partitions` is None.
     """
 
     name: str
@@ -161,7 +161,7 @@ class LogState:
 
 
 AUDIT_SUFFIX = ".$audit"
-"""With this ends the name of what records a plain topic for verification (`PlainState.audit`)."""
+"""Suffix of the name of the subscription that records a plain topic for verification (`PlainState.audit`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,12 +169,12 @@ class PlainState:
     """An entity of a system that is neither Service Bus nor a log: a queue, or a topic (an exchange, an address).
 
     Attributes:
-        is_topic: whether it hands each message to every subscription.
-        subscriptions: of a topic: what keeps messages for routes; those that are wanted, or, of the ones asked for, those that exist.
-        audit: of a topic: which of the subscriptions records what passes it, for verification, and is read without taking anything.
-        audit_ms: how long that one keeps a message; 0: for ever; None: there is none.
+        is_topic: whether every subscription gets each message.
+        subscriptions: of a topic: the subscriptions that keep messages for routes; the wanted ones, or the existing ones among those queried.
+        audit: of a topic: the subscription that records its messages for verification, and is read without consuming.
+        audit_ms: how long that subscription keeps a message; 0: for ever; None: there is none.
         is_read: whether a route reads it.
-        remarks: what is to be told of it as it stands, e.g. that it drops messages; each a sentence without its subject.
+        remarks: remarks on the existing entity, e.g. that it drops messages; each a sentence without its subject.
     """
 
     name: str
@@ -187,25 +187,25 @@ class PlainState:
 
 
 EntityState: TypeAlias = TopicState | QueueState
-"""What a task may want at a Service Bus namespace."""
+"""The entities that a task may want at a Service Bus namespace."""
 
 WantedState: TypeAlias = EntityState | LogState | PlainState
-"""What a pattern wants at a namespace of any kind."""
+"""The entities that a pattern may want at a namespace of any kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceState:
-    """What a namespace holds, as far as it was asked for.
+    """The entities of a namespace, as far as they were queried.
 
     Attributes:
-        alias: the namespace's.
+        alias: alias of the namespace.
         endpoint: `host[:port]` that answered; two aliases with the same are one namespace.
-        identity: what the namespace calls itself, whatever the host by which it was reached; likewise. Empty: not known.
-        topics: those that exist, of the ones asked for.
-        queues: those that exist, of the ones asked for; also where a topic was asked for, as `topics` also has those that
-            are where a queue was asked for.
-        logs: those that exist, of the ones asked for.
-        plain: those that exist, of the ones asked for.
+        identity: the identity that the namespace reports, independent of the host; likewise. Empty: unknown.
+        topics: the existing ones among those queried.
+        queues: the existing ones among those queried; also those with the name of a queried topic, as `topics` also has those
+            with the name of a queried queue.
+        logs: the existing ones among those queried.
+        plain: the existing ones among those queried.
     """
 
     alias: str
@@ -217,18 +217,18 @@ class NamespaceState:
     plain: tuple[PlainState, ...] = ()
 
     def is_same_namespace(self, other: NamespaceState) -> bool:
-        """Whether both are one namespace, by the host that answered or by what it calls itself."""
+        """Whether both are one namespace, by the host that answered or by the reported identity."""
         endpoints = self.endpoint.lower(), other.endpoint.lower()
         return bool(self.endpoint and endpoints[0] == endpoints[1]) or bool(
             self.identity and self.identity == other.identity
         )
 
     def log(self, name: str) -> LogState | None:
-        """The log of this name; unlike at Service Bus case counts."""
+        """The log of this name; unlike at Service Bus, case is significant."""
         return next((each for each in self.logs if each.name == name), None)
 
     def plain_entity(self, name: str, *, is_topic: bool) -> PlainState | None:
-        """The plain queue, or topic, of this name; unlike at Service Bus case counts."""
+        """The plain queue, or topic, of this name; unlike at Service Bus, case is significant."""
         return next((each for each in self.plain if each.name == name and each.is_topic == is_topic), None)
 
     def topic(self, name: str) -> TopicState | None:

@@ -1,4 +1,4 @@
-"""When a failover receiver takes the secondary for drained, without namespaces."""
+"""When a failover receiver considers the secondary drained, without namespaces."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_message_that_came_twice_does_not_keep_the_secondary_from_being_draine
     receiver._probe_read = receiver._probe_primary = lambda now: None  # type: ignore[method-assign]
     receiver._is_caught_up = lambda now: True  # type: ignore[method-assign]
     receiver._machine._drain_since = 0.0
-    receiver._turn(time.monotonic() + LATER_SECONDS)
+    receiver._poll(time.monotonic() + LATER_SECONDS)
     assert receiver.state is FailoverState.PRIMARY
 
 
@@ -133,7 +133,7 @@ def test_the_watermark_stands_while_what_a_killed_receiver_had_in_hand_is_locked
     handle(second, message("m4", 4, 40_000))
     assert mark(second) == 20_000
     handle(second, message("in hand", 2, 20_000))
-    second._turn(time.monotonic() + 400.0)
+    second._poll(time.monotonic() + 400.0)
     assert mark(second) == 40_000
     first.close()
     second.close()
@@ -152,7 +152,7 @@ def drain(receiver: FailoverReceiver, later: float) -> FailoverState:
     receiver._probe_read = receiver._probe_primary = lambda now: None  # type: ignore[method-assign]
     now = time.monotonic() + later
     receiver._answered_at = now - 1.0
-    receiver._turn(now)
+    receiver._poll(now)
     return receiver.state
 
 
@@ -166,7 +166,7 @@ def draining(path: Path, state: str = "draining") -> FailoverReceiver:
 def test_a_secondary_is_not_drained_while_there_is_no_room_for_more_of_it(tmp_path: Path) -> None:
     """F2: the application is slow, and behind what it has yet to take are messages that were sent there."""
     receiver = draining(tmp_path / "state.json")
-    receiver._is_in_another_hand = False
+    receiver._may_be_unsettled_elsewhere = False
     engine = receiver._engine
     engine.on_open(SECONDARY, "NS-B")
     copies = [message(f"m{number}", number, 1000) for number in range(1, 21)]
@@ -201,7 +201,7 @@ def test_a_secondary_is_not_drained_while_what_it_had_delivered_before_a_lost_co
 ) -> None:
     """F2, unless it was handled meanwhile, or has come again."""
     receiver = draining(tmp_path / "state.json")
-    receiver._is_in_another_hand = False
+    receiver._may_be_unsettled_elsewhere = False
     engine = receiver._engine
     engine.on_open(SECONDARY, "NS-B")
     engine.on_messages(SECONDARY, [message("m1", 1, 1000)])
@@ -270,7 +270,7 @@ def test_a_turn_that_changes_nothing_is_followed_by_a_pause(receiver: FailoverRe
     engine: Any = Engine()
     receiver._engine, kept = engine, receiver._engine
     now = receiver._tried_primary_at = time.monotonic()
-    receiver._turn(now)
+    receiver._poll(now)
     assert not receiver._wake.is_set()
     receiver.fail_over()
     assert receiver._wake.is_set()
@@ -307,11 +307,11 @@ def test_publishers_are_told_again_by_a_receiver_that_was_killed_before_they_had
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The state is on disk before they are told."""
-    told: list[str] = []
+    facts: list[str] = []
     done = threading.Event()
 
     def publishers(side: str) -> None:
-        told.append(side)
+        facts.append(side)
         done.set()
 
     path = tmp_path / "state.json"
@@ -321,13 +321,13 @@ def test_publishers_are_told_again_by_a_receiver_that_was_killed_before_they_had
     receiver._carry_out(receiver._machine.start(time.monotonic()))
     assert done.wait(10)
     receiver.close()
-    assert told == [SECONDARY]
+    assert facts == [SECONDARY]
 
 
 def test_a_clock_of_the_secondary_that_is_ahead_does_not_end_the_drain(tmp_path: Path) -> None:
     """F2: what came before the switch bears a later time than the switch."""
     receiver = draining(tmp_path / "state.json")
-    receiver._is_in_another_hand = False
+    receiver._may_be_unsettled_elsewhere = False
     receiver._engine.on_open(SECONDARY, "NS-B")
     now_ms = time.time_ns() // 1_000_000
     receiver._engine.on_messages(SECONDARY, [message("m1", 1, now_ms + 60_000)])
@@ -341,7 +341,7 @@ def test_a_clock_of_the_secondary_that_is_ahead_does_not_end_the_drain(tmp_path:
 def test_each_partition_of_the_secondary_has_its_own_order(tmp_path: Path) -> None:
     """F2: one of them delivers what is from after the switch while another one has yet to deliver what is from before."""
     receiver = draining(tmp_path / "state.json")
-    receiver._is_in_another_hand = False
+    receiver._may_be_unsettled_elsewhere = False
     receiver._engine.on_open(SECONDARY, "NS-B")
     receiver._switched_ms = time.time_ns() // 1_000_000 - 60_000
     later = message("m1", 1 << 48 | 1, receiver._switched_ms + 30_000)

@@ -1,4 +1,4 @@
-"""The private names of azure-servicebus that `isthmus.client.sdk` uses are there and do what they are used for."""
+"""The private names of azure-servicebus that `isthmus.client.sdk` uses exist and behave as required."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which failed looks are repeated, and when."""
+"""Which failed browse requests are repeated, and when."""
 
 from __future__ import annotations
 

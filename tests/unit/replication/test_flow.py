@@ -140,7 +140,7 @@ def test_what_came_before_the_lowest_known_number_is_told() -> None:
     result = moved(5, 6).audit(flow("ewr/orders", "jfk/orders", MOVE), routes=[MOVE])
     assert result.total("lost") == 0
     assert result.verdict is Verdict.UNCLEAR
-    assert "4 messages came to ewr before" in result.unread[0]
+    assert "4 messages entered ewr before" in result.unread[0]
 
 
 def test_i1_numbers_are_those_of_each_fragment() -> None:

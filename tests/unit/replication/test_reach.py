@@ -1,4 +1,4 @@
-"""Which namespace a text is about, and what namespaces call themselves."""
+"""Which namespace a text refers to, and how namespaces identify themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A route's description for the processes that carry it: references only, and what the file says of the route."""
+"""The description of a route for the processes that run it: only references, and what the file says about the route."""
 
 from __future__ import annotations
 

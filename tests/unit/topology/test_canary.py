@@ -1,4 +1,4 @@
-"""Canaries are kept apart by rules, or refused."""
+"""Canaries are kept from applications by rules, or refused."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_each_route_is_told_how_often(federation: Federation) -> None:
         ("{pattern: all-active, topic: t, members: [ewr, jfk], subscriptions: [all], canary: 1ms}", "canary is below"),
         (
             "{pattern: consolidate, topic: t, sources: [ewr, jfk], target: lga, canary: 30s}",
-            "isthmus verify could not tell canaries from lost messages; write audit: 1d",
+            "isthmus verify could not distinguish canaries from lost messages; write audit: 1d",
         ),
         (
             "{pattern: move, queue: t, source: ewr, target: jfk, canary: 30s}",
@@ -95,7 +95,7 @@ def test_each_route_is_told_how_often(federation: Federation) -> None:
         ),
         (
             "{pattern: all-active, topic: t, members: [ewr, jfk], subscriptions: [all], canary: 30s, steps: [{sql: SELECT * FROM rows}]}",
-            "the step sql would work on canaries too",
+            "the step sql would process canaries too",
         ),
         (
             "{pattern: all-active, topic: t, members: [ewr, jfk], subscriptions: [all], canary: 30s}\n  other: {pattern: active-passive, topic: t, primary: jfk, secondary: lga, failover_within: 1m, subscriptions: [some]}",
@@ -145,4 +145,4 @@ def test_i3_a_subscription_that_the_file_does_not_have_is_a_fault_where_it_takes
 def test_i3_rules_that_the_file_does_not_have_are_not_replaced(federation: Federation) -> None:
     assert not planned(federation, stands("all", EVERYTHING))
     (fault,) = planned(federation, stands("all", RuleState("mine", "weight > 3")))
-    assert "subscription all of flights has rules that the file does not know" in fault
+    assert "subscription all of flights has rules that the file does not declare" in fault

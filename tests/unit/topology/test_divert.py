@@ -1,4 +1,4 @@
-"""`on_failure: divert`: what the file says comes to routes, flows, entities, rights and edges."""
+"""`on_failure: divert`: the setting reaches routes, flows, entities, rights and edges."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_what_a_divert_target_does_with_a_second_copy_is_noted() -> None:
     text = HEAD.replace("ops: {connection: env:C}", "ops: {host: a.servicebus.windows.net, identity: default}")
     found = read(text + TASK % ("duplicates: origin, ", STEP % ("ops", "queue: bad")))
     (note,) = federation_notes(found)
-    assert note.startswith("task t: at ops a copy's MessageId is made of its origin")
+    assert note.startswith("task t: at ops a copy's MessageId is derived from its origin")
 
 
 def test_a_canary_makes_no_subscription_at_a_topic_that_is_diverted_to() -> None:
@@ -208,7 +208,7 @@ def test_two_tasks_do_not_divert_one_message_to_one_entity(task: str, faults: in
     step = STEP % ("ops", "queue: bad")
     second = f"  u: {{pattern: copy, {task}, audit: 1d, steps: [{STEP % ('ops', 'queue: BAD')}]}}\n"
     found = lint(HEAD + TASK % ("", step) + second)
-    told = [each for each in found if "nobody can tell" in each.message]
+    told = [each for each in found if "cannot be determined" in each.message]
     assert len(told) == faults, found
 
 

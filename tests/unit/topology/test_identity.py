@@ -65,7 +65,7 @@ def test_the_file_names_what_is_missing_with_its_place() -> None:
 def test_an_identity_with_a_connection_string_is_a_fault() -> None:
     found = [str(each) for each in lint(FILE.replace("env:EWR", "env:EWR, tenant: t") % "")]
     assert len(found) == 1
-    assert "namespace ewr: tenant goes with host" in found[0]
+    assert "namespace ewr: tenant needs host" in found[0]
 
 
 def test_options_carry_references_only_and_files_are_anchored() -> None:

@@ -1,4 +1,4 @@
-"""Lint, held to the files of tests/fixtures/topology/faults: NAME.yaml, and NAME.txt with the faults (none: sound)."""
+"""Lint, compared with the files of tests/fixtures/topology/faults: NAME.yaml, and NAME.txt with the faults (none: sound)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mailboxes of replication subscriptions, and what is done when a source fills."""
+"""Mailboxes of replication subscriptions, and the action when a source fills."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_spool_in_the_state_folder_is_refused_where_executors_are_elsewhere() 
         text
         + "spark: {master: 'spark://cluster:7077', checkpoints: 's3a://bucket/checkpoints', control: {host: 10.0.0.1}}\n"
     )
-    assert any("executors on other machines do not have" in str(each) for each in lint(remote)), lint(remote)
+    assert any("executors on other machines cannot access" in str(each) for each in lint(remote)), lint(remote)
 
 
 @pytest.mark.parametrize(
@@ -98,5 +98,5 @@ def test_what_is_left_where_nothing_reads_any_more_is_told(before: str, after: s
         )
         for change in found.changes:
             namespaces[change.alias].make(change)
-    told = [note for note in found.notes if "is moved by no task of this file any more" in note and " at ewr " in note]
-    assert [note.split()[3] for note in told] == left
+    told = [note for note in found.notes if "are no longer moved by any task of this file" in note and " at ewr " in note]
+    assert [note.split()[2] for note in told] == left

@@ -1,4 +1,4 @@
-"""isthmus.topology: namespaces whose entities are plain queues and topics, in the file, in plans and in what verify compares."""
+"""isthmus.topology: namespaces whose entities are plain queues and topics, in the file, in plans and in flows of verify."""
 
 from __future__ import annotations
 
@@ -138,15 +138,15 @@ def test_what_stands_already_is_told_where_a_subscription_is_new() -> None:
         ("{pattern: move, queue: q, source: sink, target: ewr}", "sink is of kind plainsink, which cannot be a source"),
         (
             "{pattern: move, queue: q, source: mq, target: ewr, lock_duration: 10s}",
-            "lock_duration has no meaning at the source, mq",
+            "lock_duration is not supported at the source, mq",
         ),
         (
             '{pattern: copy, topic: t, source: mq, target: ewr, filter: "a = 1"}',
-            "filter has no meaning at the source, mq",
+            "filter is not supported at the source, mq",
         ),
         (
             "{pattern: move, queue: q, source: mq, target: mq2, audit: 1d}",
-            "audit has no meaning at the source, mq, mq2",
+            "audit is not supported at the source, mq, mq2",
         ),
     ],
 )
@@ -157,7 +157,7 @@ def test_what_a_plain_end_cannot_honour_is_a_fault(task: str, text: str) -> None
 
 def test_two_aliases_of_one_address_are_a_fault() -> None:
     head = HEAD.replace("mq-2:5672", "mq-1:5672")
-    with pytest.raises(ConfigError, match="namespaces mq and mq2 are the same one"):
+    with pytest.raises(ConfigError, match="namespaces mq and mq2 are the same namespace"):
         read(head + "  t: {pattern: move, queue: q, source: mq, target: mq2}\n")
 
 
@@ -221,16 +221,16 @@ def test_an_all_active_task_blocks_at_members_that_drop_what_is_rejected(member:
 
 def test_a_place_for_dead_letters_that_leads_nowhere_is_a_fault() -> None:
     assert faults("  t: {pattern: move, queue: a, source: ewr, target: mq, dead_letter_queue: b}\n") == [
-        "dead_letter_queue goes with a source that is neither Service Bus nor a log"
+        "dead_letter_queue needs a source that is neither Service Bus nor a log"
     ]
     assert faults("  t: {pattern: move, queue: a, source: mq, target: ewr, dead_letter_queue: b}\n") == [
-        "mq takes no dead_letter_queue"
+        "mq does not support dead_letter_queue"
     ]
     assert faults("  t: {pattern: move, queue: a, source: drops, target: ewr, dead_letter_queue: a}\n") == [
         "dead_letter_queue is the source itself"
     ]
     assert faults("  t: {pattern: move, queue: a, source: drops, target: ewr, refused: dead-letter}\n") == [
-        "nothing says that drops keeps what is set aside: it would drop it"
+        "nothing declares that drops keeps messages that are set aside: it would drop them"
     ]
 
 

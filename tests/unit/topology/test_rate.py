@@ -1,4 +1,4 @@
-"""Rates as a file writes them."""
+"""Rates in the notation of the file."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_rate_reaches_each_route(written: str, text: str) -> None:
         ('[{from: "8", to: "18:00", limit: 5/s}]', "from is no time of day"),
         ('[{from: "08:00", to: "08:00", limit: 5/s}]', "rate begins and ends at the same time"),
         ('[{from: "08:00", to: "25:00", limit: 5/s}]', "to is no time of day"),
-        ("[{limit: 5/s}, {limit: 6/s}]", "this limit never holds"),
+        ("[{limit: 5/s}, {limit: 6/s}]", "this limit never applies"),
         ('[{from: "08:00", to: "18:00"}]', "rate has no limit"),
         ("[{until: 3, limit: 5/s}]", "rate has no setting 'until'"),
     ],

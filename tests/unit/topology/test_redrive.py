@@ -1,4 +1,4 @@
-"""Where the dead letters of a task stand, and where they go."""
+"""The queues with the dead letters of a task, and their targets."""
 
 from __future__ import annotations
 

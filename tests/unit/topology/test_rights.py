@@ -1,4 +1,4 @@
-"""isthmus.topology.rights: what each namespace has to grant."""
+"""isthmus.topology.rights: the rights at each namespace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task says of its copies on their way: compression, and how many copies of copies there may be."""
+"""The settings of a task for sending copies: compression and the hop budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When two rules are one."""
+"""Equality of two rules."""
 
 from __future__ import annotations
 

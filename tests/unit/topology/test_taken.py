@@ -1,4 +1,4 @@
-"""Two tasks that take their messages from one place, whatever their patterns."""
+"""Two tasks, of any patterns, that consume from one entity."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ STREAM = "{pattern: queue-to-stream, source: ewr, queue: q, target: hub, stream:
 @pytest.mark.parametrize(
     ("first", "second", "told"),
     [
-        ("{pattern: move, source: ewr, target: jfk, queue: Q}", STREAM, "takes the messages of ewr/q already"),
-        ("{pattern: archive, source: ewr, queue: q, table: t}", STREAM, "takes the messages of ewr/q already"),
-        (STREAM.replace("queue: q,", "queue: Q,"), STREAM, "takes the messages of ewr/q already"),
+        ("{pattern: move, source: ewr, target: jfk, queue: Q}", STREAM, "consumes from ewr/q already"),
+        ("{pattern: archive, source: ewr, queue: q, table: t}", STREAM, "consumes from ewr/q already"),
+        (STREAM.replace("queue: q,", "queue: Q,"), STREAM, "consumes from ewr/q already"),
         (
             "{pattern: archive, source: hub, stream: s, group: g, table: t}",
             "{pattern: stream-to-queue, source: hub, stream: s, group: g, target: ewr, queue: q}",
-            "takes the messages of hub/s already",
+            "consumes from hub/s already",
         ),
         # Nobody can receive from a queue that forwards.
         ("{pattern: chain, members: [ewr], forward: {q: other}}", STREAM, "queue q with ForwardTo other and none"),

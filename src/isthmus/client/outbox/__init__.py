@@ -1,7 +1,7 @@
-"""The outbox: messages on local disk until their namespace took them.
+"""The outbox: messages that are stored locally until their namespace accepted them.
 
 What it is: the folder of a `DurableSender` (`store`), and a table in the application's own database (`table` for SQLite,
-`table_postgresql`), which is added to within the application's transaction. See docs/how-to/send-durably.md.
+`table_postgresql`), into which the application adds messages within its own transaction. See docs/how-to/send-durably.md.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Reading an outbox in order, and remembering how far it has been delivered.
+"""Reading an outbox in order, and storing how far it has been delivered.
 
-What it is: what waits in a folder, as batches of encoded messages, for the one process that holds `drain.lock`. What it is
-not: delivery (`drain`).
+What it is: the messages that wait in a folder, as batches of encoded messages, for the one process that has locked `drain.lock`. What
+it is not: delivery (`drain`).
 
 Invariants:
-    I1. Messages of a stream come in the order in which they were written; a stream comes after those that its first record
-        names; streams that live at the same time take turns.
+    I1. Messages of a stream are returned in the order in which they were written; a stream follows those that its first record
+        names; concurrent streams are read round-robin.
     I2. Progress is written after the namespace acknowledged, never before: a crash in between repeats messages under their
-        MessageIds and loses none.
-    I3. A file is removed only when all of it has been delivered or set aside, and nobody writes it any more.
+        MessageIds and loses no message.
+    I3. A file is removed only when all of it has been delivered or set aside, and no process writes it any more.
     I4. Damaged bytes are copied to the quarantine before they are skipped.
-    I5. The room for progress is taken before the first message of a file is given out.
+    I5. The disk space for the progress record is allocated before the first message of a file is returned.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _log = logging.getLogger(__name__)
 
 _READ_BYTES = 2 << 20
 _SLOT = struct.Struct(">QQII")
-# A record of a living writer that has not become whole for so long is damaged.
+# A record of a live writer that stays incomplete for this long is damaged.
 _STALE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in a segment: the record at `offset`, and how many of its messages are done."""
+    """A position in a segment: the record at `offset`, and how many of its messages are done."""
 
     segment: Segment
     offset: int
@@ -48,12 +48,12 @@ class Position:
 
 @dataclass(slots=True)
 class Batch:
-    """Messages that follow each other in one stream.
+    """Consecutive messages of one stream.
 
     Attributes:
         payloads: encoded messages.
-        ends: the position behind each of them.
-        last_number: of the last one, where they come from a table.
+        ends: the position after each of them.
+        last_number: number of the last message, if the messages come from a table.
         oldest_ms: wall time at which the first was written.
     """
 
@@ -72,7 +72,7 @@ class _Reader:
     descriptor: int
     offset: int = 0
     index: int = 0
-    turn: int = 0
+    last_served: int = 0
     sequence: int = 0
     done_descriptor: int = -1
     after: frozenset[str] = frozenset()
@@ -80,7 +80,7 @@ class _Reader:
 
 
 class Backlog:
-    """What waits in an outbox. One thread uses it, while it holds the folder's `drain.lock`.
+    """The waiting messages of an outbox. One thread uses it, while the process has locked the folder's `drain.lock`.
 
     Args:
         folder: the outbox.
@@ -91,22 +91,22 @@ class Backlog:
         self._folder = folder
         self._sync_progress = sync_progress
         self._readers: dict[str, _Reader] = {}
-        self._turns = 0
+        self._served = 0
         self.quarantined_bytes = 0
         self.damages = 0
 
     def next_batch(self, limit_bytes: int, limit_count: int, overhead_bytes: int = 8) -> Batch | None:
-        """The next messages of the stream whose turn it is; None where nothing waits.
+        """The next messages of the least recently served stream; None if none wait.
 
         Args:
-            limit_bytes: no more in one batch, unless one message alone is larger.
-            limit_count: no more messages in one batch.
-            overhead_bytes: what each message costs beside its own bytes.
+            limit_bytes: the most bytes of one batch, unless one message alone is larger.
+            limit_count: the most messages of one batch.
+            overhead_bytes: bytes that each message needs beyond its own.
         """
-        self._look()
+        self._find_streams()
         while True:
             known = set(self._readers)
-            for reader in sorted(self._readers.values(), key=lambda each: (each.turn, each.stream)):
+            for reader in sorted(self._readers.values(), key=lambda each: (each.last_served, each.stream)):
                 if any(stream in self._readers for stream in reader.after):
                     continue
                 batch = self._read(reader, limit_bytes, limit_count, overhead_bytes)
@@ -119,8 +119,8 @@ class Backlog:
         """Everything up to a position has been acknowledged or set aside."""
         reader = self._readers[position.segment.stream]
         reader.offset, reader.index = position.offset, position.index
-        self._turns += 1
-        reader.turn = self._turns
+        self._served += 1
+        reader.last_served = self._served
         self._write_progress(reader)
 
     def close(self) -> None:
@@ -131,8 +131,8 @@ class Backlog:
 
     # ---- streams
 
-    def _look(self) -> None:
-        """Find new streams, and forget those that are finished."""
+    def _find_streams(self) -> None:
+        """Find new streams, and open them."""
         first: dict[str, Segment] = {}
         for segment in self._folder.segments():
             first.setdefault(segment.stream, segment)
@@ -169,16 +169,16 @@ class Backlog:
         if not later and not has_ended:
             return False
         if os.fstat(reader.descriptor).st_size > reader.offset:
-            return True  # written between the look at the file and the look at its owner
+            return True  # written between the check of the file and the check of its owner
         segment = self._folder.segment(reader.stream, reader.number)
         self._close(reader)
         del self._readers[reader.stream]
         self._folder.forget(segment)
         if later:
-            turn = reader.turn
+            last_served = reader.last_served
             self._open(later[0])
             if reader.stream in self._readers:
-                self._readers[reader.stream].turn = turn
+                self._readers[reader.stream].last_served = last_served
         else:
             self._folder.forget_stream(reader.stream)
         return True
@@ -214,7 +214,7 @@ class Backlog:
                         Position(segment, end, 0) if is_last else Position(segment, record.start, following)
                     )
             if batch.payloads:
-                return batch  # what is behind these is looked at when they are done
+                return batch  # later records are read when these are done
             if end > reader.offset:  # notes
                 reader.offset, reader.index = end, 0
             elif os.fstat(reader.descriptor).st_size <= reader.offset:
@@ -225,7 +225,7 @@ class Backlog:
                 return batch
 
     def _records(self, reader: _Reader) -> Iterator[Record]:
-        """The sound records that follow each other from where the stream has been delivered; at least one, if there is one."""
+        """The valid consecutive records from the delivered position on; at least one, if there is one."""
         base, at = reader.offset, 0
         data = os.pread(reader.descriptor, _READ_BYTES, base)
         wanted = read_record(data, 0, base)
@@ -237,16 +237,16 @@ class Backlog:
             at = record.end - base
 
     def _pass_over(self, reader: _Reader) -> bool:
-        """Whether reading can continue behind bytes that are no sound record (I4)."""
-        # Asked before the bytes are read: a writer that goes on to another file, or ends, has completed its record in this one.
+        """Whether reading can continue after bytes that are no valid record (I4)."""
+        # Read before the bytes are: a writer that has moved to another file, or ended, has completed its record in this one.
         has_ended, has_later = self._folder.has_ended(reader.stream), self._has_later(reader)
         size = os.fstat(reader.descriptor).st_size
         rest = os.pread(reader.descriptor, size - reader.offset, reader.offset)
         if isinstance(read_record(rest), Record):
-            return True  # it has become whole
+            return True  # it is complete now
         next_at = find_record(rest, 1)
         if next_at < 0 and not has_ended and not has_later:
-            # The writer may be at it; its lock tells when it is not.
+            # The writer may be writing it; a released lock shows that it is not.
             now = time.monotonic()
             if reader.incomplete_since is None:
                 reader.incomplete_since = now
@@ -297,7 +297,7 @@ class Backlog:
         reader.done_descriptor = os.open(segment.done_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         missing = 2 * _SLOT.size - os.fstat(reader.done_descriptor).st_size
         if missing > 0:
-            # Its room is taken before anything is sent: a full disk would otherwise lead to the same messages being sent for ever.
+            # Its space is allocated before anything is sent: otherwise a full disk would cause the same messages to be sent for ever.
             os.pwrite(reader.done_descriptor, bytes(missing), 2 * _SLOT.size - missing)
         reader.sequence, reader.offset, reader.index = read_progress(reader.done_descriptor)
 
@@ -311,7 +311,7 @@ class Backlog:
 
 
 def read_progress(descriptor: int) -> tuple[int, int, int]:
-    """Sequence, offset and index of the newer of two slots; zeros where none is sound, which repeats the whole file."""
+    """Sequence, offset and index of the newer of two slots; zeros if none is valid, which repeats the whole file."""
     data = os.pread(descriptor, 2 * _SLOT.size, 0)
     best = (0, 0, 0)
     for at in range(0, len(data) - _SLOT.size + 1, _SLOT.size):
@@ -322,11 +322,11 @@ def read_progress(descriptor: int) -> tuple[int, int, int]:
 
 
 def waiting(folder: Folder, on_damage: Callable[[], None] = lambda: None) -> Iterator[tuple[Segment, Record, int]]:
-    """Each record that waits, and how many of its messages are done, without changing anything.
+    """Each waiting record, and how many of its messages are done; changes nothing.
 
     Args:
         folder: of the outbox.
-        on_damage: called for each piece that holds more than a write that was broken off, and no sound record.
+        on_damage: called for each damaged range that contains more than an interrupted write, and no valid record.
     """
     for segment in folder.segments():
         offset, index = 0, 0
@@ -355,7 +355,7 @@ def waiting(folder: Folder, on_damage: Callable[[], None] = lambda: None) -> Ite
 
 
 def oldest_ms(folder: Folder) -> int:
-    """Wall time at which the oldest record that waits was written; 0 where none waits. It reads the first of each file alone."""
+    """Wall time at which the oldest record that waits was written; 0 if none waits. It reads only the first record of each file."""
     found = 0
     for segment in folder.segments():
         try:
@@ -364,7 +364,7 @@ def oldest_ms(folder: Folder) -> int:
                 with suppress(FileNotFoundError), segment.done_path.open("rb") as done:
                     _, offset, _ = read_progress(done.fileno())
                 record = read_record(os.pread(file.fileno(), _READ_BYTES, offset), 0, offset)
-                if isinstance(record, Record) and not record.payloads:  # what is said of the file
+                if isinstance(record, Record) and not record.payloads:  # a note about the file
                     record = read_record(os.pread(file.fileno(), _READ_BYTES, record.end), 0, record.end)
         except FileNotFoundError:
             continue

@@ -1,13 +1,13 @@
-"""Delivering what waits in an outbox.
+"""Delivering the messages that wait in an outbox.
 
-What it is: one thread that takes batches from a source, sends them by a lane, and notes progress after the acknowledgement;
-and the decision what follows from an outcome. What it is not: the reading of files or tables (`backlog`, `table`).
+What it is: one thread that takes batches from a source, sends them over a lane, and stores progress after the acknowledgement; and the
+decision that follows an outcome. What it is not: the reading of files or tables (`backlog`, `table`).
 
 Invariants:
-    I1. Messages of a stream are sent in order: after a failure nothing later is sent before what failed has its outcome.
-    I2. A message leaves the outbox only when the namespace took it, or refused it for itself; the latter are kept aside.
+    I1. Messages of a stream are sent in order: after a failure nothing later is sent before the failed message has its outcome.
+    I2. A message leaves the outbox only when the namespace accepted it, or refused the message itself; refused ones are stored separately.
     I3. Only one process delivers at a time.
-    I4. No error of the source ends the thread: it is told by `state`, and the source is opened again.
+    I4. No error of the source ends the thread: `state` reports it, and the source is opened again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 BATCH_COUNT = 1000
 BATCH_BYTES = 512 << 10
-_UNKNOWN_LIMIT_BYTES = 200 << 10  # until the link has told its own; the smallest tier takes 256 KiB
+_UNKNOWN_LIMIT_BYTES = 200 << 10  # until the link has reported its limit; the smallest tier accepts 256 KiB
 _ENVELOPE_BYTES = 4 << 10
 _POLL_SECONDS = 0.2
 _LEADER_POLL_SECONDS = 0.5
@@ -41,26 +41,26 @@ _AGAIN_SECONDS = 1.0
 
 
 class Source(Protocol):
-    """What a drain delivers from; one thread uses it."""
+    """The source that a drain delivers from; one thread uses it."""
 
     def acquire(self) -> bool:
-        """Become the one that delivers; False if another process is."""
+        """Become the delivering process; False if another process is."""
 
     def release(self) -> None:
         """Let another process deliver."""
 
     def next_batch(self, limit_bytes: int, limit_count: int) -> Batch | None:
-        """What is next; None where nothing waits."""
+        """The next batch; None if nothing waits."""
 
     def done(self, batch: Batch) -> None:
-        """The namespace took it."""
+        """The namespace accepted the batch."""
 
     def set_aside(self, batch: Batch, reason: str) -> None:
-        """The namespace refused its one message for itself."""
+        """The namespace refused the one message of the batch itself."""
 
 
 class Step(Enum):
-    """What follows from an attempt."""
+    """The action that follows an attempt."""
 
     GO_ON = "go on"
     SPLIT = "split"
@@ -69,7 +69,7 @@ class Step(Enum):
 
 
 def decide(attempt: Attempt, count: int) -> Step:
-    """What follows from an attempt to send a batch of so many messages."""
+    """The action that follows an attempt to send a batch of `count` messages."""
     if attempt.failure is None:
         return Step.GO_ON
     if attempt.failure is Failure.REFUSED and attempt.was_sent:
@@ -79,16 +79,16 @@ def decide(attempt: Attempt, count: int) -> Step:
 
 @dataclass(frozen=True, slots=True)
 class DrainState:
-    """What a drain is at.
+    """The state of a drain.
 
     Attributes:
-        delivered: messages that the namespace took from this process.
-        refused: messages that it refused for themselves.
+        delivered: messages that the namespace accepted from this process.
+        refused: messages that it refused themselves.
         retries: attempts that failed.
         is_leader: whether this process delivers.
-        failure: what the last attempt failed on; empty where the namespace took or refused a message, or nothing waits.
-        error: its text.
-        oldest_ms: wall time at which the oldest message that waits was written; 0 where none waits.
+        failure: the kind of the last failure; empty after the namespace accepted or refused a message, and when nothing waits.
+        error: the text of that failure.
+        oldest_ms: wall time at which the oldest message that waits was written; 0 if none waits.
     """
 
     delivered: int = 0
@@ -104,10 +104,10 @@ class Drain:
     """A thread that delivers until it is closed.
 
     Args:
-        source: what waits.
-        lane: where it is sent.
-        attempt_timeout: seconds that the namespace may take to answer.
-        on_limits: called with the largest message in bytes when the link has told it.
+        source: the waiting messages.
+        lane: the connection that sends them.
+        attempt_timeout: seconds within which the namespace has to answer.
+        on_limits: called with the largest message in bytes when the link has reported it.
         retry_limit: the longest wait between two attempts, in seconds.
     """
 
@@ -140,12 +140,12 @@ class Drain:
         self._thread.start()
 
     def wake(self) -> None:
-        """Something was added."""
-        if not self._wake.is_set():  # cheaper than to set it again; it is cleared before the source is looked at
+        """New messages were added."""
+        if not self._wake.is_set():  # cheaper than to set it again; it is cleared before the source is read
             self._wake.set()
 
     def state(self) -> DrainState:
-        """What it is at."""
+        """The current state."""
         return DrainState(
             self._delivered, self._refused, self._retries, self._is_leader,
             "" if self._failure is None else self._failure.value, self._error, self._oldest_ms,
@@ -153,11 +153,11 @@ class Drain:
 
     @property
     def failure(self) -> Failure | None:
-        """What the last attempt failed on; None where the namespace took or refused a message, or nothing waits."""
+        """The kind of the last failure; None after the namespace accepted or refused a message, and when nothing waits."""
         return self._failure
 
     def close(self, timeout: float = 2.0) -> None:
-        """Stop delivering; an attempt under way is waited for, `timeout` seconds at most."""
+        """Stop delivering; waits for a running attempt, `timeout` seconds at most."""
         self._closing.set()
         self._wake.set()
         if self._thread.is_alive():
@@ -216,7 +216,7 @@ class Drain:
             self._failure, self._error = None, ""
             return
         self._error = _plain(f"{type(attempt.error).__name__}: {attempt.error}")
-        if step is not Step.WAIT:  # the namespace lets this sender send, and says so of this message only
+        if step is not Step.WAIT:  # the namespace accepts this sender, and refuses only this message
             self._circuit.succeeded()
             self._failure = None
         if step is Step.SPLIT:
@@ -225,7 +225,7 @@ class Drain:
             self._source.set_aside(batch, self._error)
             self._refused += 1
             _log.error(
-                "a message is refused for itself and set aside: entity=%s error=%s", self._lane.entity, self._error
+                "the namespace refused a message, it is set aside: entity=%s error=%s", self._lane.entity, self._error
             )
         else:
             self._failure = attempt.failure
@@ -237,12 +237,12 @@ class Drain:
         return min(BATCH_BYTES, (self._lane.max_batch_bytes or _UNKNOWN_LIMIT_BYTES) - _ENVELOPE_BYTES)
 
     def _message_limit(self) -> int:
-        """The largest message that can be delivered: it travels in a batch."""
+        """The largest message that can be delivered: it is sent in a batch."""
         return min(self._lane.max_message_bytes, self._lane.max_batch_bytes) - _ENVELOPE_BYTES
 
 
 def _plain(text: str) -> str:
-    """Text that every source and log can keep. With what a source could not keep, e.g. a NUL that the namespace quotes, a message would be
-    sent and refused for ever.
+    """Text that every source and log can store. A reason that a source cannot store, e.g. with a NUL that the namespace quotes, would
+    cause a message to be sent and refused for ever.
     """
     return text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")

@@ -3,21 +3,21 @@
 What it is: names, locks and the order of streams. What it is not: records (`frame`).
 
     drain.lock                 locked by the process that delivers
-    folder.lock                locked for a moment by who opens a stream
+    folder.lock                locked briefly by the process that opens a stream
     STREAM.lock                locked by the process that writes the stream, as long as it lives
-    STREAM-NUMBER.log          records; the number grows when a file is full
+    STREAM-NUMBER.log          records; the next number follows when a file is full
     STREAM-NUMBER.new          a file that is being made
     STREAM-NUMBER.done         how far they have been delivered
-    refused.log                messages that the namespace will never take, with the reason
+    refused.log                messages that the namespace refused permanently, with the reason
     quarantine/                damaged bytes, as they were found
 
-A stream is what one `DurableSender` of one process writes. Its name begins with the time at which it was opened.
+A stream is the sequence of records that one `DurableSender` of one process writes. Its name begins with its opening time.
 
 Invariants:
-    I1. A stream that was opened after another one ended comes after it: its first record names the streams that had ended
-        and were not delivered, and these go first. Streams that live at the same time have no order among them.
-    I2. A stream has ended when its lock can be had: its process has closed it or is dead.
-    I3. Files are for this user alone.
+    I1. A stream that was opened after another one ended follows it: its first record names the streams that had ended
+        and were not delivered, and these are delivered first. Concurrent streams have no order among them.
+    I2. A stream has ended when its lock can be taken: its process has closed it or is dead.
+    I3. Only the current user can read the files.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from isthmus.whole_file import sync_folder
 __all__ = ["NEW_SUFFIX", "Folder", "Lock", "Segment"]
 
 NEW_SUFFIX = ".new"
-"""Of a file of records that is being made."""
+"""The suffix of a file of records that is being created."""
 
 _DIGITS = 8
 
@@ -47,8 +47,8 @@ class Segment:
     """One file of records.
 
     Attributes:
-        stream: whose.
-        number: its place in the stream, from 1.
+        stream: the stream that it belongs to.
+        number: its position in the stream, from 1.
         path: the file.
     """
 
@@ -58,24 +58,24 @@ class Segment:
 
     @property
     def done_path(self) -> Path:
-        """The file that says how far it has been delivered."""
+        """The file that records how far this file has been delivered."""
         return self.path.with_suffix(".done")
 
 
 class Lock:
-    """A lock on a file, held by this process until it is released or the process ends; a forked child does not have it."""
+    """A lock on a file, owned by this process until it is released or the process ends; a forked child does not own it."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self._descriptor = descriptor
-        _HELD.add(self)
+        _LOCKS.add(self)
 
     @classmethod
     def take(cls, path: Path, *, wait: bool = False) -> Lock | None:
         """Take the lock; None if another has it and `wait` is not set.
 
         Raises:
-            StoreError: the disk takes no file, or its file system no locks.
+            StoreError: the file cannot be created, or its file system has no locks.
         """
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -95,24 +95,24 @@ class Lock:
 
     @property
     def has_name(self) -> bool:
-        """Whether others see that it is held: its file may have been removed."""
+        """Whether other processes can see the lock: its file may have been removed."""
         try:
             return os.path.samestat(os.stat(self.path), os.fstat(self._descriptor))
         except OSError:
             return False
 
     def release(self) -> None:
-        """Give it back; no error if it was."""
+        """Release the lock; no error if it is released already."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
 
-_HELD: weakref.WeakSet[Lock] = weakref.WeakSet()
+_LOCKS: weakref.WeakSet[Lock] = weakref.WeakSet()
 
 
 def _release_in_child() -> None:
-    for lock in list(_HELD):
+    for lock in list(_LOCKS):
         lock.release()
 
 
@@ -123,10 +123,10 @@ class Folder:
     """The folder of one outbox.
 
     Args:
-        path: created if it is not there.
+        path: created if it is missing.
 
     Raises:
-        StoreError: it cannot be made or used.
+        StoreError: the folder cannot be created or used.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -142,7 +142,7 @@ class Folder:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Held by who opens a stream, so that all agree on what was there before."""
+        """Locks `folder.lock` while a stream is opened, so that all processes agree on the existing streams."""
         lock = Lock.take(self.path / "folder.lock", wait=True)
         try:
             yield
@@ -151,16 +151,16 @@ class Folder:
                 lock.release()
 
     def new_stream(self) -> tuple[str, Lock, list[str]]:
-        """A name for a stream, its lock, and the streams that come before it (I1)."""
+        """A new stream: its name, its lock, and the streams that precede it (I1)."""
         with self.changing():
             before = [stream for stream in self.streams() if self.has_ended(stream)]
             stream = f"{time.time_ns():020d}-{os.getpid()}-{os.urandom(3).hex()}"
             lock = Lock.take(self.path / f"{stream}.lock")
-            assert lock is not None, "nobody else knows this name"
+            assert lock is not None, "no other process knows this name"
             return stream, lock, before
 
     def has_ended(self, stream: str) -> bool:
-        """Whether nobody writes it any more (I2)."""
+        """Whether no process writes the stream any more (I2)."""
         return _is_free(self.path / f"{stream}.lock")
 
     def is_draining(self) -> bool:
@@ -204,12 +204,12 @@ class Folder:
 
     @property
     def refused_path(self) -> Path:
-        """Where messages are kept that the namespace will never take."""
+        """The file with messages that the namespace refused permanently."""
         return self.path / "refused.log"
 
     @property
     def quarantine_path(self) -> Path:
-        """Where damaged bytes are kept."""
+        """The folder with damaged bytes."""
         return self.path / "quarantine"
 
     def forget(self, segment: Segment) -> None:
@@ -218,22 +218,22 @@ class Folder:
         segment.done_path.unlink(missing_ok=True)
 
     def forget_stream(self, stream: str) -> None:
-        """Remove what is left of a stream that has ended and been delivered."""
+        """Remove the remaining files of a stream that has ended and been delivered."""
         (self.path / f"{stream}.lock").unlink(missing_ok=True)
 
     def sync(self) -> None:
-        """Wait until the disk has the folder's names."""
+        """Wait until the folder's names are on disk."""
         sync_folder(self.path)
 
 
 def _is_free(path: Path) -> bool:
-    """Whether nobody has a lock."""
+    """Whether no process has locked the file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return True
     try:
-        # Shared: two that ask at the same time must not take each other for its owner.
+        # A shared lock: two processes that check at the same time must not mistake each other for the owner.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return False

@@ -1,17 +1,17 @@
-"""The form of an outbox's files: records with a checksum, one after the other.
+"""The format of an outbox's files: a sequence of records with checksums.
 
-What it is: the encoding of a record, and the search for records in bytes, some of which may be damaged. What it is not: files
+What it is: the encoding of a record, and the search for records in bytes that may be damaged. What it is not: files
 (`journal`, `backlog`).
 
-A record is what one call committed, all of it or nothing:
-    magic "IoR1" | u32 body bytes | u32 CRC-32 of what follows | u64 written at, ms | u32 count | body
+A record contains the messages that one call committed, all or none:
+    magic "IoR1" | u32 body bytes | u32 CRC-32 of the rest | u64 written at, ms | u32 count | body
     body: per message u32 bytes | encoded AMQP message
-Numbers are big-endian. A record with count 0 has JSON as its body: what is said of the file.
+Numbers are big-endian. A record with count 0 has JSON as its body: a note about the file.
 
 Invariants:
-    I1. A record is read only whole and unaltered.
-    I2. Damage costs the records that it touches; those behind it are found again by their magic and checksum.
-    I3. What may still be being written is told apart from damage: an incomplete record with nothing sound behind it.
+    I1. A record is read only if it is complete and unaltered.
+    I2. Damage loses only the records that it touches; later records are found by their magic and checksum.
+    I3. A record that may still be in writing is distinguished from damage: an incomplete record with no valid record after it.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ LARGEST_BODY_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What one call committed.
+    """The messages that one call committed.
 
     Attributes:
         start: offset of its first byte.
-        end: offset behind its last byte.
+        end: offset after its last byte.
         written_ms: wall time at which it was written.
         payloads: encoded messages.
-        note: what is said of the file, in a record without messages.
+        note: a note about the file, in a record without messages.
     """
 
     start: int
@@ -57,12 +57,12 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes that hold no sound record.
+    """Bytes without a valid record.
 
     Attributes:
-        start: offset of the first.
-        end: offset behind the last; of a damage at the end, that of the bytes given.
-        is_torn: whether it looks like a record whose writing was broken off: nothing of it was ever committed.
+        start: offset of the first byte.
+        end: offset after the last byte; for damage at the end, the end of the given bytes.
+        is_torn: whether it looks like an interrupted write of a record: none of it was committed.
     """
 
     start: int
@@ -74,7 +74,7 @@ def encode_record(payloads: Iterable[bytes], written_ms: int) -> bytes:
     """A record of messages.
 
     Raises:
-        InvalidArgumentError: they are more than a record can be read with.
+        InvalidArgumentError: they exceed the largest readable record.
     """
     parts: list[bytes] = []
     count = 0
@@ -109,7 +109,7 @@ def read_record(data: bytes, at: int = 0, base: int = 0) -> Record | int | None:
         base: offset of the first byte of `data` in the file.
 
     Returns:
-        The record; the number of bytes that it needs from `at` on, if there are fewer; None where there is no sound record.
+        The record; the number of bytes that it needs from `at` on, if there are fewer; None if there is no valid record.
     """
     left = len(data) - at
     if left < HEAD_BYTES:
@@ -126,16 +126,16 @@ def read_record(data: bytes, at: int = 0, base: int = 0) -> Record | int | None:
     if not count:
         return Record(base + at, base + end, written_ms, (), json.loads(body))
     payloads = []
-    place = 0
+    index = 0
     for _ in range(count):
-        (length,) = _LENGTH.unpack_from(body, place)
-        place += 4 + length
-        payloads.append(body[place - length : place])
+        (length,) = _LENGTH.unpack_from(body, index)
+        index += 4 + length
+        payloads.append(body[index - length : index])
     return Record(base + at, base + end, written_ms, tuple(payloads))
 
 
 def find_record(data: bytes, at: int) -> int:
-    """Index of the first sound record at or behind an index; -1 where there is none (I2)."""
+    """Index of the first valid record at or after an index; -1 if there is none (I2)."""
     while (at := data.find(_MAGIC, at)) >= 0:
         if isinstance(read_record(data, at), Record):
             return at

@@ -1,13 +1,13 @@
-"""Writing to an outbox: many threads, one sync of the disk for all that wait.
+"""Writing to an outbox: one sync of the disk serves all waiting threads.
 
-What it is: one stream of one process. A call returns when the disk has its record; calls that come while the disk syncs share
-the next sync. What it is not: delivery (`drain`).
+What it is: one stream of one process. A call returns when its record is on disk; calls that arrive while the disk syncs share the
+next sync. What it is not: delivery (`drain`).
 
 Invariants:
-    I1. `append` returns only after the record is on disk; if it raises, the record is not read later, unless the error says so.
-    I2. Records are in the file in the order in which `append` took them: those of one thread in the order of its calls.
-    I3. A write that failed leaves nothing behind: the file is cut to what was good, and a new one is begun.
-    I4. What `append` returned for is in a file that the folder has, also where others remove files from it.
+    I1. `append` returns only after the record is on disk; if it raises, the record is not read later, unless the error says that it may be.
+    I2. Records are in the file in the order in which `append` accepted them: records of one thread in the order of its calls.
+    I3. A failed write leaves nothing: the file is truncated to its valid records, and a new file is begun.
+    I4. Every record for which `append` returned is in a file that the folder has, also if other processes remove files from it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Call:
-    """One call of `append`; its thread sleeps on the lock until its record is committed or it is to commit itself."""
+    """One call of `append`; its thread sleeps on the lock until its record is committed or it has to commit itself."""
 
     __slots__ = ("error", "is_done", "leads", "lock", "record")
 
@@ -51,8 +51,8 @@ class Journal:
 
     Args:
         folder: the outbox.
-        check: called with the number of bytes before each write; raises where they must not be written.
-        segment_bytes: a file that is as large is not continued.
+        check: called with the number of bytes before each write; raises if they must not be written.
+        segment_bytes: a file of this size is not continued.
         sync: makes a file durable; replaced in tests.
     """
 
@@ -72,7 +72,7 @@ class Journal:
         self._has_leader = False
         self._descriptor = -1
         self._is_closed = False
-        self._number = 0  # of the file that was made last, or could not be made
+        self._number = 0  # of the file that was created last, or could not be created
         self.segment: Segment | None = None
         self.offset = 0
         self.records = 0
@@ -85,7 +85,7 @@ class Journal:
         return self._folder.new_stream()
 
     def _after_fork(self) -> None:
-        """A child shares neither the lock nor the file: it begins a stream of its own with its first record."""
+        """A child shares neither the lock nor the file: its first record begins a stream of its own."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor, self._number, self.segment, self.offset = -1, 0, None, 0
@@ -95,8 +95,8 @@ class Journal:
         """Commit messages, all or none.
 
         Raises:
-            StoreError: the disk refused; nothing was kept.
-            OutcomeUnknownError: the disk failed while it synced; they may be delivered or not.
+            StoreError: the disk refused; nothing was stored.
+            OutcomeUnknownError: the disk failed while it synced; the messages may be delivered or not.
         """
         call = _Call(encode_record(payloads, time.time_ns() // 1_000_000))
         self._take_part(call)
@@ -104,7 +104,7 @@ class Journal:
             raise call.error
 
     def _take_part(self, call: _Call) -> None:
-        """Add a call to those that are committed next, and wait until it is, or commit them."""
+        """Add a call to those of the next commit, and wait for that commit, or perform it."""
         try:
             with self._taking:
                 self._waiting.append(call)
@@ -124,7 +124,7 @@ class Journal:
             raise
 
     def _hand_over(self) -> None:
-        """Let one of those that wait commit the next."""
+        """Let one of the waiting calls perform the next commit."""
         with self._taking:
             following = self._waiting[0] if self._waiting else None
             self._has_leader = following is not None
@@ -134,7 +134,7 @@ class Journal:
             following.lock.release()
 
     def _lead(self, own: _Call) -> None:
-        """Commit all that wait, and let one of those that came meanwhile commit the next."""
+        """Commit all waiting calls, and let one of those that arrived meanwhile perform the next commit."""
         with self._taking:
             group, self._waiting = self._waiting, []
         error: Exception | None = OutcomeUnknownError(
@@ -150,11 +150,11 @@ class Journal:
                     call.lock.release()
 
     def close(self) -> None:
-        """End the stream; what it holds is delivered by whoever opens the outbox next."""
+        """End the stream; its records are delivered by the next process that opens the outbox."""
         if self._is_closed:
             return
         self._is_closed = True
-        self._take_part(_Call(b""))  # behind every call that did not see it closed
+        self._take_part(_Call(b""))  # after every call that did not see it closed
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -193,7 +193,7 @@ class Journal:
         return None
 
     def _keep_names(self) -> None:
-        """Begin another stream where the lock or the file was removed (I4): without its lock this one would be taken for one that has ended."""
+        """Begin another stream if the lock or the file was removed (I4): without its lock, readers would regard this stream as ended."""
         is_there = self._descriptor < 0 or os.fstat(self._descriptor).st_nlink
         if is_there and self._lock.has_name:
             return
@@ -219,7 +219,7 @@ class Journal:
         try:
             self._sync(self._descriptor)
         except BaseException as error:
-            # After a failed sync nobody knows what the disk has, and a second one may report success for lost pages.
+            # After a failed sync the content of the disk is unknown, and a second one may report success for lost pages.
             self._close_segment()
             if not isinstance(error, OSError):
                 raise
@@ -231,10 +231,10 @@ class Journal:
         self.offset = start + len(data)
 
     def _next_segment(self) -> None:
-        self._number += 1  # also after a failure: the drain may have the file open whose name is gone
+        self._number += 1  # also after a failure: the drain may have the removed file open
         segment = self._folder.segment(self.stream, self._number)
         note = encode_note({"stream": self.stream, "after": self.before}, time.time_ns() // 1_000_000)
-        # It has its name once its note is in it: who reads a stream must know what comes before it.
+        # The file gets its name once its note is written: a reader of the stream must know the streams before it.
         fresh = segment.path.with_suffix(NEW_SUFFIX)
         descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
@@ -253,9 +253,9 @@ class Journal:
         self._descriptor, self.segment, self.offset = descriptor, segment, len(note)
 
     def _give_up_segment(self, start: int) -> None:
-        """Cut what a failed write left, and write no more to this file.
+        """Truncate the rest of a failed write, and write no more to this file.
 
-        The drain may have read sound records of it, of a group whose end is missing. It would pass over new ones in their place.
+        The drain may have read valid records of a group that is incomplete. It would skip new records at the same offsets.
         """
         with suppress(OSError):
             os.ftruncate(self._descriptor, start)

@@ -1,10 +1,10 @@
-"""An outbox in a folder: what senders append, what the drain delivers, what an operator looks at.
+"""An outbox in a folder: senders append to it, the drain delivers it, operators inspect it.
 
-What it is: `folder`, `journal` and `backlog` put together, with the limits. See docs/how-to/send-durably.md.
+What it is: `folder`, `journal` and `backlog` combined, with the limits. See docs/how-to/send-durably.md.
 
 Invariants:
-    I1. Nothing is appended beyond the limits of size and age, nor when the disk has less than `min_free_bytes`; the error says
-        which, and what was appended before stays.
+    I1. Nothing is appended beyond the limits of size and age, nor when the disk has less than `min_free_bytes`; the error names
+        the limit, and earlier messages stay.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ __all__ = [
 
 ENTITY_FILE = "entity"
 
-_LOOK_SECONDS = 0.25
-_AGE_LOOK_SECONDS = 1.0
-_DISK_LOOK_SECONDS = 0.02
-_DISK_LOOK_BYTES = 1 << 20
+_CHECK_SECONDS = 0.25
+_AGE_CHECK_SECONDS = 1.0
+_DISK_CHECK_SECONDS = 0.02
+_DISK_CHECK_BYTES = 1 << 20
 
 
 class OutboxFullError(StoreError):
-    """The outbox takes nothing more for now.
+    """The outbox accepts no messages for now.
 
     Attributes:
         path: its folder.
-        reason: which limit it is at.
+        reason: the limit that is reached.
     """
 
     code = "outbox-full"
@@ -65,12 +65,12 @@ class OutboxFullError(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much an outbox may hold.
+    """Limits of an outbox.
 
     Attributes:
-        max_bytes: of what waits.
+        max_bytes: of waiting records.
         max_age_seconds: of the oldest message that waits; None for no limit.
-        min_free_bytes: that the disk must have left.
+        min_free_bytes: free bytes that the disk must keep.
     """
 
     max_bytes: int = 1 << 30
@@ -80,18 +80,18 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class OutboxStatus:
-    """What an operator sees of an outbox.
+    """The status of an outbox, for operators.
 
     Attributes:
         path: its folder.
-        messages: that wait.
+        messages: that are not delivered.
         bytes: of their records.
         oldest_seconds: how long the oldest has waited.
         streams: senders' streams that have files.
-        live: of these, those that a process writes now.
+        live: those of them that a process writes now.
         is_draining: whether a process delivers.
-        refused: messages that the namespace refused for themselves.
-        damaged: files in the quarantine that held more than a write that was broken off.
+        refused: messages that the namespace refused.
+        damaged: files in the quarantine that contain more than an interrupted write.
     """
 
     path: str
@@ -106,19 +106,19 @@ class OutboxStatus:
 
 
 class Store:
-    """An outbox, as its senders have it. Threads may share one.
+    """An outbox, as senders use it. Threads may share one.
 
     Args:
         path: its folder.
-        limits: how much it may hold.
+        limits: its limits.
     """
 
     def __init__(self, path: str | os.PathLike[str], limits: Limits | None = None) -> None:
         self.folder = Folder(path)
         self.limits = limits or Limits()
         self._used = 0
-        self._looked = self._age_looked = -_AGE_LOOK_SECONDS
-        self._looked_at_disk = -_DISK_LOOK_SECONDS
+        self._checked_at = self._age_checked_at = -_AGE_CHECK_SECONDS
+        self._disk_checked_at = -_DISK_CHECK_SECONDS
         self._free = 0
         self._oldest_ms = 0
         self._version = 0
@@ -130,7 +130,7 @@ class Store:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all that was there when it was opened, and all that was appended, has been delivered."""
+        """Whether all messages that existed at the opening, and all that were appended since, have been delivered."""
         version = self._version
         if self._empty_version != version and not any(
             (segment.stream <= self.journal.stream or segment.stream in self._found)
@@ -144,13 +144,13 @@ class Store:
         """Commit encoded messages, all or none; see `Journal.append`.
 
         Raises:
-            OutboxFullError: it is at a limit.
+            OutboxFullError: a limit is reached.
         """
         with self._counting:
             self._version += 1
         self.journal.append(payloads)
         with self._counting:
-            self._version += 1  # who looked in between may not have seen it
+            self._version += 1  # a reader in between may not have seen it
             self.appended += len(payloads)
 
     def close(self) -> None:
@@ -159,15 +159,15 @@ class Store:
 
     def _check(self, size: int) -> None:
         now = time.monotonic()
-        if now - self._looked >= _LOOK_SECONDS:
-            self._looked = now
+        if now - self._checked_at >= _CHECK_SECONDS:
+            self._checked_at = now
             self._used = used_bytes(self.folder)
-            if self.limits.max_age_seconds is not None and now - self._age_looked >= _AGE_LOOK_SECONDS:
-                self._age_looked = now
+            if self.limits.max_age_seconds is not None and now - self._age_checked_at >= _AGE_CHECK_SECONDS:
+                self._age_checked_at = now
                 self._oldest_ms = oldest_ms(self.folder)
         self._used += size
         if self._used > self.limits.max_bytes:
-            self._looked = -_LOOK_SECONDS
+            self._checked_at = -_CHECK_SECONDS
             self._full(f"{self._used} bytes would wait, and max_bytes is {self.limits.max_bytes}")
         if self._oldest_ms and self.limits.max_age_seconds is not None:
             age = time.time() - self._oldest_ms / 1000
@@ -175,14 +175,14 @@ class Store:
                 self._full(
                     f"the oldest message has waited {age:.0f} s, and max_age is {self.limits.max_age_seconds:g} s"
                 )
-        if now - self._looked_at_disk >= _DISK_LOOK_SECONDS or size > _DISK_LOOK_BYTES:
-            self._looked_at_disk = now
+        if now - self._disk_checked_at >= _DISK_CHECK_SECONDS or size > _DISK_CHECK_BYTES:
+            self._disk_checked_at = now
             stat = os.statvfs(self.folder.path)
             self._free = stat.f_bavail * stat.f_frsize
         self._free -= size
         free = self._free
         if free < self.limits.min_free_bytes:
-            self._looked_at_disk = -_DISK_LOOK_SECONDS
+            self._disk_checked_at = -_DISK_CHECK_SECONDS
             self._full(f"the disk has {free} bytes free, and min_free_bytes is {self.limits.min_free_bytes}")
 
     def _full(self, reason: str) -> None:
@@ -190,7 +190,7 @@ class Store:
 
 
 class FolderSource:
-    """What waits in a folder, for the drain."""
+    """The waiting messages of a folder, for the drain."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
@@ -222,10 +222,10 @@ class FolderSource:
         self._backlog.done(batch.ends[-1])
 
     def set_aside(self, batch: Batch, reason: str) -> None:
-        told = json.dumps({"reason": reason, "set_aside_ms": time.time_ns() // 1_000_000}).encode()
-        record = encode_record([told, *batch.payloads], time.time_ns() // 1_000_000)
+        note = json.dumps({"reason": reason, "set_aside_ms": time.time_ns() // 1_000_000}).encode()
+        record = encode_record([note, *batch.payloads], time.time_ns() // 1_000_000)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        # Buffered: a nearly full disk takes a part of one write without an error.
+        # Buffered: a nearly full disk writes a part of one write without an error.
         with os.fdopen(os.open(self._folder.refused_path, flags, 0o600), "ab") as file:
             file.write(record)
             file.flush()
@@ -235,7 +235,7 @@ class FolderSource:
 
 
 def entity_of(path: str | os.PathLike[str]) -> str:
-    """The queue or topic that an outbox is for; empty where there is no outbox."""
+    """The queue or topic of an outbox; empty if there is no outbox."""
     try:
         return (Path(path) / ENTITY_FILE).read_text(encoding="utf-8").strip()
     except OSError:
@@ -243,14 +243,14 @@ def entity_of(path: str | os.PathLike[str]) -> str:
 
 
 def claim(folder: Folder, entity: str) -> None:
-    """Remember what an outbox is for.
+    """Record the entity of an outbox.
 
     Raises:
         InvalidArgumentError: it is for another entity.
         StoreError: the disk refused.
     """
     path = folder.path
-    with folder.changing():  # of two that begin it at one time, one is the first
+    with folder.changing():  # if two processes start it at the same time, one is the first
         known = entity_of(path)
         if not known:
             try:
@@ -267,12 +267,12 @@ def claim(folder: Folder, entity: str) -> None:
 
 
 def used_bytes(folder: Folder) -> int:
-    """Bytes of records that wait."""
+    """Bytes of waiting records."""
     return sum(max(0, _left(segment.path, segment.done_path)) for segment in folder.segments())
 
 
 def _left(path: Path, done_path: Path) -> int:
-    """Bytes of a file behind what has been delivered; a file's note does not count."""
+    """Bytes of a file after the delivered position; a file's note does not count."""
     offset = 0
     with suppress(FileNotFoundError), done_path.open("rb") as file:
         _, offset, _ = read_progress(file.fileno())
@@ -299,14 +299,14 @@ def refused(folder: Folder) -> list[tuple[str, bytes]]:
     while at >= 0:
         record = read_record(data, at)
         assert isinstance(record, Record)
-        told = json.loads(record.payloads[0])
-        found += [(str(told.get("reason", "")), payload) for payload in record.payloads[1:]]
+        note = json.loads(record.payloads[0])
+        found += [(str(note.get("reason", "")), payload) for payload in record.payloads[1:]]
         at = find_record(data, record.end)
     return found
 
 
 def status(path: str | os.PathLike[str]) -> OutboxStatus:
-    """What waits in an outbox, without changing anything.
+    """The status of an outbox; changes nothing.
 
     Raises:
         StoreError: there is no such folder.

@@ -12,9 +12,9 @@ committed. What it is not: a connection of its own for adding; that is the appli
 
 Invariants:
     I1. A message is delivered only after the transaction that added it has committed; then at least once, with one MessageId.
-    I2. Messages are delivered in the order in which their transactions took SQLite's write lock, which is that of their numbers.
-    I3. A row is deleted only after the namespace took its message. One that is refused for itself stays, with the reason; it is sent again
-        once that is null.
+    I2. Messages are delivered in the order in which their transactions took SQLite's write lock, which is the order of their numbers.
+    I3. A row is deleted only after the namespace accepted its message. The row of a refused message stays, with the reason; the message is
+        sent again once the reason is null.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ __all__ = ["SqliteDelivery", "SqliteOutbox", "sqlite"]
 
 TABLE = "isthmus_outbox"
 _BUSY_SECONDS = 30.0
-_SAFE_LIMIT_BYTES = 252 << 10  # every tier takes it
+_SAFE_LIMIT_BYTES = 252 << 10  # every tier accepts it
 
 
 def sqlite(
     connection: sqlite3.Connection, entity: str, *, table: str = TABLE, max_message_bytes: int = _SAFE_LIMIT_BYTES
 ) -> SqliteOutbox:
-    """The outbox of an entity in the database of a connection; its table is created if it is missing.
+    """The outbox of an entity in the database of a connection; a missing table is created.
 
     Args:
         connection: the application's own. No transaction may be open.
         entity: queue or topic that the messages are for.
         table: its name.
-        max_message_bytes: the largest message that the namespace takes.
+        max_message_bytes: the largest message that the namespace accepts.
 
     Raises:
         InvalidArgumentError: the name is no plain name, or a transaction is open.
@@ -63,7 +63,7 @@ def sqlite(
 
 
 class SqliteOutbox:
-    """The application's side: adds messages within its transaction. It belongs to the connection's thread."""
+    """The application's side: adds messages within its transaction. It belongs to the thread of the connection."""
 
     def __init__(self, connection: sqlite3.Connection, entity: str, table: str, max_message_bytes: int) -> None:
         if connection.in_transaction:
@@ -75,7 +75,7 @@ class SqliteOutbox:
         _make(connection, self._table)
 
     def add(self, message: Any) -> tuple[str, ...]:
-        """Add a message or several to the transaction that is open; without one, SQLite's own rules say when it commits.
+        """Add one or several messages to the open transaction; without one, SQLite's own rules decide when it commits.
 
         Args:
             message: messages of azure-servicebus.
@@ -84,7 +84,7 @@ class SqliteOutbox:
             Their MessageIds, in order.
 
         Raises:
-            MessageSizeExceededError: one is larger than the namespace takes.
+            MessageSizeExceededError: a message is larger than the namespace accepts.
         """
         parcel = Parcel.of(message)
         for payload in parcel.payloads:
@@ -101,14 +101,14 @@ class SqliteOutbox:
 
 
 class SqliteDelivery:
-    """Delivers what applications have committed, until it is closed. Of several for one entity, one works at a time.
+    """Delivers committed messages until it is closed. Of several for one entity, only one delivers at a time.
 
     Args:
-        namespace: see `isthmus.client.endpoint` for its forms.
+        namespace: see `isthmus.client.endpoint` for the accepted forms.
         entity: queue or topic.
         database: the file of the database.
-        table: as the applications have it.
-        attempt_timeout: seconds that the namespace may take to answer a batch.
+        table: name of the applications' table.
+        attempt_timeout: seconds within which the namespace has to answer a batch.
         options: further arguments of `ServiceBusClient`.
     """
 
@@ -136,7 +136,7 @@ class SqliteDelivery:
         self.close()
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Wait until everything that has been committed is delivered; whether it is.
+        """Wait until all committed messages are delivered. Returns whether they are.
 
         Raises:
             StoreError: the table cannot be read.
@@ -150,16 +150,16 @@ class SqliteDelivery:
         return True
 
     def statistics(self) -> DrainState:
-        """What the delivery is at."""
+        """The state of the delivery."""
         return self._drain.state()
 
     def close(self) -> None:
-        """Stop; what waits stays in the table."""
+        """Stop; waiting messages stay in the table."""
         self._drain.close()
 
 
 class _TableSource:
-    """What waits in the table, for the drain."""
+    """The waiting messages of the table, for the drain."""
 
     def __init__(self, database: Path, entity: str, table: str) -> None:
         self._database = database
@@ -168,14 +168,14 @@ class _TableSource:
         self._lock: Lock | None = None
         self._connection: sqlite3.Connection | None = None
         self._numbers: list[int] = []  # of the batch that is being delivered
-        # What the namespace took and the table still has, since the application has it locked: it is not sent again (I1, as far as this
-        # process lasts). With the payloads: in a table that was dropped and created again, the numbers belong to other messages.
+        # Messages that the namespace accepted and the table still has, since the application has locked it: they are not sent again (I1, within
+        # this process). Stored with the payloads: in a table that was dropped and created again, the numbers belong to other messages.
         self._taken: list[tuple[int, bytes]] = []
 
     def acquire(self) -> bool:
-        database = self._database.resolve()  # SQLite follows links, too, and knows a table in any case
-        place = f"{database.name}.{self._table.lower()}.{zlib.crc32(self._entity.encode()):08x}.lock"
-        self._lock = Lock.take(database.with_name(place))
+        database = self._database.resolve()  # SQLite also follows links, and compares table names without case
+        lock_name = f"{database.name}.{self._table.lower()}.{zlib.crc32(self._entity.encode()):08x}.lock"
+        self._lock = Lock.take(database.with_name(lock_name))
         if self._lock is None:
             return False
         self._connection = self._open()
@@ -197,7 +197,7 @@ class _TableSource:
         self._numbers = []
         statement = f"SELECT number, written_ms, payload FROM {self._table} WHERE entity = ? AND refused IS NULL "  # noqa: S608
         try:
-            # Row by row: the rows that are left out may be many and large.
+            # Row by row: the rows beyond the batch may be many and large.
             with closing(
                 self._connection.execute(statement + "ORDER BY number LIMIT ?", (self._entity, limit_count))
             ) as rows:
@@ -219,7 +219,7 @@ class _TableSource:
         self._forget()
 
     def _forget(self) -> None:
-        # These and no others: one with a lower number, which was refused, may be to be sent again by now.
+        # Only these rows: one with a lower number, which was refused, may have to be sent again by now.
         self._run("BEGIN IMMEDIATE")
         try:
             for row in self._taken:
@@ -232,7 +232,7 @@ class _TableSource:
         self._run(f"UPDATE {self._table} SET refused = ? WHERE number = ?", (reason, batch.last_number))  # noqa: S608
 
     def waiting(self) -> int:
-        """How many messages have been committed and not delivered; may be called from any thread."""
+        """The number of committed messages that are not delivered; may be called from any thread."""
         with closing(self._open()) as connection:
             try:
                 row = connection.execute(

@@ -15,7 +15,7 @@ Invariants:
     I1. A message is delivered only after the transaction that added it has committed; then at least once, with one MessageId.
     I2. Messages are delivered in the order in which their transactions commit: `add` takes a lock until the end of the
         transaction, so that numbers follow commits. Without it (`ordered=False`) only those of one transaction keep their order.
-    I3. A row is deleted only after the namespace took its message. One that is refused for itself stays, with the reason.
+    I3. A row is deleted only after the namespace accepted its message. The row of a refused message stays, with the reason.
     I4. Of several deliveries for one entity one works at a time, for as long as its connection is open.
     I5. What the namespace took is not sent again where the database is lost before its row is deleted, as long as this process lasts and no
         other delivery has taken over.
@@ -42,7 +42,7 @@ from isthmus.errors import InvalidArgumentError, StoreError
 __all__ = ["PostgresqlDelivery", "PostgresqlOutbox", "postgresql"]
 
 TABLE = "isthmus_outbox"
-_SAFE_LIMIT_BYTES = 252 << 10  # every tier takes it
+_SAFE_LIMIT_BYTES = 252 << 10  # every tier accepts it
 _COLUMNS = (
     "number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, entity TEXT NOT NULL, written_ms BIGINT NOT NULL, "
     "payload BYTEA NOT NULL, refused TEXT"
@@ -61,14 +61,14 @@ def postgresql(
     max_message_bytes: int = _SAFE_LIMIT_BYTES,
     ordered: bool = True,
 ) -> PostgresqlOutbox:
-    """The outbox of an entity in the database of a connection; its table is made, and committed, if it is missing.
+    """The outbox of an entity in the database of a connection; a missing table is created and committed.
 
     Args:
         connection: the application's own. No transaction may be open.
         entity: queue or topic that the messages are for.
         table: its name.
-        max_message_bytes: the largest message that the namespace takes.
-        ordered: keep the order of commits; transactions that add to the entity then follow each other.
+        max_message_bytes: the largest message that the namespace accepts.
+        ordered: keep the order of commits; transactions that add to the entity are then serialised.
 
     Raises:
         InvalidArgumentError: the name is no plain name, or a transaction has changed something: it would be committed.
@@ -77,7 +77,7 @@ def postgresql(
 
 
 class PostgresqlOutbox:
-    """The application's side: adds messages within its transaction. It belongs to the connection's thread."""
+    """The application's side: adds messages within its transaction. It belongs to the thread of the connection."""
 
     def __init__(self, connection: Any, entity: str, table: str, max_message_bytes: int, *, ordered: bool) -> None:
         self._connection = connection
@@ -89,7 +89,7 @@ class PostgresqlOutbox:
         _make(connection, self._table)
 
     def add(self, message: Any) -> tuple[str, ...]:
-        """Add a message or several to the transaction that is open.
+        """Add one or several messages to the open transaction.
 
         Args:
             message: messages of azure-servicebus.
@@ -98,7 +98,7 @@ class PostgresqlOutbox:
             Their MessageIds, in order.
 
         Raises:
-            MessageSizeExceededError: one is larger than the namespace takes.
+            MessageSizeExceededError: a message is larger than the namespace accepts.
         """
         parcel = Parcel.of(message)
         for payload in parcel.payloads:
@@ -121,14 +121,14 @@ class PostgresqlOutbox:
 
 
 class PostgresqlDelivery:
-    """Delivers what applications have committed, until it is closed. Of several for one entity, one works at a time.
+    """Delivers committed messages until it is closed. Of several for one entity, only one delivers at a time.
 
     Args:
-        namespace: see `isthmus.client.endpoint` for its forms.
+        namespace: see `isthmus.client.endpoint` for the accepted forms.
         entity: queue or topic.
-        connect: makes a connection to the database; called again after one was lost.
-        table: as the applications have it.
-        attempt_timeout: seconds that the namespace may take to answer a batch.
+        connect: opens a connection to the database; called again after a connection was lost.
+        table: name of the applications' table.
+        attempt_timeout: seconds within which the namespace has to answer a batch.
         options: further arguments of `ServiceBusClient`.
     """
 
@@ -156,10 +156,10 @@ class PostgresqlDelivery:
         self.close()
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Wait until everything that has been committed is delivered; whether it is.
+        """Wait until all committed messages are delivered. Returns whether they are.
 
         Raises:
-            StoreError: the database cannot be asked.
+            StoreError: the database cannot be queried.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while self._source.waiting():
@@ -170,16 +170,16 @@ class PostgresqlDelivery:
         return True
 
     def statistics(self) -> DrainState:
-        """What the delivery is at."""
+        """The state of the delivery."""
         return self._drain.state()
 
     def close(self) -> None:
-        """Stop; what waits stays in the table."""
+        """Stop; waiting messages stay in the table."""
         self._drain.close()
 
 
 class _TableSource:
-    """What waits in the table, for the drain."""
+    """The waiting messages of the table, for the drain."""
 
     def __init__(self, connect: Callable[[], Any], entity: str, table: str) -> None:
         self._connect = connect
@@ -202,7 +202,7 @@ class _TableSource:
     def release(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            with suppress(Exception):  # the server lets go of the lock with the connection, however it ends
+            with suppress(Exception):  # the server releases the lock with the connection, however that ends
                 connection.close()
 
     def next_batch(self, limit_bytes: int, limit_count: int) -> Batch | None:
@@ -211,7 +211,7 @@ class _TableSource:
         batch, size = Batch(), 0
         self._numbers = []
         first = f"SELECT number, written_ms, payload FROM {self._table} WHERE entity = %s AND refused IS NULL ORDER BY number LIMIT %s"  # noqa: S608
-        # What is left out may be many and large; the length of a payload is known without reading it.
+        # The rows beyond the batch may be many and large; the length of a payload is known without reading it.
         sizes = f"SELECT *, sum(octet_length(payload) + 8) OVER (ORDER BY number) - octet_length(payload) AS before FROM ({first}) AS first"  # noqa: S608
         for number, written_ms, payload in self._run(
             f"SELECT number, written_ms, payload FROM ({sizes}) AS waiting WHERE before <= %s ORDER BY number",  # noqa: S608
@@ -248,7 +248,7 @@ class _TableSource:
         )
 
     def waiting(self) -> int:
-        """How many messages have been committed and not delivered; may be called from any thread."""
+        """The number of committed messages that are not delivered; may be called from any thread."""
         connection = self._open()
         try:
             return int(
@@ -306,7 +306,7 @@ def _refuse_changes(connection: Any) -> None:
 
 
 def _make(connection: Any, table: str) -> None:
-    # Two that make it at once would collide in the catalogue.
+    # Two connections that create it at once would collide in the catalogue.
     statements = (
         f"SELECT pg_advisory_xact_lock({_ADDING}, {zlib.crc32(table.encode()) & 0x7FFFFFFF})",
         f"CREATE TABLE IF NOT EXISTS {table} ({_COLUMNS})",

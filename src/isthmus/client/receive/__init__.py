@@ -1,1 +1,1 @@
-"""What the receivers of two namespaces are made of: pure machines (`merge`, `failover`), and one thread for each namespace (`branch`)."""
+"""The parts of the receivers of two namespaces: pure machines (`merge`, `failover`), and one thread for each namespace (`branch`)."""

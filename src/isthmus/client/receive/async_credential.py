@@ -1,4 +1,4 @@
-"""A credential for asyncio where a thread asks for tokens.
+"""An asyncio credential for threads that ask for tokens.
 
 What it is: `get_token` of a credential of `azure.identity.aio`, run in the application's event loop when a thread that owns an SDK's receiver
 asks for a token. What it is not: a cache; the SDK asks again before a token expires.
@@ -23,13 +23,13 @@ class _ThreadedCredential:
         self._loop = loop
 
     def get_token(self, *scopes: str, **options: Any) -> Any:
-        """The token, as `TokenCredential.get_token` of azure-core gives it."""
+        """The token, as `TokenCredential.get_token` of azure-core returns it."""
         asked = asyncio.run_coroutine_threadsafe(self._credential.get_token(*scopes, **options), self._loop)
         return asked.result(_TOKEN_SECONDS)
 
 
 def for_threads(value: EndpointLike, loop: asyncio.AbstractEventLoop) -> Endpoint:
-    """An endpoint whose credential, if it is one for asyncio, is asked in `loop`."""
+    """An endpoint that calls its credential, if it is one for asyncio, in `loop`."""
     endpoint = Endpoint.of(value)
 
     def resolve() -> Any:

@@ -1,10 +1,10 @@
 """The methods of azure-servicebus's receiver for asyncio, over an engine of threads.
 
-What it is: what `isthmus.client.aio.ReplicatedReceiver` and `FailoverReceiver` have in common. The event loop never waits for a namespace or
+What it is: the common base of `isthmus.client.aio.ReplicatedReceiver` and `FailoverReceiver`. The event loop never waits for a namespace or
 for the list of seen messages.
 
 Invariants:
-    I1. A call that is cancelled takes no message along: messages are taken at once, when they are ready, and never while waiting.
+    I1. A cancelled call loses no message: messages are taken at once, when they are ready, and never while waiting.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["AsyncTwoRegionReceiver"]
 
 
 class AsyncTwoRegionReceiver:
-    """What the receivers for asyncio share: they wait for an engine without delaying the event loop."""
+    """The common base of the receivers for asyncio: they wait for an engine without blocking the event loop."""
 
     _receiver: Any
 
@@ -38,12 +38,12 @@ class AsyncTwoRegionReceiver:
         return engine
 
     async def _enter(self) -> None:
-        """Open; what was begun is closed again where that fails or is cancelled: nobody has it."""
+        """Open the receiver; if that fails or is cancelled, close what was opened, since the caller cannot."""
         self._listen()
         try:
             await asyncio.to_thread(self._receiver.__enter__)
         except BaseException:
-            # In a thread of its own: the loop may be ending, and its threads may be the ones that open.
+            # In a thread of its own: the loop may be ending, and its threads may be the ones that are opening.
             threading.Thread(target=self._receiver.close, name="isthmus-receiver-close").start()
             raise
 
@@ -51,11 +51,11 @@ class AsyncTwoRegionReceiver:
         loop = asyncio.get_running_loop()
         self._ready = asyncio.Event()
 
-        def tell() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+        def notify() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: no call waits
                 loop.call_soon_threadsafe(self._ready.set)
 
-        self._engine.subscribe(tell)
+        self._engine.subscribe(notify)
 
     async def _receive(self, count: int, seconds: float | None) -> list[ServiceBusReceivedMessage]:
         limit = None if seconds is None else time.monotonic() + seconds

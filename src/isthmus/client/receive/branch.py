@@ -1,16 +1,16 @@
-"""One namespace of a receiver: a thread that owns the SDK's receiver there and carries out commands.
+"""One namespace of a receiver: a thread that owns the SDK's receiver there and executes commands.
 
-What it is: the only caller of one azure-servicebus receiver: opens it, receives, settles, renews, and opens it again after a failure,
-with the waits of a circuit. What it is not: decisions; they are `merge`'s. A call that does not come back, since a namespace hangs,
-delays this thread and nobody else. Over 400 lines: one class, since all of it is done by one thread with one receiver.
+What it is: the only caller of one azure-servicebus receiver: it opens it, receives, settles, renews, and opens it again after a failure,
+with the delays of a circuit. What it is not: decisions; `merge` makes them. A call that does not return, since a namespace hangs, delays
+only this thread. Over 400 lines: one class, since one thread with one receiver does all of it.
 
 Invariants:
     B1. Every call to the SDK's receiver is made by this thread, and no thread of the SDK reads its connection.
-    B2. After a failure the receiver is discarded, and its owner is told before the next is opened.
-    B3. A call that does not come back for far longer than its time is ended by shutting its socket down: some calls of the SDK wait without
-        end for a peer that accepts a connection and says nothing.
-    B4. `stop` returns within its time, whatever the namespace does.
-    B5. A delivery is settled only on the link that it came by: its number means another message on any other link.
+    B2. After a failure the receiver is discarded, and `on_lost` is called before the next one is opened.
+    B3. A call that exceeds its time by far is ended by shutting its socket down: some calls of the SDK wait without
+        end for a remote side that accepts a connection and sends nothing.
+    B4. `stop` returns within its time limit, whatever the namespace does.
+    B5. A delivery is settled only on the link that delivered it: its number identifies another message on any other link.
 """
 
 from __future__ import annotations
@@ -40,36 +40,36 @@ if TYPE_CHECKING:
 __all__ = ["Branch", "BranchOwner", "BranchState", "Source", "break_connection"]
 
 POLL_SECONDS = 0.2
-# A connection on which nothing arrives is asked whether it is one: the SDK itself notices a peer that is silently gone when TCP does, after
+# A connection on which nothing arrives is checked with a peek: the SDK itself notices an unreachable remote side only when TCP does, after
 # a quarter of an hour. A peek is billed as one operation.
 QUIET_SECONDS = 60.0
 PEEK_SECONDS = 10.0
-# While nothing is received, since the application has enough, the connection is kept alive: namespaces close one that is idle for minutes.
+# While nothing is received, since the application has enough messages, the connection is kept alive: namespaces close an idle one.
 LISTEN_SECONDS = 5.0
-# Nothing is read from the socket: `receive_messages` gives what has arrived already.
+# Nothing is read from the socket: `receive_messages` returns the messages that have arrived already.
 _AT_ONCE = 1e-9
 _TAKEN_AT_ONCE = 200
 _RENEW_TIMEOUT_SECONDS = 10.0
 _FLUSH_SECONDS = 5.0
-# One that is left settles, gives back what the SDK has prefetched, and closes: a few round trips.
+# A branch that is closed settles, gives back what the SDK has prefetched, and closes: a few round trips.
 _END_SECONDS = 15.0
 # Beyond every time-out that is given to a call.
 _OPEN_GRACE_SECONDS = 2.0
-_TURN_SECONDS = 60.0
+_POLL_LIMIT_SECONDS = 60.0
 _USUAL_PORTS = (":5671", ":5672", ":443")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What is read at a namespace.
+    """The entity that is read at a namespace.
 
     Attributes:
         entity: queue or topic.
         subscription: of the topic; empty for a queue.
         sub_queue: `deadletter` or `transferdeadletter`; empty for the entity itself.
-        session_id: the session that is read, or the SDK's sign for the next one; None for an entity without sessions.
-        prefetch: credit beyond what is asked for.
-        max_wait_time: seconds that the namespace may take to find a session; None for its own time.
+        session_id: the session to read, or the SDK's constant for the next available one; None for an entity without sessions.
+        prefetch: credit beyond the requested messages.
+        max_wait_time: seconds that the namespace may take to find a session; None for its default.
         options: further arguments of the SDK's receiver.
     """
 
@@ -83,7 +83,7 @@ class Source:
 
     @property
     def path(self) -> str:
-        """The path of what is read, the same for all receivers of it."""
+        """The path of the entity that is read, the same for all its receivers."""
         parts = [self.entity, *(("subscriptions", self.subscription) if self.subscription else ()), self.sub_queue]
         return "/".join(part for part in parts if part)
 
@@ -97,7 +97,7 @@ class Source:
         return self._of(client, chosen)
 
     def browser(self, client: ServiceBusClient) -> ServiceBusReceiver:
-        """A receiver for a peek: it takes no session, and no message."""
+        """A receiver for a peek: it locks no session, and takes no message."""
         return self._of(client, dict(self.options))
 
     def _of(self, client: ServiceBusClient, chosen: dict[str, Any]) -> ServiceBusReceiver:
@@ -110,14 +110,14 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class BranchState:
-    """What `statistics()` shows of one namespace.
+    """The part of `statistics()` that describes one namespace.
 
     Attributes:
         is_open: whether its receiver is open.
         received: deliveries so far.
         failures: how often its receiver was lost, or could not be opened.
         settle_failures: settlements that failed; their messages are delivered again, and are suppressed.
-        last_error: what the last failure was; empty where there was none. Never holds a key.
+        last_error: the last failure; empty if there was none. Never contains a key.
     """
 
     is_open: bool
@@ -127,7 +127,7 @@ class BranchState:
     last_error: str
 
     def after(self, earlier: BranchState | None) -> BranchState:
-        """With what was counted before, when the namespace was read earlier."""
+        """The state with the counts of an earlier branch of the same namespace added."""
         if earlier is None:
             return self
         return BranchState(
@@ -139,7 +139,7 @@ class BranchState:
         )
 
     def ended(self, earlier: BranchState | None) -> BranchState:
-        """The same of a branch that is left; its thread may not have come to that yet."""
+        """The state of a closed branch; its thread may not have ended yet."""
         return replace(self.after(earlier), is_open=False)
 
 
@@ -147,7 +147,7 @@ class BranchOwner(Protocol):
     """The callbacks; every method is called by the branch's thread."""
 
     def on_open(self, side: str, identity: str) -> None:
-        """The receiver is open; `identity` tells the namespace from others."""
+        """The receiver is open; `identity` distinguishes the namespace from others."""
         ...
 
     def on_messages(self, side: str, messages: list[ServiceBusReceivedMessage]) -> None:
@@ -155,24 +155,24 @@ class BranchOwner(Protocol):
         ...
 
     def on_lost(self, side: str, failure: Failure, error: BaseException) -> None:
-        """The receiver is gone, or could not be opened."""
+        """The receiver is lost, or could not be opened."""
         ...
 
-    def on_turn(self, side: str) -> int:
-        """A turn of the loop; how many messages to take."""
+    def on_poll(self, side: str) -> int:
+        """A cycle of the loop begins. Returns how many messages to take."""
         ...
 
 
 class Branch:
-    """The thread.
+    """The thread of one namespace.
 
     Args:
         side: name of the namespace.
-        endpoint: where it is.
-        source: what is read there.
+        endpoint: the address of the namespace.
+        source: the entity that is read there.
         owner: gets the callbacks.
-        connect_seconds: how long opening may take.
-        circuit: says when to open again.
+        connect_seconds: the longest time for opening.
+        circuit: decides when to open again.
         opened: a client and its open receiver, to begin with.
     """
 
@@ -197,7 +197,7 @@ class Branch:
         self._client: ServiceBusClient | None = None
         self._receiver: ServiceBusReceiver | None = None
         self._closing: ServiceBusReceiver | None = None
-        self._delivered: weakref.WeakSet[Any] = weakref.WeakSet()  # by the link that is open
+        self._delivered: weakref.WeakSet[Any] = weakref.WeakSet()  # by the open link
         self._commands: deque[Callable[[ServiceBusReceiver], None]] = deque()
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -206,7 +206,7 @@ class Branch:
         self._received = self._failures = self._settle_failures = 0
         self._last_error = ""
         self._renew_at = 0.0
-        self._heard_at = self._listen_at = 0.0
+        self._received_at = self._listen_at = 0.0
         self._at_work: tuple[float, Any] | None = None
         self._thread = threading.Thread(target=self._run, name=f"isthmus-receiver-{side}", daemon=True)
 
@@ -217,13 +217,13 @@ class Branch:
         self._thread.start()
 
     def state(self) -> BranchState:
-        """What it has done."""
+        """The state since the start."""
         return BranchState(
             self._receiver is not None, self._received, self._failures, self._settle_failures, self._last_error
         )
 
     def check(self, now: float) -> None:
-        """End a call that hangs (B3); to be called about once a second."""
+        """End a call that hangs (B3); has to be called about once a second."""
         at_work = self._at_work
         if at_work is not None and now > at_work[0]:
             self._at_work = None
@@ -233,19 +233,19 @@ class Branch:
 
     @property
     def is_ended(self) -> bool:
-        """Whether it has done all that it will do."""
+        """Whether the thread has done all its work."""
         return self._is_finished
 
     def settle(self, message: ServiceBusReceivedMessage, action: Action) -> None:
-        """Settle a message, soon; a failure is counted."""
+        """Settle a message asynchronously; a failure is counted."""
         self._add(lambda receiver: self._settle(receiver, message, action))
 
     def renew(self, message: ServiceBusReceivedMessage) -> None:
-        """Renew its lock, soon; a failure is ignored: the message is delivered again."""
+        """Renew a message's lock asynchronously; a failure is ignored: the message is delivered again."""
         self._add(lambda receiver: self._renew(receiver, message))
 
     def call(self, what: Callable[[ServiceBusReceiver], Any]) -> Future[Any]:
-        """Do something with the receiver; the future has its result, or the error if the receiver is lost before."""
+        """Call a function with the receiver; the future has its result, or the error if the receiver is lost before."""
         future: Future[Any] = Future()
 
         def command(receiver: ServiceBusReceiver) -> None:
@@ -253,7 +253,7 @@ class Branch:
                 return
             try:
                 future.set_result(what(receiver))
-            except Exception as error:  # the caller's to judge
+            except Exception as error:  # for the caller to judge
                 future.set_exception(error)
                 if classify(error).region_may_be_gone:
                     raise
@@ -263,13 +263,13 @@ class Branch:
         return future
 
     def settle_by(self, message: ServiceBusReceivedMessage, what: str, *arguments: Any, **options: Any) -> Future[Any]:
-        """Settle a message by a method of the SDK's receiver, and wait for its namespace; as `call`, and MessageLockLostError if its link is gone."""
+        """Settle a message by a method of the SDK's receiver, confirmed by its namespace; as `call`, or MessageLockLostError if its link is lost."""
         from azure.servicebus.exceptions import MessageLockLostError
 
         def settle(receiver: ServiceBusReceiver) -> Any:
             if not self._is_settleable(message):
                 raise MessageLockLostError(
-                    message=f"the link to {self.side} that delivered the message is lost; it comes again"
+                    message=f"the link to {self.side} that delivered the message is lost; it is delivered again"
                 )
             with sdk.confirmed(receiver, message), sdk.without_lock_check(message):
                 return getattr(receiver, what)(message, *arguments, **options)
@@ -277,7 +277,7 @@ class Branch:
         return self.call(settle)
 
     def stop(self, seconds: float = _FLUSH_SECONDS) -> None:
-        """Do what is still to be done, and end; blocks so long at most."""
+        """Execute the remaining commands, and end; blocks `seconds` at most."""
         if not self._stopping.is_set():
             self._end_by = time.monotonic() + _END_SECONDS
         self._stopping.set()
@@ -290,7 +290,7 @@ class Branch:
     def _add(self, command: Callable[[ServiceBusReceiver], None]) -> None:
         self._commands.append(command)
         self._wake.set()
-        if self._is_closed:  # whoever added it had found the branch before
+        if self._is_closed:  # the caller had found the branch before it was closed
             self._drop_commands(ConnectionError("the receiver is closed"))
 
     def _run(self) -> None:
@@ -298,8 +298,8 @@ class Branch:
             try:
                 receiver = self._receiver or self._open()
                 if receiver is not None:
-                    self._at_work = (time.monotonic() + _TURN_SECONDS, receiver)
-                    self._turn(receiver)
+                    self._at_work = (time.monotonic() + _POLL_LIMIT_SECONDS, receiver)
+                    self._poll(receiver)
             except Exception as error:  # noqa: BLE001 - whatever the SDK raises ends its receiver, never this thread
                 self._lose(error)
             finally:
@@ -309,7 +309,7 @@ class Branch:
     def _open(self) -> ServiceBusReceiver | None:
         if not self._circuit.allows(time.monotonic(), trial_seconds=self._connect_seconds):
             self._drop_commands(TimeoutError(f"{self.side} is not connected: {self._last_error}"))
-            self._owner.on_turn(self.side)
+            self._owner.on_poll(self.side)
             self._stopping.wait(min(POLL_SECONDS, self._circuit.retry_in(time.monotonic())))
             return None
         receiver: ServiceBusReceiver
@@ -322,19 +322,19 @@ class Branch:
             receiver.__enter__()
         self._receiver = receiver
         self._renew_at = 0.0
-        self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
         self._circuit.succeeded()
         if self._stopping.is_set():
             return None
         self._owner.on_open(self.side, _identity(receiver, self._endpoint))
         return receiver
 
-    def _turn(self, receiver: ServiceBusReceiver) -> None:
+    def _poll(self, receiver: ServiceBusReceiver) -> None:
         self._wake.clear()
         self._do_commands(receiver)
         if self._source.session_id is not None and time.monotonic() >= self._renew_at:
             self._renew_session(receiver)
-        room = self._owner.on_turn(self.side)
+        room = self._owner.on_poll(self.side)
         messages: list[ServiceBusReceivedMessage] = []
         if self._commands:
             pass
@@ -345,20 +345,20 @@ class Branch:
             if time.monotonic() >= self._listen_at:
                 self._listen_at = time.monotonic() + LISTEN_SECONDS
                 sdk.listen(receiver)
-        # What the SDK holds already is taken whether there is room or not: its lock is renewed from then on.
+        # Messages that the SDK has already are taken whether there is room or not: their locks are renewed from then on.
         messages += receiver.receive_messages(_TAKEN_AT_ONCE, max_wait_time=_AT_ONCE)
         if self._stopping.is_set():
             self._delivered.update(messages)
             for message in messages:
                 self._settle(receiver, message, Action.GIVE_BACK)
         elif messages:
-            self._heard_at = time.monotonic()
+            self._received_at = time.monotonic()
             self._received += len(messages)
             self._delivered.update(messages)
             self._owner.on_messages(self.side, messages)
-        elif time.monotonic() - self._heard_at > QUIET_SECONDS:
+        elif time.monotonic() - self._received_at > QUIET_SECONDS:
             receiver.peek_messages(1, timeout=PEEK_SECONDS)
-            self._heard_at = time.monotonic()
+            self._received_at = time.monotonic()
 
     def _do_commands(self, receiver: ServiceBusReceiver) -> None:
         while self._commands:
@@ -370,7 +370,7 @@ class Branch:
         self._circuit.failed(time.monotonic())
         self._drop_commands(error)
         self._close()
-        if not self._stopping.is_set():  # another branch may be open in its place by then
+        if not self._stopping.is_set():  # another branch may have replaced it by then
             self._owner.on_lost(self.side, classify(error), error)
 
     def _drop_commands(self, error: BaseException) -> None:
@@ -385,21 +385,21 @@ class Branch:
 
     def _close(self) -> None:
         receiver, client = self._receiver, self._client
-        self._closing = receiver  # before it is taken away: `check` always finds it
+        self._closing = receiver  # set first, so that `check` always finds it
         self._receiver = self._client = None
         self._delivered = weakref.WeakSet()
         for each in (receiver, client):
             if each is not None:
-                with contextlib.suppress(Exception):  # it is gone anyway
+                with contextlib.suppress(Exception):  # it is unusable anyway
                     each.close()
         self._closing = None
 
     def _finish(self) -> None:
-        if self._opened is not None:  # and not taken up
+        if self._opened is not None:  # and not used
             (self._client, self._receiver), self._opened = self._opened, None
         receiver = self._receiver
         if receiver is not None:
-            with contextlib.suppress(Exception):  # what is not settled is delivered again, and is known
+            with contextlib.suppress(Exception):  # unsettled messages are delivered again, and are recognised
                 self._do_commands(receiver)
         self._is_closed = True
         self._drop_commands(ConnectionError("the receiver is closed"))
@@ -407,7 +407,7 @@ class Branch:
         self._is_finished = True
 
     def _is_settleable(self, message: ServiceBusReceivedMessage) -> bool:
-        """Whether it came by the link that is open (B5), or is settled by its lock token, as deferred ones are."""
+        """Whether the open link delivered the message (B5), or it is settled by its lock token, as deferred ones are."""
         return message in self._delivered or bool(getattr(message, "_is_deferred_message", False))
 
     def _settle(self, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage, action: Action) -> None:
@@ -440,7 +440,7 @@ class Branch:
 
 
 def break_connection(receiver: Any) -> None:
-    """Shuts down the socket of a receiver whose call does not come back: the call then ends with an error."""
+    """Shuts down the socket of a receiver whose call does not return: the call then ends with an error."""
     connection = getattr(getattr(receiver, "_handler", None), "_connection", None)
     sock = getattr(getattr(connection, "_transport", None), "sock", None)
     if sock is not None:
@@ -450,7 +450,7 @@ def break_connection(receiver: Any) -> None:
 
 @contextlib.contextmanager
 def _without_waiting(receiver: Any) -> Any:
-    """Newer SDKs wait for the namespace to confirm each settlement: a round trip that the list of seen messages makes needless."""
+    """Newer SDKs wait for the namespace to confirm each settlement: the list of seen messages makes this round trip unnecessary."""
     if not hasattr(receiver, "_await_settlement_outcome"):
         yield
         return
@@ -463,7 +463,7 @@ def _without_waiting(receiver: Any) -> Any:
 
 
 def _give_back(receiver: Any, message: Any) -> bool:
-    """Settles as `released`, which counts as no attempt, as the SDK does with what it has prefetched; False where it cannot be done."""
+    """Settles as `released`, which does not count as an attempt, as the SDK does with prefetched messages; False where it is impossible."""
     try:
         receiver._handler.settle_messages(message._delivery_id, message._delivery_tag, "released")
     except AttributeError:
@@ -472,11 +472,11 @@ def _give_back(receiver: Any, message: Any) -> bool:
 
 
 def _identity(receiver: Any, endpoint: Endpoint) -> str:
-    """What the namespace calls itself when a connection opens, as routes tell it in provenance; else its host's name."""
+    """The identity that the namespace sends when a connection opens, as routes record it in provenance; else its host's name."""
     connection = getattr(getattr(receiver, "_handler", None), "_connection", None)
-    said = (getattr(connection, "_remote_properties", None) or {}).get(NAMESPACE_ID.encode())
-    if said:
-        return said.decode() if isinstance(said, bytes) else str(said)
+    identity = (getattr(connection, "_remote_properties", None) or {}).get(NAMESPACE_ID.encode())
+    if identity:
+        return identity.decode() if isinstance(identity, bytes) else str(identity)
     host = endpoint.host.lower()
     for port in _USUAL_PORTS:
         host = host.removesuffix(port)

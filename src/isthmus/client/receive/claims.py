@@ -1,13 +1,13 @@
-"""One receiver's use of the list of seen messages: its claims, and the lease by which they count.
+"""One receiver's use of the list of seen messages: its claims, and the lease that keeps them valid.
 
-What it is: the calls to a `SeenStore`, with failures counted and turned into "no answer", and a thread that renews the lease and keeps
-the list within its bounds. What it is not: the list (`isthmus.client.seen`), nor what follows from its answers (`merge`).
+What it is: the calls to a `SeenStore`, which count failures and convert them to "no answer", and a thread that renews the lease and keeps
+the list within its bounds. What it is not: the list (`isthmus.client.seen`), nor the decisions that follow from its answers (`merge`).
 
 Invariants:
-    C1. `is_current` is true only while the list counts this receiver's claims, whatever this process was doing meanwhile, also where the
-        machine slept, or its clock, by which a list in a file counts, was set forward.
-    C2. A lease that is renewed after it ran out is reported first: others may have claimed what this receiver had claimed.
-    C3. Whatever a list raises, it is "no answer": a list of the application's own ends no thread.
+    C1. `is_current` is true only while the list counts this receiver's claims, whatever this process did meanwhile, also if the
+        machine slept, or if its clock, which a list in a file uses, was set forward.
+    C2. A lease that is renewed after it expired is reported first: another receiver may have claimed what this receiver had claimed.
+    C3. Any exception of a list counts as "no answer": a list of the application's own ends no thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Claims"]
 _LOGGER = logging.getLogger(__name__)
 _BEAT_SECONDS = 1.0
 _SWEEP_SECONDS = 10.0
-# On Linux the monotonic clock stands still while the machine sleeps, and a lease does not; elsewhere it goes on.
+# On Linux the monotonic clock stops while the machine sleeps, and a lease does not; on other systems it continues.
 _CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
@@ -36,14 +36,14 @@ class Claims:
 
     Args:
         seen: the list.
-        on_lapse: is called with the monotonic time when the lease had run out (C2).
-        on_beat: is called with the monotonic time every second or more often.
-        closes: whether the list is closed with this; not if it is the application's, which may use it elsewhere.
+        on_lapse: called with the monotonic time when the lease had expired (C2).
+        on_beat: called with the monotonic time every second or more often.
+        closes: whether `close` closes the list; False for a list of the application, which may use it elsewhere.
 
     Attributes:
         owner: the receiver's name in the list.
         errors: how often the list failed.
-        forgotten_early: ids that went though they were within the window.
+        forgotten_early: ids that the list forgot although they were within the window.
     """
 
     def __init__(
@@ -66,11 +66,11 @@ class Claims:
         self._thread = threading.Thread(target=self._run, name="isthmus-seen", daemon=True)
 
     def start(self) -> None:
-        """Begins to renew."""
+        """Start renewing."""
         self._thread.start()
 
     def close(self, seconds: float) -> None:
-        """Ends all claims, and the use of the list."""
+        """End all claims, and close the list if it was opened here."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(seconds)
@@ -83,19 +83,19 @@ class Claims:
 
     @property
     def is_current(self) -> bool:
-        """Whether the claims count (C1)."""
+        """Whether the claims are valid (C1)."""
         return _steady() < self._until and _wall() < self._until_wall
 
     def moment(self) -> tuple[float, float]:
-        """Now, for `is_within_lease`."""
+        """The current time, for `is_within_lease`."""
         return _steady(), _wall()
 
     def is_within_lease(self, asked_at: tuple[float, float]) -> bool:
-        """Whether what the list said to a question of that moment holds still."""
+        """Whether the list's answers to a question of that time are still valid."""
         return all(now < at + self._lease_seconds for now, at in zip(self.moment(), asked_at, strict=True))
 
     def claim(self, messages: Sequence[Keys]) -> Sequence[Verdict | None]:
-        """What the list says of messages; None where it does not answer."""
+        """The list's verdicts on messages; None if it does not answer."""
         if not messages:
             return []
         asked_at = self.moment()
@@ -108,7 +108,7 @@ class Claims:
         return verdicts
 
     def handle(self, keys: Iterable[bytes]) -> bool:
-        """Marks a message as handled, durably; whether it was not before.
+        """Marks a message as handled, durably. Returns whether it was not handled before.
 
         Raises:
             SeenStoreError: the list does not answer.
@@ -124,7 +124,7 @@ class Claims:
         return is_first
 
     def release(self, keys: Keys) -> None:
-        """Takes a claim back; one that the list does not hear of ends with the lease, or when it is asked for again."""
+        """Releases a claim; one that the list does not receive ends with the lease, or when the message is claimed again."""
         try:
             self._seen.release([keys], self.owner)
         except Exception as error:  # noqa: BLE001 - C3
@@ -149,7 +149,7 @@ class Claims:
             now = time.monotonic()
             try:
                 self._on_beat(now)
-            except Exception:  # the lease is renewed whatever becomes of a connection
+            except Exception:  # the lease is renewed whatever happens to a connection
                 _LOGGER.exception("a connection that hangs could not be ended")
             try:
                 if now >= renew_at:
@@ -165,7 +165,7 @@ class Claims:
 
 
 def _steady() -> float:
-    """Monotonic seconds that go on while the machine sleeps."""
+    """Monotonic seconds that continue while the machine sleeps."""
     return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
 

@@ -1,11 +1,11 @@
-"""A receiver of several namespaces: their branches, the list of seen messages, and the machine between them.
+"""A receiver of several namespaces: their branches, the list of seen messages, and the merge machine.
 
-What it is: the thin shell that `ReplicatedReceiver` and `FailoverReceiver` share, for threads and for asyncio: it carries events into
-`Merge` under one lock, and effects out to branches and list. What it is not: decisions. Over 400 lines, half of them the documentation of
-what the application may call.
+What it is: the thin shell that `ReplicatedReceiver` and `FailoverReceiver` share, for threads and for asyncio: it passes events to
+`Merge` under one lock, and effects to branches and list. What it is not: decisions. Over 400 lines, half of them the documentation of the
+methods that the application may call.
 
 Order of one message: claimed in the list; handed over; handled by the application; marked as handled, durably; settled at its
-namespace, and its copy at the other. A kill between any two of these repeats at most what comes before the mark.
+namespace, and its copy at the other. A kill between any two of these steps repeats at most the steps before the mark.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _Bound = tuple[Effect, "ServiceBusReceivedMessage | None"]
 
 @dataclass(slots=True)
 class _Handed:
-    """A message that the application has or had."""
+    """A message that was handed over to the application."""
 
     number: int
     side: str
@@ -62,19 +62,19 @@ class _Handed:
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """What a receiver has done: see `Counts`, and:
+    """State of a receiver: see `Counts`, and:
 
     Attributes:
         counts: of messages.
-        waiting: messages that could be handed over now.
+        waiting: messages that are ready to be handed over.
         unsettled: deliveries that are not settled.
-        held_by_others: deliveries whose message another receiver has, or about which the list has not answered.
-        skipped: deliveries that were settled since they are older than the watermark.
-        handled_twice: messages that were handled though the list said meanwhile that they were handled by another receiver: their
+        held_by_others: deliveries of messages that another receiver has claimed, or about which the list has not answered.
+        skipped: deliveries that were settled because they are older than the watermark.
+        handled_twice: messages that were handled here and, according to the list, by another receiver: their
             handler took longer than the lock or the lease.
         forgotten_early: ids that the list forgot within its window, since there were too many.
         seen_errors: how often the list failed.
-        namespaces: each namespace.
+        namespaces: the state of each namespace.
     """
 
     counts: Counts
@@ -93,16 +93,16 @@ class Engine:
 
     Args:
         endpoints: the namespaces by name; the first leads.
-        source: what is read at each.
+        source: the entity that is read at each.
         seen: the list.
-        closes_seen: whether it is closed with the engine.
+        closes_seen: whether `close` closes the list.
         prefetch: see `Merge`.
         max_renewal_seconds: see `Merge`.
         order_wait_seconds: see `Merge`.
-        skip: says of a message that it was handled before, though the list does not know it.
+        skip: returns whether a message was handled before, even if the list does not know it.
         on_lost: called with each failure of a namespace.
         on_open: called when a namespace is connected.
-        on_settled: called with each message that the application handled, or abandoned, and with those that are settled since they were handled.
+        on_settled: called with each message that the application handled or abandoned, and with each that is settled because it was handled before.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Engine:
     # ---- start and end
 
     def start(self, sides: Iterable[str] | None = None) -> None:
-        """Begin with these namespaces, by default all."""
+        """Start with these namespaces, by default all."""
         if self.is_closed:
             self._close_opened()
             return
@@ -163,12 +163,12 @@ class Engine:
             self.open_side(side)
 
     def use_session(self, found: FoundSession) -> None:
-        """Read this session, with the receivers that are open for it; before `start`."""
+        """Read this session with the receivers that are open for it; called before `start`."""
         self._source = replace(self._source, session_id=found.session_id)
         self._opened = found.opened
 
     def open_side(self, side: str) -> None:
-        """Read at a namespace; nothing happens where it is read, or after the end."""
+        """Read a namespace; no effect if it is read, or after the end."""
         with self._changed:
             if side in self._branches or self.is_closed:
                 return
@@ -176,13 +176,13 @@ class Engine:
                 side, self._endpoints[side], self._source, self, connect_seconds=self._connect_seconds,
                 opened=self._opened.pop(side, None),
             )  # fmt: skip
-            branch.start()  # before `close` can ask it to stop, and wait for it
+            branch.start()  # before `close` can stop it and wait for it
 
     def wait_open(self, seconds: float) -> None:
-        """Block until a namespace is connected, or so long.
+        """Block until a namespace is connected, `seconds` at most.
 
         Raises:
-            Exception: what every namespace answered: that the entity is missing, that it is not permitted, or that the call is wrong.
+            Exception: the answer of every namespace: the entity is missing, it is not permitted, or the call is wrong.
         """
 
         def is_decided() -> bool:
@@ -196,14 +196,14 @@ class Engine:
             raise refused[0]
 
     def leave_side(self, side: str) -> None:
-        """Read no more at a namespace; what is not with the application goes back to it. Does not wait for the namespace."""
+        """Stop reading a namespace; messages that the application does not have are given back. Does not wait for the namespace."""
         branch = self._leave(side)
         if branch is not None:
             branch.stop(0.0)
             self._left.append(branch)
 
     def close(self) -> None:
-        """End; what the application has not settled is delivered again. Blocks for some seconds at most."""
+        """Stop; messages that the application has not settled are delivered again. Blocks for a few seconds at most."""
         with self._changed:
             if self.is_closed:
                 return
@@ -215,15 +215,15 @@ class Engine:
         limit = time.monotonic() + _STOP_SECONDS
         for branch in branches:
             branch.stop(max(0.0, limit - time.monotonic()))
-            branch.check(math.inf)  # nobody watches it from here on
-            with self._changed:  # with what it did to its end
+            branch.check(math.inf)  # no thread watches it from here on
+            with self._changed:  # with the counts up to its end
                 self._past[branch.side] = branch.state().ended(past.get(branch.side))
         self._close_opened()
         self._claims.close(_STOP_SECONDS)
         self._notify()
 
     def _close_opened(self) -> None:
-        """What a session was found with, and no branch has taken up."""
+        """Close the receivers that the session search opened and no branch has used."""
         while self._opened:
             for each in reversed(self._opened.popitem()[1]):
                 with contextlib.suppress(Exception):  # its lock ends by itself
@@ -247,7 +247,7 @@ class Engine:
     # ---- calls of the application
 
     def subscribe(self, listener: Callable[[], None]) -> None:
-        """Call this, from any thread, when messages are ready or the engine has ended."""
+        """Call the listener, from any thread, when messages are ready or the engine has ended."""
         self._listeners.append(listener)
 
     def take(self, limit: int) -> list[ServiceBusReceivedMessage]:
@@ -261,12 +261,12 @@ class Engine:
             return [self._messages[number] for number in numbers]
 
     def want(self, count: int) -> None:
-        """The application waits for so many messages at once."""
+        """The application waits for `count` messages at once."""
         with self._changed:
             self._wanted = count
 
     def wait_ready(self, seconds: float) -> bool:
-        """Block until messages are ready; False if none were in that time."""
+        """Block until messages are ready; False after `seconds` without one."""
         with self._changed:
             return self._changed.wait_for(lambda: self._merge.ready > 0 or self._stopping.is_set(), seconds)
 
@@ -276,13 +276,13 @@ class Engine:
         return self._stopping.is_set()
 
     def complete(self, message: ServiceBusReceivedMessage) -> None:
-        """Mark as handled, durably; the namespaces are told later. Blocks on the list alone.
+        """Mark as handled, durably; the namespaces are settled later. Blocks on the list only.
 
-        One that was deferred does not come again by itself: it is settled at its namespace first, as by `settle`.
+        A deferred message is not delivered again by itself: it is settled at its namespace first, as by `settle`.
 
         Raises:
             SeenStoreError: the list does not answer; the call may be repeated.
-            MessageAlreadySettled: it is settled.
+            MessageAlreadySettled: it is settled already.
             ValueError: it was not received here.
         """
         handed = self._handed_of(message, "complete")
@@ -297,7 +297,7 @@ class Engine:
         """The handler failed: the message is handed over again.
 
         Raises:
-            MessageAlreadySettled: it is settled.
+            MessageAlreadySettled: it is settled already.
             ValueError: it was not received here.
         """
         handed = self._handed_of(message, "abandon")
@@ -310,11 +310,11 @@ class Engine:
     def settle(self, message: ServiceBusReceivedMessage, what: str, *arguments: Any, **options: Any) -> None:
         """Dead-letter or defer at the namespace, and then mark as handled; blocks until both are done.
 
-        A copy may be dead-lettered in place of a message whose namespace is away. It may not be deferred: the application looks for the
-        sequence number, and at the namespace, of what it was handed.
+        If the namespace of a message is unavailable, its copy may be dead-lettered instead, but not deferred: the application uses the sequence
+        number and the namespace of the message that it received.
 
         Args:
-            message: what was handed over.
+            message: a message that was handed over.
             what: the name of the SDK receiver's method.
             arguments: of that method, after the message.
             options: of that method.
@@ -335,13 +335,13 @@ class Engine:
             branch = None if chosen is None else self._branches[chosen.side]
         if chosen is None or target is None or branch is None:
             self.abandon(message)
-            again = "get it again by its sequence number" if handed.is_deferred else "it comes again"
-            raise ConnectionError(f"the namespace {handed.side} of the message is away; {again}")
+            again = "get it again by its sequence number" if handed.is_deferred else "it is delivered again"
+            raise ConnectionError(f"the namespace {handed.side} of the message is unavailable; {again}")
         future = branch.settle_by(target, what, *arguments, **options)
         try:
             future.result(SETTLE_SECONDS)
         except Exception:
-            future.cancel()  # what has not begun must not be done behind the abandoning
+            future.cancel()  # a settlement that has not begun must not run after the abandonment
             self.abandon(message)
             raise
         handed.is_settled = True
@@ -350,16 +350,16 @@ class Engine:
         except SeenStoreError:
             with self._changed:
                 effects = self._bound(self._merge.failed(handed.number, time.monotonic()))
-            is_done = {chosen.number, handed.number}  # settled, or with a lock that is gone
+            is_done = {chosen.number, handed.number}  # settled, or with a lost lock
             self._carry_out(each for each in effects if getattr(each[0], "number", None) not in is_done)
             raise
         self._finish(message, handed, chosen.number)
 
     def renew(self, message: ServiceBusReceivedMessage) -> datetime:
-        """Renew the lock now, though it is renewed anyway.
+        """Renew the lock now, in addition to the automatic renewal.
 
         Raises:
-            MessageLockLostError: it is gone.
+            MessageLockLostError: the lock is lost.
             TimeoutError: the namespace did not answer.
         """
         from azure.servicebus.exceptions import MessageLockLostError
@@ -372,7 +372,7 @@ class Engine:
         return renewed
 
     def side_of(self, message: ServiceBusReceivedMessage) -> str:
-        """Which namespace delivered a message.
+        """The namespace that delivered a message.
 
         Raises:
             ValueError: it was not received here.
@@ -404,12 +404,12 @@ class Engine:
         return found
 
     def begin(self, side: str, what: Callable[[Any], Any]) -> Future[Any] | None:
-        """Do something with the SDK's receiver at a namespace; None where that is not read."""
+        """Call a function with the SDK's receiver at a namespace; None if that is not read."""
         branch = self._branches.get(side)
         return None if branch is None else branch.call(what)
 
     def call(self, side: str, what: Callable[[Any], Any]) -> Any:
-        """Do something with the SDK's receiver at a namespace, and give its result.
+        """Call a function with the SDK's receiver at a namespace, and return its result.
 
         Raises:
             ConnectionError: it is not read.
@@ -421,7 +421,7 @@ class Engine:
         return future.result(SETTLE_SECONDS)
 
     def state(self) -> EngineState:
-        """What was done so far."""
+        """The state since the start."""
         with self._changed:
             now = {side: branch.state().after(self._past.get(side)) for side, branch in self._branches.items()}
             return EngineState(
@@ -442,16 +442,16 @@ class Engine:
             return not self._merge.unsettled_of(side)
 
     def identity_of(self, side: str) -> str:
-        """What a namespace calls itself; empty where it has not been connected."""
+        """The identity of a namespace; empty if it has not been connected."""
         return self._identities.get(side, "")
 
     def has_room(self, side: str) -> bool:
-        """Whether more is taken from a namespace at the moment."""
+        """Whether more messages are taken from a namespace now."""
         with self._changed:
             return self._merge.demand(side, self._wanted) > 0
 
     def unsettled(self, messages: Iterable[ServiceBusReceivedMessage]) -> int:
-        """How many of these, which came here, are not settled."""
+        """How many of these messages, which were received here, are not settled."""
         with self._changed:
             found = [handed.number for each in messages if (handed := self._handed.get(each)) is not None]
             return sum(number in self._merge or number in self._claiming for number in found)
@@ -475,7 +475,7 @@ class Engine:
         self._carry_out(effects)
         self._on_lost(side, failure)
 
-    def on_turn(self, side: str) -> int:
+    def on_poll(self, side: str) -> int:
         with self._changed:
             effects = self._bound(self._merge.tick(time.monotonic()))
             if len(self._messages) > 2 * len(self._merge) + 100:
@@ -491,14 +491,16 @@ class Engine:
     def on_messages(self, side: str, messages: list[ServiceBusReceivedMessage]) -> None:
         deliveries = []
         for message in messages:
-            told = arrived(message)
-            if self._skip is not None and self._skip(message, told, side):  # not under the lock: it has one of its own
+            facts = arrived(message)
+            if self._skip is not None and self._skip(
+                message, facts, side
+            ):  # not under the lock: `skip` has a lock of its own
                 self._skipped += 1
                 branch = self._branches.get(side)
                 if branch is not None:
                     branch.settle(message, Action.COMPLETE)
                 continue
-            keys = keys_of(told, self._identities[side], self._source.entity, self._source.path)
+            keys = keys_of(facts, self._identities[side], self._source.entity, self._source.path)
             with self._changed:
                 number = self._number = self._number + 1
                 self._messages[number] = message
@@ -513,11 +515,11 @@ class Engine:
                 effects += self._bound(self._merge.received(delivery, verdict, now, question))
         self._carry_out(effects)
 
-    # ---- within
+    # ---- internal
 
     @contextlib.contextmanager
     def _question(self, messages: Sequence[Keys]) -> Iterator[tuple[int, Sequence[Verdict | None]]]:
-        """Asks the list; what is done with the answers is done under the lock."""
+        """Begins a question to the list; its answers are applied under the lock."""
         with self._changed:
             question = self._merge.asks()
         try:
@@ -548,24 +550,22 @@ class Engine:
             branch.check(now)
 
     def _mark(self, handed: _Handed) -> None:
-        """Durably, with the keys of the copies: what one of those shares a key with is the same message."""
+        """Marks durably, with the keys of the copies: a message that shares a key with one of them is the same message."""
         with self._changed:
             handed.marked = frozenset(handed.keys) | self._merge.keys_of(handed.number, handed.keys)
             handed.attempts += 1
-            is_repeated = (
-                handed.attempts > 1
-            )  # an earlier call, whose answer was lost or is yet to come, may have marked it
+            is_repeated = handed.attempts > 1  # an earlier call with a lost or pending answer may have marked it
         is_first = self._claims.handle(handed.marked)
         self._handled_twice += not (is_first or is_repeated or handed.is_deferred)
 
     def _finish(self, message: ServiceBusReceivedMessage, handed: _Handed, settled: int | None = None) -> None:
         with self._changed:
-            if handed.is_handled:  # by a call that this one repeats
+            if handed.is_handled:  # by an earlier call of which this one is a repetition
                 return
             handed.is_handled = True
             later = self._merge.keys_of(handed.number, handed.marked) - handed.marked
             effects = self._bound(self._merge.handled(handed.number, settled, handed.marked))
-        if later:  # of a copy that arrived meanwhile
+        if later:  # keys of a copy that arrived meanwhile
             with contextlib.suppress(SeenStoreError):  # counted; that copy may be handed over
                 self._claims.handle(later | handed.marked)
         self._on_settled(message, True)
@@ -582,7 +582,7 @@ class Engine:
         return handed
 
     def _bound(self, effects: Iterable[Effect]) -> list[_Bound]:
-        """With their messages; under the lock, since the next turn of any branch forgets those of deliveries that are done with."""
+        """The effects with their messages; under the lock, since the next cycle of any branch removes the messages of finished deliveries."""
         return [
             (each, self._messages.get(each.number) if isinstance(each, Settle | Renew) else None) for each in effects
         ]

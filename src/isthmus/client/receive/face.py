@@ -1,4 +1,4 @@
-"""The methods of azure-servicebus's receiver, over an engine: what `ReplicatedReceiver` and `FailoverReceiver` have in common."""
+"""The common base of `ReplicatedReceiver` and `FailoverReceiver`: the methods of azure-servicebus's receiver, over an engine."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
 
 __all__ = ["PRIMARY", "SECONDARY", "ReceiverStatistics", "TwoRegionReceiver", "checked_source", "is_next"]
 
-_WAIT_SECONDS = 60.0  # as the SDK's `receive_messages` waits where no time is given
+_WAIT_SECONDS = 60.0  # the wait of the SDK's `receive_messages` without a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiverStatistics:
-    """What a receiver has done since it was opened.
+    """Statistics of a receiver since it was opened.
 
     Attributes:
-        handed_over: messages that the application was given; one whose handler failed counts again.
+        handed_over: messages that were handed over to the application; after a failed handler, a message counts again.
         handled: messages that the application completed, dead-lettered or deferred.
-        suppressed: deliveries that were settled without being handed over: their message was handled.
+        suppressed: deliveries that were settled without being handed over: their messages were handled before.
         failed: messages that the application abandoned.
         skipped: deliveries that were settled without being handed over: older than the watermark (`FailoverReceiver`).
-        handled_twice: messages that another receiver had handled too when this one completed them: the handler took longer than
+        handled_twice: messages that another receiver had also handled when this one completed them: the handler took longer than
             `max_lock_renewal`, or this process hung for longer than the list's lease.
-        out_of_order: messages of a session that one namespace delivered and the leading one did not, in `order_wait`.
+        out_of_order: messages of a session that one namespace delivered and the leading one did not deliver within `order_wait`.
         waiting: messages that are ready for the application.
-        held_by_others: deliveries whose message another receiver has at the moment.
-        unsettled: deliveries that are not settled, in all.
+        held_by_others: deliveries of messages that another receiver has claimed at the moment.
+        unsettled: all deliveries that are not settled.
         forgotten_early: ids that the list forgot within its window since it was full: raise `Bounds.max_count`.
         seen_errors: how often the list failed.
-        namespaces: of each namespace, by `primary` and `secondary`.
+        namespaces: the state of each namespace, by `primary` and `secondary`.
     """
 
     handed_over: int
@@ -59,7 +59,7 @@ class ReceiverStatistics:
 
     @classmethod
     def of(cls, engine: Engine) -> ReceiverStatistics:
-        """Of an engine."""
+        """The statistics of an engine."""
         state = engine.state()
         counts = state.counts
         return cls(
@@ -89,7 +89,7 @@ def checked_source(
     *,
     may_be_next: bool = False,
 ) -> Source:
-    """What is read, of the arguments of a receiver.
+    """The entity to read, from the arguments of a receiver.
 
     Raises:
         InvalidArgumentError: one is wrong.
@@ -105,7 +105,7 @@ def checked_source(
         raise InvalidArgumentError(f"prefetch_count is {prefetch_count}; it has to be at least 1")
     mode = (receiver_options or {}).get("receive_mode", "peeklock")
     mode = getattr(mode, "value", mode)
-    if mode != "peeklock":  # what waits here would be gone with this process, and a copy with it
+    if mode != "peeklock":  # a message that waits here would be lost with this process, and a copy with it
         raise InvalidArgumentError(
             f"receive_mode is {mode}; it has to be peeklock: messages are settled once they are handled"
         )
@@ -119,14 +119,14 @@ def checked_source(
 
 
 def is_next(session_id: Any) -> bool:
-    """Whether it is the SDK's sign for the next available session."""
+    """Whether it is the SDK's constant for the next available session."""
     from azure.servicebus import NEXT_AVAILABLE_SESSION
 
     return session_id is NEXT_AVAILABLE_SESSION
 
 
 class TwoRegionReceiver:
-    """Iteration, receiving and settling; a subclass begins and ends the engine."""
+    """Iteration, receiving and settling; a subclass starts and ends the engine."""
 
     _engine: Engine
     _max_wait_time: float | None
@@ -140,7 +140,7 @@ class TwoRegionReceiver:
         self.close()
 
     def close(self) -> None:
-        """End: messages that are not settled are delivered again. Blocks for some seconds at most, also if a namespace hangs."""
+        """Stop: messages that are not settled are delivered again. Blocks for a few seconds at most, also if a namespace hangs."""
         self._engine.close()
 
     def __iter__(self) -> Iterator[ServiceBusReceivedMessage]:
@@ -155,11 +155,11 @@ class TwoRegionReceiver:
     def receive_messages(
         self, max_message_count: int = 1, max_wait_time: float | None = None
     ) -> list[ServiceBusReceivedMessage]:
-        """Up to so many messages; those that are there once there is one.
+        """Receive up to `max_message_count` messages; returns those that are ready once there is one.
 
         Args:
-            max_message_count: at most.
-            max_wait_time: seconds until an empty list is returned; by default the receiver's, or 60.
+            max_message_count: the most messages that are returned.
+            max_wait_time: seconds after which an empty list is returned; default: that of the receiver, or 60.
 
         Raises:
             ValueError: the receiver is closed, or a number is not positive.
@@ -191,22 +191,22 @@ class TwoRegionReceiver:
     # ---- settling, as the SDK's receivers do
 
     def complete_message(self, message: ServiceBusReceivedMessage) -> None:
-        """The message is handled. When this returns the list of seen messages has it on disk; the namespaces are told afterwards.
+        """The message is handled. When this returns, the list of seen messages has it on disk; the namespaces are settled afterwards.
 
-        One of `receive_deferred_messages` is completed at its namespace first, which may raise what `defer_message` raises; get it again then.
+        A message of `receive_deferred_messages` is completed at its namespace first, which may raise the errors of `defer_message`.
 
         Raises:
             SeenStoreError: the list does not answer; call again.
-            MessageAlreadySettled: it is settled.
+            MessageAlreadySettled: it is settled already.
             ValueError: it was not received by this receiver.
         """
         self._engine.complete(message)
 
     def abandon_message(self, message: ServiceBusReceivedMessage) -> None:
-        """The handler failed. The copy is handed over next where there is one, otherwise the message when its namespace delivers it again.
+        """The handler failed. The copy is handed over next if there is one; otherwise the message, when its namespace delivers it again.
 
         Raises:
-            MessageAlreadySettled: it is settled.
+            MessageAlreadySettled: it is settled already.
             ValueError: it was not received by this receiver.
         """
         self._engine.abandon(message)
@@ -214,11 +214,11 @@ class TwoRegionReceiver:
     def dead_letter_message(
         self, message: ServiceBusReceivedMessage, reason: str | None = None, error_description: str | None = None
     ) -> None:
-        """Move the message to the dead-letter queue of its namespace, or where that is away of the other if that has delivered it too.
+        """Move the message to the dead-letter queue of its namespace, or, if that is unavailable, of the other one if it delivered the message too.
 
         Raises:
-            ConnectionError: neither is connected; the message is delivered again.
-            TimeoutError: no answer came; the message is delivered again.
+            ConnectionError: neither namespace is connected; the message is delivered again.
+            TimeoutError: no answer arrived; the message is delivered again.
             ServiceBusError: the namespace refused; the message is delivered again.
         """
         self._engine.settle(message, "dead_letter_message", reason=reason, error_description=error_description)
@@ -226,20 +226,20 @@ class TwoRegionReceiver:
     def defer_message(self, message: ServiceBusReceivedMessage) -> None:
         """Defer the message at its namespace, and count it as handled.
 
-        From then on only that namespace has it (`namespace_of`); get it by its sequence number with `receive_deferred_messages`.
+        From then on only that namespace (`namespace_of`) has it; get it by its sequence number with `receive_deferred_messages`.
 
         Raises:
             ConnectionError: its namespace is not connected; the message, or its copy at the other, is delivered again.
-            TimeoutError: no answer came; the message is delivered again, or is deferred all the same: ask for it by its sequence number.
+            TimeoutError: no answer arrived; the message is delivered again, or is deferred nevertheless: get it by its sequence number.
             ServiceBusError: the namespace refused; the message is delivered again.
         """
         self._engine.settle(message, "defer_message")
 
     def renew_message_lock(self, message: ServiceBusReceivedMessage) -> datetime:
-        """Renew the lock now; it is renewed by itself as well.
+        """Renew the lock now, in addition to the automatic renewal.
 
         Raises:
-            MessageLockLostError: the lock is gone; the message may still be completed.
+            MessageLockLostError: the lock is lost; the message may still be completed.
             TimeoutError: the namespace did not answer.
         """
         return self._engine.renew(message)
@@ -247,20 +247,20 @@ class TwoRegionReceiver:
     def receive_deferred_messages(
         self, sequence_numbers: int | list[int], *, namespace: str = PRIMARY
     ) -> list[ServiceBusReceivedMessage]:
-        """Messages that were deferred at a namespace, to be settled as others.
+        """Messages that were deferred at a namespace, to be settled like other messages.
 
         Args:
             sequence_numbers: of the messages there.
-            namespace: `primary` or `secondary`, as `namespace_of` said.
+            namespace: `primary` or `secondary`, as `namespace_of` returned it.
 
         Raises:
-            ConnectionError: the namespace is away.
-            ServiceBusError: it refused.
+            ConnectionError: the namespace is not connected.
+            ServiceBusError: the namespace refused.
         """
         return self._engine.receive_deferred(namespace, sequence_numbers)
 
     def namespace_of(self, message: ServiceBusReceivedMessage) -> str:
-        """`primary` or `secondary`: which namespace delivered a message.
+        """The namespace that delivered a message: `primary` or `secondary`.
 
         Raises:
             ValueError: it was not received by this receiver.

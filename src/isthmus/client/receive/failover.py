@@ -1,20 +1,20 @@
-"""Which namespace of an active-passive pair is read, and when that changes.
+"""The state machine that decides which namespace of an active-passive pair is read.
 
-What it is: the state machine of a failover receiver, pure: failures, answers, wishes and the time go in; which namespace to read, and what
-to tell publishers, comes out. What it is not: connections, the state's file (`isthmus.client.failover_receiver`).
+What it is: pure: failures, answers, requests and the time go in; which namespace to read and where publishers have to send comes out.
+What it is not: connections, nor the state's file (`isthmus.client.failover_receiver`).
 Specification: docs/how-to/active-passive.md, "When the primary fails" and "When the primary returns".
 
     PRIMARY    the primary is read
-    SECONDARY  the primary is away, or `fail_over` was called; the secondary is read
-    PUBLISHERS the way back has begun: publishers are told to send to the primary; the secondary is read
-    DRAINING   publishers have switched; the secondary is read until what they had sent there is handled
+    SECONDARY  the primary is unavailable, or `fail_over` was called; the secondary is read
+    PUBLISHERS failing back has begun: publishers are being switched to the primary; the secondary is read
+    DRAINING   publishers have switched; the secondary is read until the messages that they sent there are handled
 
 Invariants:
     F1. One namespace is read at a time.
-    F2. Consumers go back to the primary after publishers, and after the messages that were sent to the secondary are handled.
-    F3. Without an answer from the primary for `fail_over_after` seconds, and not before, an automatic machine fails over.
-    F4. A failure of the secondary changes nothing: with both away the roles stay.
-    F5. A primary that fails again on the way back brings the machine to SECONDARY.
+    F2. Consumers return to the primary after publishers, and after the messages that were sent to the secondary are handled.
+    F3. An automatic machine fails over after `fail_over_after` seconds without an answer from the primary, and not before.
+    F4. A failure of the secondary changes nothing: if both are unavailable, the roles stay.
+    F5. If the primary fails again while failing back, the machine returns to SECONDARY.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
     "FailoverView",
     "Read",
     "Save",
-    "TellPublishers",
+    "SwitchPublishers",
 ]
 
 PRIMARY = "primary"
@@ -40,7 +40,7 @@ SECONDARY = "secondary"
 
 
 class FailoverState(Enum):
-    """See the module."""
+    """The states; see the module."""
 
     PRIMARY = "primary"
     SECONDARY = "secondary"
@@ -55,37 +55,37 @@ class FailoverState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Read this namespace, and no other."""
+    """Read this namespace and no other."""
 
     side: str
 
 
 @dataclass(frozen=True, slots=True)
-class TellPublishers:
-    """Publishers are to send to this namespace; `Failover.published` answers."""
+class SwitchPublishers:
+    """Publishers have to send to this namespace; the owner reports the switch with `Failover.published`."""
 
     side: str
 
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """The state is to be kept on disk, before anything that follows from it."""
+    """The state has to be on disk before the effects that follow it."""
 
     state: FailoverState
 
 
-Effect = Read | TellPublishers | Save
+Effect = Read | SwitchPublishers | Save
 
 
 @dataclass(frozen=True, slots=True)
 class FailoverView:
-    """What a script that decides is shown.
+    """The input of a function that decides (`trigger`).
 
     Attributes:
         state: of the machine.
-        primary_away_seconds: since when the primary has not answered; 0 where its last answer was no failure.
-        primary_back_seconds: for how long it has answered without a failure; 0 where it does not.
-        secondary_away_seconds: as of the primary.
+        primary_away_seconds: seconds since the primary stopped answering; 0 if its last answer was no failure.
+        primary_back_seconds: seconds for which it has answered without a failure; 0 if it does not answer.
+        secondary_away_seconds: the same for the secondary.
     """
 
     state: FailoverState
@@ -95,7 +95,7 @@ class FailoverView:
 
 
 class _Health:
-    """Since when one namespace fails, or answers."""
+    """The times since which one namespace fails, or answers."""
 
     def __init__(self) -> None:
         self.failing_since = math.inf
@@ -117,13 +117,13 @@ class _Health:
 
 
 class Failover:
-    """The machine.
+    """The failover machine.
 
     Args:
-        state: where it left off.
-        fail_over_after: seconds without an answer from the primary until it fails over; None: only when asked.
-        fail_back_after: seconds for which the primary has to answer until the way back begins; None: only when asked.
-        drain_seconds: how long nothing that was sent to the secondary may arrive there until it counts as drained.
+        state: the state to begin with.
+        fail_over_after: seconds without an answer from the primary until it fails over; None: only on request.
+        fail_back_after: seconds for which the primary has to answer before failing back begins; None: only on request.
+        drain_seconds: the secondary counts as drained after no message sent to it has arrived there for this long.
     """
 
     def __init__(
@@ -144,18 +144,18 @@ class Failover:
         self._drain_since = math.inf
 
     def start(self, now: float) -> list[Effect]:
-        """Begin where it left off."""
+        """Start with the stored state."""
         effects: list[Effect] = [Read(self.state.reads)]
         if self.state is FailoverState.PUBLISHERS:
-            effects.append(TellPublishers(PRIMARY))
-        if self.state is FailoverState.SECONDARY:  # it may have been killed before they had switched
-            effects.append(TellPublishers(SECONDARY))
+            effects.append(SwitchPublishers(PRIMARY))
+        if self.state is FailoverState.SECONDARY:  # the process may have been killed before publishers had switched
+            effects.append(SwitchPublishers(SECONDARY))
         if self.state is FailoverState.DRAINING:
             self._drain_since = now
         return effects
 
     def view(self, now: float) -> FailoverView:
-        """For a script that decides."""
+        """The input of a function that decides."""
         primary, secondary = self._health[PRIMARY], self._health[SECONDARY]
         return FailoverView(
             self.state, primary.away_seconds(now), primary.back_seconds(now), secondary.away_seconds(now)
@@ -164,7 +164,7 @@ class Failover:
     # ---- events
 
     def failed(self, side: str, now: float) -> list[Effect]:
-        """A namespace did not answer, or said that it is away."""
+        """A namespace did not answer, or reported that it is unavailable."""
         self._health[side].failed(now)
         if side == PRIMARY and self.state in (FailoverState.PUBLISHERS, FailoverState.DRAINING):
             return self._to_secondary()
@@ -174,19 +174,19 @@ class Failover:
         """A namespace answered."""
         self._health[side].answered(now)
 
-    def asked_over(self) -> list[Effect]:
-        """Somebody wants the secondary."""
+    def fail_over_requested(self) -> list[Effect]:
+        """Fail over on request."""
         return [] if self.state is FailoverState.SECONDARY else self._to_secondary()
 
-    def asked_back(self, *, at_once: bool = False) -> list[Effect]:
-        """Somebody wants the primary again; `at_once` leaves what was sent to the secondary where it is."""
+    def fail_back_requested(self, *, at_once: bool = False) -> list[Effect]:
+        """Fail back on request; `at_once` leaves the messages that were sent to the secondary there."""
         if self.state is FailoverState.PRIMARY:
             return []
         if at_once:
-            return [TellPublishers(PRIMARY), *self._to(FailoverState.PRIMARY)]
+            return [SwitchPublishers(PRIMARY), *self._to(FailoverState.PRIMARY)]
         if self.state is not FailoverState.SECONDARY:
             return []
-        return [*self._to(FailoverState.PUBLISHERS), TellPublishers(PRIMARY)]
+        return [*self._to(FailoverState.PUBLISHERS), SwitchPublishers(PRIMARY)]
 
     def published(self, side: str, now: float) -> list[Effect]:
         """Publishers send to this namespace from now on."""
@@ -196,7 +196,7 @@ class Failover:
         return []
 
     def arrived(self, *, is_local: bool, now: float) -> None:
-        """A message came from the namespace that is read; a local one was sent to the secondary, not copied to it."""
+        """A message arrived from the namespace that is read; a local one was sent to the secondary, not copied to it."""
         self._health[self.state.reads].answered(now)
         if is_local:
             self._local_at = now
@@ -206,7 +206,7 @@ class Failover:
 
         Args:
             now: monotonic seconds.
-            local_unsettled: messages that were sent to the secondary and are with the application.
+            local_unsettled: messages that were sent to the secondary and that the application has not settled.
             is_caught_up: whether everything that was sent to the secondary before publishers switched has arrived.
         """
         view = self.view(now)
@@ -221,7 +221,7 @@ class Failover:
             and self._fail_back_after is not None
             and view.primary_back_seconds >= self._fail_back_after
         ):
-            return self.asked_back()
+            return self.fail_back_requested()
         quiet_since = max(self._local_at, self._drain_since)
         if (
             self.state is FailoverState.DRAINING
@@ -233,11 +233,11 @@ class Failover:
             return self._to(FailoverState.PRIMARY)
         return []
 
-    # ---- within
+    # ---- internal
 
     def _to_secondary(self) -> list[Effect]:
         self._health[PRIMARY].answering_since = math.inf
-        return [*self._to(FailoverState.SECONDARY), TellPublishers(SECONDARY)]
+        return [*self._to(FailoverState.SECONDARY), SwitchPublishers(SECONDARY)]
 
     def _to(self, state: FailoverState) -> list[Effect]:
         before, self.state = self.state, state

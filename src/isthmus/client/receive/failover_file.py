@@ -1,6 +1,6 @@
-"""The file in which a failover receiver keeps where it is.
+"""The file in which a failover receiver stores its state.
 
-What it is: state and watermark as JSON, written beside the file and moved over it, so that a kill leaves the old or the new one.
+What it is: state and watermark as JSON, written to a temporary file that replaces the file, so that a kill leaves the old or the new state.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class FailoverStateError(IsthmusError):
 
 
 class FailoverFile:
-    """The file.
+    """The state file.
 
     Args:
-        path: of it.
+        path: of the file.
 
     Attributes:
-        is_new: whether there was none when it was read.
+        is_new: whether the file did not exist when it was read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -49,18 +49,18 @@ class FailoverFile:
         self._written: tuple[FailoverState, int] | None = None
 
     def read(self) -> tuple[FailoverState, int]:
-        """State and watermark; those of a beginning where there is no file.
+        """State and watermark; the initial ones if there is no file.
 
         Raises:
-            FailoverStateError: it cannot be read.
+            FailoverStateError: the file cannot be read.
         """
         try:
-            told = json.loads(self._path.read_text(encoding="utf-8"))
-            if told["version"] != _VERSION:
+            stored = json.loads(self._path.read_text(encoding="utf-8"))
+            if stored["version"] != _VERSION:
                 raise FailoverStateError(
-                    str(self._path), f"is of version {told['version']}, this program reads {_VERSION}"
+                    str(self._path), f"is of version {stored['version']}, this program reads {_VERSION}"
                 )
-            return FailoverState(told["state"]), int(told["watermark_ms"])
+            return FailoverState(stored["state"]), int(stored["watermark_ms"])
         except FileNotFoundError:
             self.is_new = True
             return FailoverState.PRIMARY, 0
@@ -70,7 +70,7 @@ class FailoverFile:
             raise FailoverStateError(str(self._path), f"is no state of a failover receiver ({error})") from None
 
     def write(self, state: FailoverState, watermark_ms: int) -> None:
-        """Keeps both on disk; a disk that fails is logged, since what follows from the state must not wait for it."""
+        """Writes both to disk; a write that fails is logged, since the effects of the state must not wait for it."""
         if (state, watermark_ms) == self._written:
             return
         text = json.dumps({"version": _VERSION, "state": state.value, "watermark_ms": watermark_ms})

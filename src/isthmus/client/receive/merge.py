@@ -1,19 +1,19 @@
-"""Two namespaces' deliveries become one stream in which each message is handed over once.
+"""The merge machine: the deliveries of two namespaces become one stream in which each message is handed over once.
 
-What it is: the decisions of a receiver of two namespaces, pure: what arrived, what the list of seen messages said of it, what the
-application did with it and the time go in; what to settle, renew, release and ask again comes out. What it is not: connections
-(`branch`), the list (`isthmus.client.seen`), threads. Over 400 lines, since an event and what it leads to are read together.
+What it is: the decisions of a receiver of two namespaces, pure: arrivals, answers of the list of seen messages, actions of the
+application and the time go in; settlements, renewals, releases and new questions come out. What it is not: connections (`branch`), the list
+(`isthmus.client.seen`), threads. Over 400 lines, since an event and its consequences are read together.
 
 Invariants:
-    M1. Of the deliveries of one message one at a time is with the application.
-    M2. A delivery is completed only once its message is handled, as the list says durably.
-    M3. A message whose handler failed, or whose namespace went away before, is handed over again: its copy if there is one.
-    M4. Everything that is received is handed over, settled, given back, or waits for something that ends by itself.
-    M5. A namespace that is away, or hangs, delays no message of the other for longer than `order_wait_seconds`.
-    M6. No answer of the list counts for a message that was done with, or whose claim was taken back, after the question: it may have been
-        on its way meanwhile.
-    M7. With `keeps_order` messages are handed over in the order of the leading namespace, as long as both hold them in one order; none
-        overtakes one about which the list has yet to be asked again.
+    M1. Of the deliveries of one message, the application has at most one at a time.
+    M2. A delivery is completed only after the list has recorded its message durably as handled.
+    M3. A message whose handler failed, or whose namespace was lost before, is handed over again: its copy if there is one.
+    M4. Every received delivery is handed over, settled, given back, or waits for an event that is certain to occur.
+    M5. A namespace that is unavailable, or hangs, delays no message of the other for longer than `order_wait_seconds`.
+    M6. An answer of the list is ignored for a message that was finished, or whose claim was released, after the question: the answer may
+        have been given before.
+    M7. With `keeps_order` messages are handed over in the order of the leading namespace, as long as both have them in one order; no
+        message overtakes one about which the list has to be asked again.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ __all__ = ["Action", "Ask", "Counts", "Delivery", "Effect", "Merge", "Release", 
 
 
 class Action(Enum):
-    """What becomes of a delivery at its namespace."""
+    """The settlement of a delivery at its namespace."""
 
     COMPLETE = "complete"
     ABANDON = "abandon"
     GIVE_BACK = "give back"
-    """As abandon, where possible without counting as an attempt: nobody has seen it."""
+    """As abandon, where possible without counting as an attempt: no handler has received it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ class Delivery:
     Attributes:
         number: of the delivery; no two have the same.
         side: the namespace.
-        keys: of its message.
-        renew_seconds: how often its lock is to be renewed; infinite where it has none of its own (sessions).
-        sequence: its number in the entity there: what is delivered again has the same; a copy that is there as well has another.
+        keys: keys of its message.
+        renew_seconds: how often its lock is to be renewed; infinite if it has no lock of its own (sessions).
+        sequence: its sequence number in the entity: a redelivery has the same; a copy in the same entity has another.
     """
 
     number: int
@@ -57,14 +57,14 @@ class Delivery:
     renew_seconds: float = math.inf
     sequence: int = 0
 
-    def is_again(self, earlier: Delivery) -> bool:
-        """Whether it is what was behind an earlier delivery, whose lock is gone then."""
+    def is_redelivery_of(self, earlier: Delivery) -> bool:
+        """Whether this is a redelivery of an earlier delivery, whose lock is then lost."""
         return self.side == earlier.side and self.sequence == earlier.sequence
 
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Settle a delivery at its namespace. That it fails needs no answer: it is delivered again, and is known."""
+    """Settle a delivery at its namespace. A failure needs no answer: the message is delivered again, and is recognised."""
 
     number: int
     side: str
@@ -81,14 +81,14 @@ class Renew:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Take back the claim of a message in the list, before what comes after it; `Merge.released` answers."""
+    """Release the claim of a message in the list, before later effects; the owner reports it with `Merge.released`."""
 
     keys: Keys
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Ask the list about a delivery again, and give the answer to `Merge.answered`."""
+    """Ask the list about a delivery again, and pass the answer to `Merge.answered`."""
 
     number: int
     side: str
@@ -103,11 +103,11 @@ class Counts:
     """Counts so far.
 
     Attributes:
-        handed_over: deliveries that went to the application.
+        handed_over: deliveries that were handed over to the application.
         handled: messages that the application completed, dead-lettered or deferred.
-        suppressed: deliveries that were settled without being handed over, since their message is handled.
+        suppressed: deliveries that were settled without being handed over, because their message was handled before.
         failed: messages that the application abandoned.
-        out_of_order: messages that were handed over without the leading namespace having delivered them in `order_wait_seconds`.
+        out_of_order: messages that were handed over although the leading namespace had not delivered them within `order_wait_seconds`.
     """
 
     handed_over: int = 0
@@ -123,8 +123,8 @@ class _Phase(Enum):
     HANDED = "handed"
 
 
-class _Held:
-    """A delivery that is not settled."""
+class _Unsettled:
+    """An unsettled delivery."""
 
     __slots__ = ("ask_at", "delivery", "entry", "is_fetched", "is_lost", "is_overdue", "order", "rank", "renew_at")
 
@@ -132,11 +132,11 @@ class _Held:
         self.delivery = delivery
         self.renew_at = now + delivery.renew_seconds
         self.entry: _Entry | None = None
-        self.order = delivery.number  # among those of its namespace; what is delivered again keeps its place
-        self.rank = math.inf  # among those of all namespaces whose claims were doubted
+        self.order = delivery.number  # order in its namespace; a redelivery keeps the order of the first delivery
+        self.rank = math.inf  # order among the deliveries of all namespaces whose claims were doubted
         self.is_lost = False
-        self.is_fetched = False  # deferred: its lock is not the link's
-        self.is_overdue = False  # with the application, though its claim was given up
+        self.is_fetched = False  # deferred: its lock does not belong to the link
+        self.is_overdue = False  # the application has it, although its claim was released
         self.ask_at = math.inf
 
 
@@ -145,32 +145,32 @@ class _Entry:
 
     __slots__ = ("copies", "current", "keys", "order", "phase", "since")
 
-    def __init__(self, current: _Held, phase: _Phase, now: float) -> None:
+    def __init__(self, current: _Unsettled, phase: _Phase, now: float) -> None:
         self.current = current
-        self.copies: list[_Held] = []
+        self.copies: list[_Unsettled] = []
         self.keys = set(current.delivery.keys)
         self.phase = phase
         self.since = now
         self.order = (current.rank, current.order)
 
 
-def _is_before(one: _Held, other: _Held) -> bool:
+def _is_before(one: _Unsettled, other: _Unsettled) -> bool:
     if one.delivery.side == other.delivery.side and one.order < other.order:
         return True
     return one.rank < other.rank < math.inf
 
 
 class Merge:
-    """The machine.
+    """The merge machine.
 
     Args:
-        sides: the namespaces; the first one that is open leads.
-        prefetch: deliveries of a namespace that wait for the application at most, beyond what it asks for.
-        keeps_order: whether what another namespace delivers first waits for the leading one.
-        order_wait_seconds: how long.
+        sides: the namespaces; the first open one leads.
+        prefetch: the most deliveries of a namespace that wait for the application, beyond the requested ones.
+        keeps_order: whether a message that another namespace delivers first waits for the leading one.
+        order_wait_seconds: how long it waits.
         max_renewal_seconds: how long the locks of one message are renewed, from when it is ready and again from when it is handed over. With
-            `keeps_order` what is not with the application counts from the last `take`, and goes back together.
-        ask_seconds: how long until the list is asked again about a message that another receiver has.
+            `keeps_order`, messages that wait count from the last `take`, and are given back together.
+        ask_seconds: seconds after which the list is asked again about a message that another receiver has.
     """
 
     def __init__(
@@ -191,39 +191,39 @@ class Merge:
         self._max_renewal_seconds = max_renewal_seconds
         self._ask_seconds = ask_seconds
         self._open: set[str] = set()
-        self._held: dict[int, _Held] = {}
+        self._unsettled: dict[int, _Unsettled] = {}
         self._entries: dict[bytes, _Entry] = {}
         self._ready: deque[_Entry] = deque()
         self._waiting: list[_Entry] = []
         self._taken_at = -math.inf
         self._rank = 0
         self._question = 0
-        self._questions: dict[int, set[bytes]] = {}  # those under way: keys of messages that were done with since
+        self._questions: dict[int, set[bytes]] = {}  # open questions: keys of messages that were finished since
         self._releasing: Counter[bytes] = Counter()
 
-    # ---- what is seen from outside
+    # ---- queries
 
     def __len__(self) -> int:
-        """Deliveries that are not settled."""
-        return len(self._held)
+        """The number of unsettled deliveries."""
+        return len(self._unsettled)
 
     def __contains__(self, number: int) -> bool:
-        """Whether a delivery is not settled."""
-        return number in self._held
+        """Whether a delivery is unsettled."""
+        return number in self._unsettled
 
     @property
     def ready(self) -> int:
-        """Messages that `take` would give."""
+        """The number of messages that `take` would return."""
         return len(self._ready)
 
     @property
     def asking(self) -> int:
-        """Deliveries whose message another receiver has, or about which the list has not answered."""
-        return sum(held.entry is None and not held.is_overdue for held in self._held.values())
+        """The number of deliveries of messages that another receiver has, or about which the list has not answered."""
+        return sum(unsettled.entry is None and not unsettled.is_overdue for unsettled in self._unsettled.values())
 
     def unsettled_of(self, side: str) -> int:
-        """Deliveries of a namespace that are not settled, and can be."""
-        return sum(held.delivery.side == side and not held.is_lost for held in self._held.values())
+        """The number of unsettled deliveries of a namespace that can still be settled."""
+        return sum(unsettled.delivery.side == side and not unsettled.is_lost for unsettled in self._unsettled.values())
 
     def demand(self, side: str, wanted: int = 0) -> int:
         """How many more deliveries to take from a namespace.
@@ -233,10 +233,10 @@ class Merge:
             wanted: how many messages the application asks for at once.
         """
         queued = sum(
-            held.delivery.side == side
-            and not held.is_overdue
-            and (held.entry is None or held.entry.phase is not _Phase.HANDED)
-            for held in self._held.values()
+            unsettled.delivery.side == side
+            and not unsettled.is_overdue
+            and (unsettled.entry is None or unsettled.entry.phase is not _Phase.HANDED)
+            for unsettled in self._unsettled.values()
         )
         return max(0, max(self._prefetch, wanted) - queued)
 
@@ -247,75 +247,75 @@ class Merge:
         self._open.add(side)
 
     def lost(self, side: str, now: float) -> list[Effect]:
-        """The connection to a namespace is gone, and with it the locks of its deliveries; they are delivered again."""
+        """The connection to a namespace is lost, and with it the locks of its deliveries; the messages are delivered again."""
         self._open.discard(side)
-        for held in self._of(side):
-            held.is_lost = True
-            held.renew_at = math.inf
-            entry = held.entry
+        for unsettled in self._of(side):
+            unsettled.is_lost = True
+            unsettled.renew_at = math.inf
+            entry = unsettled.entry
             if entry is None:
-                self._forget(held)
-            elif held is not entry.current:
-                entry.copies.remove(held)
-                self._forget(held)
+                self._forget(unsettled)
+            elif unsettled is not entry.current:
+                entry.copies.remove(unsettled)
+                self._forget(unsettled)
             elif entry.phase is not _Phase.HANDED and entry.copies:
                 entry.current = entry.copies.pop(0)
-                self._forget(held)
-            # Otherwise it stays to be handed over, or is: it may be the last that is left of its message.
+                self._forget(unsettled)
+            # Otherwise the message waits or is handed over: this may be its last delivery.
         return self._let_pass(now)
 
     def closed(self, side: str, now: float) -> list[Effect]:
-        """A namespace is read no more: what is not with the application goes back to it."""
+        """A namespace is no longer read: messages that the application does not have are given back to it."""
         self._open.discard(side)
         effects: list[Effect] = []
-        for held in self._of(side):
-            entry = held.entry
-            if entry is not None and held is entry.current and entry.phase is _Phase.HANDED:
-                held.is_lost, held.renew_at = True, math.inf
+        for unsettled in self._of(side):
+            entry = unsettled.entry
+            if entry is not None and unsettled is entry.current and entry.phase is _Phase.HANDED:
+                unsettled.is_lost, unsettled.renew_at = True, math.inf
                 continue
-            self._forget(held)
-            if entry is not None and held is not entry.current:
-                entry.copies.remove(held)
+            self._forget(unsettled)
+            if entry is not None and unsettled is not entry.current:
+                entry.copies.remove(unsettled)
             elif entry is not None and entry.copies:
                 entry.current = entry.copies.pop(0)
             elif entry is not None:
                 effects.append(self._released(entry))
-            if not held.is_lost and not held.is_overdue:
-                effects.append(Settle(held.delivery.number, side, Action.GIVE_BACK))
+            if not unsettled.is_lost and not unsettled.is_overdue:
+                effects.append(Settle(unsettled.delivery.number, side, Action.GIVE_BACK))
         return effects + self._let_pass(now)
 
     def asks(self) -> int:
-        """The list is asked now: the question's number, for the answers; `asked` ends it."""
+        """The list is being asked. Returns the number of the question, for the answers; `asked` ends the question."""
         self._question += 1
         self._questions[self._question] = set()
         return self._question
 
     def asked(self, question: int) -> None:
-        """All answers to a question have been given."""
+        """All answers to a question have been processed."""
         self._questions.pop(question, None)
 
     def received(self, delivery: Delivery, verdict: Verdict | None, now: float, question: int = 0) -> list[Effect]:
-        """A delivery arrived, and the list said this of it; None where it did not answer."""
+        """A delivery arrived; `verdict` is the list's answer, None if the list did not answer."""
         if delivery.side not in self._open:  # since the list was asked
             return self._unused(delivery.keys, verdict)
-        held = self._held[delivery.number] = _Held(delivery, now)
-        return self._judge(held, verdict, now, question, is_sure=False)
+        unsettled = self._unsettled[delivery.number] = _Unsettled(delivery, now)
+        return self._judge(unsettled, verdict, now, question, is_sure=False)
 
     def answered(self, ask: Ask, verdict: Verdict | None, now: float, question: int = 0) -> list[Effect]:
-        """The list said this to a question; None where it did not answer."""
-        held = self._held.get(ask.number)
-        if held is not None:
-            return self._judge(held, verdict, now, question, is_sure=True)
+        """The list answered a question with `verdict`; None if it did not answer."""
+        unsettled = self._unsettled.get(ask.number)
+        if unsettled is not None:
+            return self._judge(unsettled, verdict, now, question, is_sure=True)
         return self._unused(ask.keys, verdict)
 
     def released(self, keys: Keys) -> None:
-        """A claim was taken back, or the list did not answer that."""
+        """A claim was released, or the list did not answer the release."""
         self._releasing.subtract(keys)
-        self._releasing += Counter()  # drops what is at zero
+        self._releasing += Counter()  # removes keys with count zero
         self._done_with(keys)
 
     def doubted(self, now: float) -> None:
-        """The claims may have run out, since this process hung: nothing is handed over before the list is asked again."""
+        """The claims may have expired, since this process hung: nothing is handed over before the list is asked again."""
         last = -math.inf
         for entry in self._not_handed():
             rank = entry.current.rank
@@ -323,15 +323,15 @@ class Merge:
                 self._rank += 1
                 rank = self._rank
             last = rank
-            for held in (entry.current, *entry.copies):
-                held.rank = rank
-                held.entry = None
-                held.ask_at = now
+            for unsettled in (entry.current, *entry.copies):
+                unsettled.rank = rank
+                unsettled.entry = None
+                unsettled.ask_at = now
             entry.copies.clear()
             self._remove(entry)
 
     def take(self, limit: int, now: float) -> list[int]:
-        """Hands messages over to the application: the numbers of their deliveries."""
+        """Hands messages over to the application. Returns the numbers of their deliveries."""
         taken: list[int] = []
         while self._ready and len(taken) < limit:
             entry = self._ready.popleft()
@@ -342,53 +342,53 @@ class Merge:
         return taken
 
     def fetched(self, delivery: Delivery, now: float) -> None:
-        """The application fetched a deferred message itself: it has it, and the list calls it handled already."""
-        held = self._held[delivery.number] = _Held(delivery, now)
-        held.is_fetched = True
-        held.entry = _Entry(held, _Phase.HANDED, now)
+        """The application fetched a deferred message itself; the list has it as handled already."""
+        unsettled = self._unsettled[delivery.number] = _Unsettled(delivery, now)
+        unsettled.is_fetched = True
+        unsettled.entry = _Entry(unsettled, _Phase.HANDED, now)
         self.counts.handed_over += 1
 
     def keys_of(self, number: int, known: Iterable[bytes] = ()) -> frozenset[bytes]:
-        """All keys of the message of a delivery, those of its copies included; empty where it is settled.
+        """All keys of the message of a delivery, including those of its copies; empty if it is settled.
 
         Args:
             number: of the delivery.
-            known: keys that the message has: what came again since the delivery was given up has keys of its own.
+            known: known keys of the message: a redelivery after the delivery was given up has keys of its own.
         """
-        held = self._held.get(number)
-        entries = [] if held is None or held.entry is None else [held.entry]
+        unsettled = self._unsettled.get(number)
+        entries = [] if unsettled is None or unsettled.entry is None else [unsettled.entry]
         entries += [entry for key in known if (entry := self._entries.get(key)) is not None]
         return frozenset().union(*(entry.keys for entry in entries))
 
     def deliveries_of(self, number: int) -> list[Delivery]:
-        """The deliveries of a message that can still be settled, that of the application first."""
-        held = self._held.get(number)
-        if held is not None and held.is_overdue:
-            return [held.delivery]
-        if held is None or held.entry is None:
+        """The deliveries of a message that can still be settled, the application's first."""
+        unsettled = self._unsettled.get(number)
+        if unsettled is not None and unsettled.is_overdue:
+            return [unsettled.delivery]
+        if unsettled is None or unsettled.entry is None:
             return []
-        return [each.delivery for each in (held.entry.current, *held.entry.copies) if not each.is_lost]
+        return [each.delivery for each in (unsettled.entry.current, *unsettled.entry.copies) if not each.is_lost]
 
     def handled(self, number: int, settled: int | None = None, keys: Iterable[bytes] = ()) -> list[Effect]:
-        """The list remembers a message durably as handled.
+        """The list has recorded a message durably as handled.
 
         Args:
             number: of the delivery that the application has.
-            settled: the delivery that is settled already, otherwise than by completion.
-            keys: that the list remembers. A delivery that was given up, or abandoned meanwhile, may have come again: that is the same message.
+            settled: a delivery that is settled already, by another disposition than completion.
+            keys: recorded keys. A delivery that was given up, or abandoned meanwhile, may have been redelivered: that is the same message.
         """
         self.counts.handled += 1
         keys = tuple(keys)
         self._done_with(keys)
-        held = self._held.get(number)
+        unsettled = self._unsettled.get(number)
         effects: list[Effect] = []
-        if held is not None and held.entry is not None:
+        if unsettled is not None and unsettled.entry is not None:
             self.counts.suppressed -= 1  # the delivery that the application has
-            effects += self._complete(held.entry, settled)
-        elif held is not None and held.is_overdue:
-            self._forget(held)
+            effects += self._complete(unsettled.entry, settled)
+        elif unsettled is not None and unsettled.is_overdue:
+            self._forget(unsettled)
             if number != settled:
-                effects.append(Settle(number, held.delivery.side, Action.COMPLETE))
+                effects.append(Settle(number, unsettled.delivery.side, Action.COMPLETE))
         for key in keys:
             again = self._entries.get(key)
             if again is not None and again.phase is not _Phase.HANDED:
@@ -406,19 +406,19 @@ class Merge:
         return effects
 
     def failed(self, number: int, now: float) -> list[Effect]:
-        """The application's handler failed: the copy is next; without one the message goes back to its namespace."""
+        """The application's handler failed: the copy is next; without one, the message is given back to its namespace."""
         self.counts.failed += 1
-        held = self._held.get(number)
-        if held is not None and held.is_overdue:
-            self._forget(held)
-            return [Settle(number, held.delivery.side, Action.ABANDON)]
-        if held is None or held.entry is None:
+        unsettled = self._unsettled.get(number)
+        if unsettled is not None and unsettled.is_overdue:
+            self._forget(unsettled)
+            return [Settle(number, unsettled.delivery.side, Action.ABANDON)]
+        if unsettled is None or unsettled.entry is None:
             return []
-        entry = held.entry
+        entry = unsettled.entry
         effects: list[Effect] = []
-        self._forget(held)
-        if not held.is_lost:
-            effects.append(Settle(number, held.delivery.side, Action.ABANDON))
+        self._forget(unsettled)
+        if not unsettled.is_lost:
+            effects.append(Settle(number, unsettled.delivery.side, Action.ABANDON))
         if entry.copies:
             entry.current = entry.copies.pop(0)
             entry.phase, entry.since = _Phase.READY, now
@@ -427,56 +427,60 @@ class Merge:
         return [self._released(entry), *effects]
 
     def tick(self, now: float) -> list[Effect]:
-        """Time has passed; to be called a few times a second."""
+        """Time has passed; has to be called a few times a second."""
         effects: list[Effect] = []
-        for held in list(self._held.values()):
-            entry = held.entry
-            if entry is None and held.ask_at <= now:
-                held.ask_at = math.inf
-                effects.append(Ask(held.delivery.number, held.delivery.side, held.delivery.keys))
-            if held.renew_at <= now:
-                held.renew_at = now + held.delivery.renew_seconds
-                effects.append(Renew(held.delivery.number, held.delivery.side))
-        for entry in {id(each.entry): each.entry for each in self._held.values() if each.entry is not None}.values():
-            if entry.current.delivery.number not in self._held:
-                continue  # given up with another
+        for unsettled in list(self._unsettled.values()):
+            entry = unsettled.entry
+            if entry is None and unsettled.ask_at <= now:
+                unsettled.ask_at = math.inf
+                effects.append(Ask(unsettled.delivery.number, unsettled.delivery.side, unsettled.delivery.keys))
+            if unsettled.renew_at <= now:
+                unsettled.renew_at = now + unsettled.delivery.renew_seconds
+                effects.append(Renew(unsettled.delivery.number, unsettled.delivery.side))
+        for entry in {
+            id(each.entry): each.entry for each in self._unsettled.values() if each.entry is not None
+        }.values():
+            if entry.current.delivery.number not in self._unsettled:
+                continue  # given up together with another
             if now - self._since(entry) >= self._max_renewal_seconds:
-                # In order all that waits goes back with the first: what stayed would be handed over before it.
+                # In order, all waiting messages are given back with the first: one that stayed would be handed over before it.
                 goes = [entry] if entry.phase is _Phase.HANDED or not self._keeps_order else self._not_handed()
                 effects += [effect for each in goes for effect in self._give_up(each)]
         return effects + self._let_pass(now)
 
-    # ---- within
+    # ---- internal
 
-    def _judge(self, held: _Held, verdict: Verdict | None, now: float, question: int, *, is_sure: bool) -> list[Effect]:
-        delivery = held.delivery
+    def _judge(
+        self, unsettled: _Unsettled, verdict: Verdict | None, now: float, question: int, *, is_sure: bool
+    ) -> list[Effect]:
+        delivery = unsettled.delivery
         if verdict is Verdict.HANDLED:
-            self._forget(held)
+            self._forget(unsettled)
             self.counts.suppressed += 1
             return [Settle(delivery.number, delivery.side, Action.COMPLETE)]
         if verdict is None or verdict is Verdict.OTHERS:
-            held.ask_at = now + self._ask_seconds
+            unsettled.ask_at = now + self._ask_seconds
             return []
         entry = next((self._entries[key] for key in delivery.keys if key in self._entries), None)
         if entry is not None:
-            return self._joined(entry, held, now)
+            return self._joined(entry, unsettled, now)
         if self._is_stale(delivery.keys, question):
-            held.ask_at = now
+            unsettled.ask_at = now
             return []
         if verdict is Verdict.MINE and not is_sure:
-            # It was claimed a moment ago, and is no more here: it was handled or released since, unless the list says so again.
-            held.ask_at = now
+            # It was claimed a moment ago, and has no entry here: it was handled or released since, unless the list repeats the verdict.
+            unsettled.ask_at = now
             return []
-        return self._new(held, now)
+        return self._new(unsettled, now)
 
     def _unused(self, keys: Keys, verdict: Verdict | None) -> list[Effect]:
-        """An answer for a delivery that is gone: a claim that nothing here has is taken back."""
+        """An answer for a delivery that was removed: a claim without an entry is released."""
         is_claimed = verdict in (Verdict.NEW, Verdict.MINE)
         return [self._release(keys)] if is_claimed and not any(key in self._entries for key in keys) else []
 
-    def _new(self, held: _Held, now: float) -> list[Effect]:
-        held.ask_at = math.inf
-        entry = held.entry = _Entry(held, _Phase.WAITING, now)
+    def _new(self, unsettled: _Unsettled, now: float) -> list[Effect]:
+        unsettled.ask_at = math.inf
+        entry = unsettled.entry = _Entry(unsettled, _Phase.WAITING, now)
         self._entries.update(dict.fromkeys(entry.keys, entry))
         if self._may_pass(entry):
             self._pass(entry, now)
@@ -484,32 +488,32 @@ class Merge:
             bisect.insort(self._waiting, entry, key=lambda each: each.order)
         return []
 
-    def _joined(self, entry: _Entry, held: _Held, now: float) -> list[Effect]:
-        if held.entry is not None:
+    def _joined(self, entry: _Entry, unsettled: _Unsettled, now: float) -> list[Effect]:
+        if unsettled.entry is not None:
             return []
-        held.entry = entry
-        held.ask_at = math.inf
-        entry.keys.update(held.delivery.keys)
-        self._entries.update(dict.fromkeys(held.delivery.keys, entry))
-        delivery = held.delivery
-        for each in [each for each in entry.copies if delivery.is_again(each.delivery)]:
+        unsettled.entry = entry
+        unsettled.ask_at = math.inf
+        entry.keys.update(unsettled.delivery.keys)
+        self._entries.update(dict.fromkeys(unsettled.delivery.keys, entry))
+        delivery = unsettled.delivery
+        for each in [each for each in entry.copies if delivery.is_redelivery_of(each.delivery)]:
             entry.copies.remove(each)
             self._forget(each)
         current = entry.current
-        if delivery.is_again(current.delivery):
+        if delivery.is_redelivery_of(current.delivery):
             if entry.phase is not _Phase.HANDED:
-                entry.current = held
-                held.order, held.rank = current.order, current.rank
+                entry.current = unsettled
+                unsettled.order, unsettled.rank = current.order, current.rank
                 self._forget(current)
                 return []
             current.is_lost, current.renew_at = True, math.inf
-        held.rank = current.rank
-        entry.copies.append(held)
+        unsettled.rank = current.rank
+        entry.copies.append(unsettled)
         if entry.phase is _Phase.WAITING and delivery.side == self._leader:
-            entry.copies.remove(held)
+            entry.copies.remove(unsettled)
             entry.copies.append(current)
-            entry.current = held
-            entry.order = (held.rank, held.order)
+            entry.current = unsettled
+            entry.order = (unsettled.rank, unsettled.order)
             self._waiting.sort(key=lambda each: each.order)
             if self._may_pass(entry):
                 self._waiting.remove(entry)
@@ -517,7 +521,7 @@ class Merge:
         return []
 
     def _let_pass(self, now: float) -> list[Effect]:
-        """What has waited for the leading namespace long enough, or for one that does not lead any more, is ready."""
+        """Messages that waited long enough for the leading namespace, or for one that no longer leads, are ready."""
         for entry in list(self._waiting):
             is_late = now - entry.since >= self._order_wait_seconds
             if self._may_pass(entry, is_late=is_late):
@@ -531,10 +535,10 @@ class Merge:
             return True
         if not is_late and self._leader not in (None, entry.current.delivery.side):
             return False
-        # A delivery that is asked about again is before it: another receiver, perhaps a dead one, has that message. So is what waits for such.
+        # A delivery about which the list is asked again precedes it: another receiver may have that message. So does any that waits for such a one.
         return not any(
             each.entry is None and not each.is_overdue and _is_before(each, entry.current)
-            for each in self._held.values()
+            for each in self._unsettled.values()
         ) and not any(_is_before(each.current, entry.current) for each in self._waiting)
 
     def _pass(self, entry: _Entry, now: float) -> None:
@@ -542,7 +546,7 @@ class Merge:
         self._ready.append(entry)
 
     def _since(self, entry: _Entry) -> float:
-        """From when on its locks are renewed; that of a session is renewed anyway while the application takes messages."""
+        """The time from which its locks are renewed; a session's lock is renewed anyway while the application takes messages."""
         if entry.phase is _Phase.HANDED or not self._keeps_order:
             return entry.since
         return max(entry.since, self._taken_at)
@@ -551,29 +555,37 @@ class Merge:
         return [*self._ready, *self._waiting]
 
     def _give_up(self, entry: _Entry) -> Iterable[Effect]:
-        """Nobody has handled it for too long: it goes back, and another receiver may have it."""
+        """It was not handled for too long: it is given back, and another receiver may get it."""
         yield self._released(entry)
-        for held in (entry.current, *entry.copies):
-            if self._keeps_order and entry.phase is _Phase.HANDED and held is entry.current and not held.is_lost:
-                held.entry, held.is_overdue = None, True  # it can be settled as long as the session's lock is renewed
+        for unsettled in (entry.current, *entry.copies):
+            if (
+                self._keeps_order
+                and entry.phase is _Phase.HANDED
+                and unsettled is entry.current
+                and not unsettled.is_lost
+            ):
+                unsettled.entry, unsettled.is_overdue = (
+                    None,
+                    True,
+                )  # it can be settled as long as the session's lock is renewed
                 continue
-            self._forget(held)
-            if not held.is_lost and not (entry.phase is _Phase.HANDED and held is entry.current):
-                yield Settle(held.delivery.number, held.delivery.side, Action.GIVE_BACK)
+            self._forget(unsettled)
+            if not unsettled.is_lost and not (entry.phase is _Phase.HANDED and unsettled is entry.current):
+                yield Settle(unsettled.delivery.number, unsettled.delivery.side, Action.GIVE_BACK)
 
     @property
     def _leader(self) -> str | None:
         return next((side for side in self._sides if side in self._open), None)
 
-    def _of(self, side: str) -> list[_Held]:
-        """What goes with the link to a namespace."""
-        return [each for each in self._held.values() if each.delivery.side == side and not each.is_fetched]
+    def _of(self, side: str) -> list[_Unsettled]:
+        """The deliveries that belong to the link to a namespace."""
+        return [each for each in self._unsettled.values() if each.delivery.side == side and not each.is_fetched]
 
-    def _forget(self, held: _Held) -> None:
-        self._held.pop(held.delivery.number, None)
+    def _forget(self, unsettled: _Unsettled) -> None:
+        self._unsettled.pop(unsettled.delivery.number, None)
 
     def _is_stale(self, keys: Keys, question: int) -> bool:
-        """Whether an answer may be from before what became of the message (M6)."""
+        """Whether an answer may be older than the finishing of the message (M6)."""
         return any(key in self._releasing for key in keys) or not self._questions.get(question, set()).isdisjoint(keys)
 
     def _done_with(self, keys: Iterable[bytes]) -> None:

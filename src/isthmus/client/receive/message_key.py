@@ -1,15 +1,15 @@
-"""By what two deliveries are known to be of one message.
+"""The keys by which two deliveries are recognised as one message.
 
-What it is: the keys of a received message for the list of seen messages. A copy that a route made has one: where its message entered the
-federation, proved by the digest (`isthmus.message.provenance`). Any other message has two: the place where it is, which is what its
-copies tell of it, and its MessageId with a digest of MessageId and body. What it is not: the list (`isthmus.client.seen`).
+What it is: the keys of a received message for the list of seen messages. A copy that a route made has one: the entry point of its message
+into the federation, proved by the digest (`isthmus.message.provenance`). Any other message has two: its location, which its copies
+record, and its MessageId with a digest of MessageId and body. What it is not: the list (`isthmus.client.seen`).
 
 Invariants:
-    I1. A message and its copies share a key, whichever of them is received first.
+    I1. A message and its copies share a key, independent of the order in which they are received.
     I2. Messages that were sent to two namespaces under one MessageId with one body share a key (active replication).
     I3. Equal MessageIds with different bodies share none; nor do a copy and a message that entered elsewhere, whatever their MessageIds.
-    I4. What is read is part of each key: one list may serve several queues, subscriptions and dead-letter queues.
-    I5. A message without MessageId and without provenance is known by its place alone.
+    I4. The entity that is read is part of each key: one list may serve several queues, subscriptions and dead-letter queues.
+    I5. A message without MessageId and without provenance is recognised by its location alone.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrived:
-    """What of a received message tells who it is.
+    """The parts of a received message that identify it.
 
     Attributes:
-        message_id: its MessageId, or what the application chose instead; empty where there is none.
+        message_id: its MessageId, or the application's substitute for it; empty if there is none.
         body: its contents.
-        is_data: whether `body` is the contents of one data section; provenance can be proved for those alone.
-        properties: its application properties, texts as texts.
+        is_data: whether `body` is the contents of one data section; only those can have a proved provenance.
+        properties: its application properties, texts as `str`.
         sequence: its sequence number in the entity that it was sent to.
-        enqueued_ms: when it was enqueued there, wall time.
+        enqueued_ms: wall time at which it was enqueued there.
     """
 
     message_id: str
@@ -59,21 +59,23 @@ def keys_of(message: Arrived, namespace: str, entity: str, scope: str = "") -> K
     """The keys of a message.
 
     Args:
-        message: what was received.
-        namespace: identity of the namespace that it was received from: what that says itself, or its host's name.
-        entity: the queue or topic there.
-        scope: what is read: queue, subscription or dead-letter queue. What was handled in one is not handled in another.
+        message: the received message.
+        namespace: identity of the namespace that it was received from: the identity that the namespace reports, or its host's name.
+        entity: its queue or topic.
+        scope: the entity that is read: queue, subscription or dead-letter queue. A message handled in one scope is not handled in another.
     """
     proof = digest(message.message_id.encode(), message.body)
     provenance = _provenance(message)
     if provenance is not None:
         first = provenance.hops[0]
         digits = provenance.values[OFFSET].split(";")[0].partition("-")[2]
-        return (_place(scope, first.namespace, first.entity, first.sequence, digits, first.enqueued),)
-    place = _place(scope, namespace, entity, message.sequence, proof[:OFFSET_DIGITS], iso(message.enqueued_ms))
+        return (_location_key(scope, first.namespace, first.entity, first.sequence, digits, first.enqueued),)
+    location = _location_key(
+        scope, namespace, entity, message.sequence, proof[:OFFSET_DIGITS], iso(message.enqueued_ms)
+    )
     if not message.message_id:
-        return (place,)
-    return (place, _key("id", scope.lower(), message.message_id, proof))
+        return (location,)
+    return (location, _key("id", scope.lower(), message.message_id, proof))
 
 
 def is_proven_copy(message: Arrived) -> bool:
@@ -82,11 +84,11 @@ def is_proven_copy(message: Arrived) -> bool:
 
 
 def was_enqueued_ms(message: Arrived, namespace: str, entity: str) -> int | None:
-    """When the original of a copy was enqueued in an entity, as its provenance tells; None where it was not there, or that is not proved.
+    """The enqueued time of a copy's original in an entity, from its provenance; None if it was not there, or the provenance is not proved.
 
     Args:
         message: the copy.
-        namespace: identity of the namespace; empty where it is not known: then the one that the copy was made from.
+        namespace: identity of the namespace; empty if unknown: then the namespace that the copy was made from.
         entity: the queue or topic there.
     """
     provenance = _provenance(message)
@@ -109,7 +111,7 @@ def _provenance(message: Arrived) -> Provenance | None:
 
 
 def arrived(message: ServiceBusReceivedMessage) -> Arrived:
-    """What a message of azure-servicebus tells of itself."""
+    """The identifying parts of a message of azure-servicebus."""
     from azure.servicebus.amqp import AmqpMessageBodyType
 
     received = message.raw_amqp_message
@@ -132,12 +134,12 @@ def arrived(message: ServiceBusReceivedMessage) -> Arrived:
 
 
 def enqueued_ms(message: ServiceBusReceivedMessage) -> int:
-    """When the message was enqueued where it is, in milliseconds since the epoch; 0 where it does not say."""
+    """The enqueued time of the message in its entity, in milliseconds since the epoch; 0 if the message has none."""
     at = message.enqueued_time_utc
     return 0 if at is None else round(at.timestamp() * 1000)
 
 
-def _place(scope: str, namespace: str, entity: str, sequence: int, digits: str, enqueued: str) -> bytes:
+def _location_key(scope: str, namespace: str, entity: str, sequence: int, digits: str, enqueued: str) -> bytes:
     return _key("place", scope.lower(), namespace.lower(), entity.lower(), str(sequence), digits, enqueued)
 
 

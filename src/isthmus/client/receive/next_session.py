@@ -1,14 +1,14 @@
-"""Which session is next for a receiver of two namespaces.
+"""The search for the next session of a receiver of two namespaces.
 
-What it is: the search for a session that has messages at one namespace and that nobody reads at either, with its locks taken. What it is
-not: the reading of it (`branch`).
+What it is: the search for a session that has messages at one namespace and no reader at either; the search takes its locks. What it is
+not: the reading of the session (`branch`).
 Specification: Microsoft Learn, "Message sessions" (next available session).
 
 Invariants:
     N1. The lock at the first namespace is taken before that at the second, whichever has the messages: of two receivers that want one
-        session one gets both locks, and the other one looks on.
-    N2. A namespace that is away, or hangs, keeps nobody from a session of the other.
-    N3. What was opened and is not used is closed.
+        session, one gets both locks, and the other continues its search.
+    N2. A namespace that is unavailable, or hangs, does not prevent reading a session of the other.
+    N3. Every receiver that was opened and is not used is closed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FoundSession", "find_session"]
 
-_LOOK_SECONDS = 1.0  # at one namespace, before the other is asked
+_ASK_SECONDS = 1.0  # at one namespace, before the other is asked
 _AGAIN_SECONDS = 0.05
 _GRACE_SECONDS = 2.0  # beyond every time-out that is given to a call
 
@@ -42,18 +42,18 @@ Opened = tuple[Any, Any]
 
 @dataclass(slots=True)
 class FoundSession:
-    """A session whose locks are held.
+    """A session and its locks.
 
     Attributes:
         session_id: its name.
-        opened: its open receivers by namespace; one that is away is missing.
+        opened: its open receivers by namespace; an unavailable namespace is missing.
     """
 
     session_id: str
     opened: dict[str, Opened] = field(default_factory=dict)
 
     def close(self) -> None:
-        """Give the locks back."""
+        """Release the locks."""
         while self.opened:
             _close(self.opened.popitem()[1])
 
@@ -65,19 +65,19 @@ def find_session(
 
     Args:
         endpoints: the namespaces by name; the first leads.
-        source: what is read there.
-        seconds: how long to look.
-        connect_seconds: how long opening may take.
+        source: the entity that is read there.
+        seconds: how long to search.
+        connect_seconds: the longest time for opening.
 
     Raises:
-        OperationTimeoutError: no session was to be had.
-        ServiceBusError: what every namespace answered: that the entity is missing, that it is not permitted, or has no sessions.
+        OperationTimeoutError: no session was available.
+        ServiceBusError: the answer of every namespace: the entity is missing, is not permitted, or has no sessions.
     """
     deadline = time.monotonic() + seconds
     while True:
         errors: dict[str, BaseException] = {}
         for side in endpoints:
-            wait = min(_LOOK_SECONDS, max(0.1, deadline - time.monotonic()))
+            wait = min(_ASK_SECONDS, max(0.1, deadline - time.monotonic()))
             next_one = replace(source, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=wait)
             try:
                 opened = _open(endpoints[side], next_one, connect_seconds)
@@ -102,7 +102,7 @@ _LASTING = (Failure.MISSING, Failure.FORBIDDEN, Failure.REFUSED, Failure.MISUSE)
 def _locked(
     endpoints: Mapping[str, Endpoint], source: Source, side: str, opened: Opened, connect_seconds: float
 ) -> FoundSession | None:
-    """The session that was opened at one namespace, with its locks at the others; None where somebody has one of these."""
+    """The session that was opened at one namespace, with its locks at the others; None if another receiver has one of them."""
     found = FoundSession(opened[1].session.session_id, {side: opened})
     named = replace(source, session_id=found.session_id)
     sides = list(endpoints)
@@ -116,7 +116,7 @@ def _locked(
                 except Exception as error:
                     if not classify(error).region_may_be_gone:
                         raise
-    except Exception:  # noqa: BLE001  # somebody has it, or the entity is missing there: the search goes on, and says so at its end
+    except Exception:  # noqa: BLE001  # another receiver has it, or the entity is missing there: the search continues, and reports it at its end
         found.close()
         return None
     return found if found.opened else None
@@ -125,7 +125,7 @@ def _locked(
 def _open(endpoint: Endpoint, source: Source, connect_seconds: float) -> Opened:
     client = endpoint.client(retry_total=0, try_timeout=connect_seconds)
     receiver = source.receiver(client)
-    # The SDK waits without end for a peer that accepts a connection and says nothing.
+    # The SDK waits without end for a remote side that accepts a connection and sends nothing.
     limit = connect_seconds + (source.max_wait_time or 0.0) + _GRACE_SECONDS
     watch = threading.Timer(limit, break_connection, (receiver,))
     watch.daemon = True

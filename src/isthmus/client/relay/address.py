@@ -1,12 +1,12 @@
-"""One relay, as a client reaches it: where it is, and the tokens for it.
+"""The address of a relay, and the tokens for it.
 
-What it is: an endpoint's connection string or credential read for HTTP and WebSocket. What it is not: a connection.
+What it is: an endpoint's connection string or credential, parsed for HTTP and WebSocket. What it is not: a connection.
 Spec: Microsoft Learn, "Azure Relay Hybrid Connections protocol" (connect protocol, listener control channel connection) and
 "Azure Relay authentication and authorization".
 
 Invariants:
-    I1. Tokens of keys are made here, so that no token service can take the application down.
-    I2. No repr and no error holds a key or a token.
+    I1. Tokens from keys are made here, so that the application does not depend on a token service.
+    I2. No repr and no error contains a key or a token.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from urllib.parse import quote, urlsplit
 from isthmus.client.endpoint import Endpoint, EndpointError, EndpointLike, EndpointUnavailableError
 from isthmus.transport.credential import SharedKeyCredential, SignatureCredential, Token, TokenError, told_of_token
 
-__all__ = ["RelayAddress", "RelayPlace"]
+__all__ = ["RelayAddress", "ResolvedRelay"]
 
 SCOPE = "https://relay.azure.net/.default"
 _TLS_PORT, _PLAIN_PORT = 443, 5672
@@ -32,14 +32,14 @@ _ADDRESS_HINT = 'it begins with "Endpoint=sb://HOST/", or "Endpoint=sb://HOST:PO
 
 
 @dataclass(frozen=True, slots=True)
-class RelayPlace:
-    """Where a hybrid connection is now, and what opens it.
+class ResolvedRelay:
+    """A resolved hybrid connection, and its credential.
 
     Attributes:
-        host: host, and port where it is not the usual one.
+        host: host, and port if it is not the default.
         entity: the hybrid connection.
-        is_plain: without TLS.
-        is_local: on this machine, so that no proxy leads there.
+        is_plain: whether it has no TLS.
+        is_local: whether it is on this machine, so that no proxy is used.
         tls: for `ssl` of aiohttp.
     """
 
@@ -68,7 +68,7 @@ class RelayPlace:
         """A token for the hybrid connection.
 
         Raises:
-            TokenError: the token service gives none, or is gone.
+            TokenError: the token service refuses a token, or is unavailable.
         """
         credential = self._credential
         if isinstance(credential, SharedKeyCredential | SignatureCredential):
@@ -84,16 +84,16 @@ class RelayPlace:
 
 
 class RelayAddress:
-    """An endpoint with a hybrid connection.
+    """The address of a hybrid connection, as an endpoint.
 
     Args:
         endpoint: as for the other classes of this library.
-        entity: the hybrid connection; "" takes the `EntityPath` of the connection string.
-        token_seconds: how long a token made of a key is good.
-        options: `connection_verify`, a file of authorities to trust, or `ssl_context`; others are not for a relay.
+        entity: the hybrid connection; "" uses the `EntityPath` of the connection string.
+        token_seconds: lifetime of a token that is made from a key.
+        options: `connection_verify`, a file of trusted authorities, or `ssl_context`; a relay accepts no others.
 
     Raises:
-        EndpointError: the endpoint is none, or names no hybrid connection.
+        EndpointError: the endpoint is invalid, or names no hybrid connection.
     """
 
     def __init__(self, endpoint: EndpointLike, entity: str, token_seconds: float = 3600.0, **options: Any) -> None:
@@ -109,37 +109,37 @@ class RelayAddress:
 
     @property
     def given(self) -> str:
-        """What the endpoint was made from, without secrets."""
+        """The source of the endpoint, without secrets."""
         return self._endpoint.given
 
     def check(self) -> None:
-        """Find mistakes before anything is connected; what cannot be fetched now is none.
+        """Report configuration errors before connecting; a document that cannot be fetched now is no error.
 
         Raises:
-            EndpointError: the endpoint leads nowhere, or names no hybrid connection.
+            EndpointError: the endpoint cannot be resolved, or names no hybrid connection.
         """
         with suppress(EndpointUnavailableError):
             self.resolve()
 
     @property
     def is_local(self) -> bool:
-        """Whether it is on this machine; False while that is not known."""
+        """Whether it is on this machine; False while unknown."""
         try:
             return self.resolve().is_local
         except EndpointUnavailableError:
             return False
 
-    def resolve(self) -> RelayPlace:
-        """Where it is now.
+    def resolve(self) -> ResolvedRelay:
+        """The hybrid connection, resolved now.
 
         Raises:
-            EndpointError: the reference leads nowhere, or names no hybrid connection.
-            EndpointUnavailableError: a document that tells cannot be fetched.
+            EndpointError: the reference cannot be resolved, or names no hybrid connection.
+            EndpointUnavailableError: a document with the endpoint cannot be fetched.
         """
         connection = self._endpoint.resolve()
         if isinstance(connection, tuple):
             host, credential = connection
-            return self._place(host, _adapted(credential, self._token_seconds), self._entity, is_plain=False)
+            return self._resolved(host, _adapted(credential, self._token_seconds), self._entity, is_plain=False)
         parts = {
             name.strip().lower(): value
             for name, _, value in (part.partition("=") for part in connection.split(";") if part.strip())
@@ -155,9 +155,9 @@ class RelayAddress:
             )
         entity = self._entity or parts.get("entitypath", "").strip("/")
         is_plain = parts.get("usedevelopmentemulator", "").lower() == "true"
-        return self._place(parts["endpoint"], made, entity, is_plain=is_plain)
+        return self._resolved(parts["endpoint"], made, entity, is_plain=is_plain)
 
-    def _place(self, host: str, credential: Any, entity: str, *, is_plain: bool) -> RelayPlace:
+    def _resolved(self, host: str, credential: Any, entity: str, *, is_plain: bool) -> ResolvedRelay:
         if not entity:
             raise EndpointError(self.given, "names no hybrid connection", "pass its name, or add EntityPath=…")
         try:
@@ -170,23 +170,23 @@ class RelayAddress:
             raise EndpointError(self.given, "has no address of a relay", _ADDRESS_HINT)
         shown = f"[{name}]" if ":" in name else name
         authority = shown if port == _TLS_PORT and not is_plain else f"{shown}:{port}"
-        return RelayPlace(authority, entity, is_plain, _is_local(name), self._context(), credential)
+        return ResolvedRelay(authority, entity, is_plain, _is_local(name), self._context(), credential)
 
     def _context(self) -> ssl.SSLContext | bool:
-        """Made once: reading the authorities takes some 20 ms."""
+        """Created once: reading the authorities takes some 20 ms."""
         if self._tls is None:
             given = self._endpoint.options.get("ssl_context")
             file = self._endpoint.options.get("connection_verify")
             try:
                 self._tls = given or (ssl.create_default_context(cafile=file) if file else True)
-            except OSError as error:  # also of ssl, where it holds no certificate
+            except OSError as error:  # also an error of ssl, if the file has no certificate
                 reason = f"has connection_verify={file}, which cannot be read ({error.strerror or error})"
                 raise EndpointError(self.given, reason, "pass a PEM file of authorities") from None
         return self._tls
 
 
 def _adapted(credential: Any, token_seconds: float) -> Any:
-    """A credential of azure-core's, as `RelayPlace.token` takes it."""
+    """A credential of azure-core, adapted for `ResolvedRelay.token`."""
     if hasattr(credential, "named_key"):
         named = credential.named_key
         return SharedKeyCredential(named.name, named.key, token_seconds)

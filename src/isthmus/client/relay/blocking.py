@@ -1,10 +1,10 @@
 """`RelayListener` and `RelayRequester` for threads.
 
-What it is: the classes for asyncio, run in a loop on a thread of their own. Handlers of a listener run in a pool of threads.
+What it is: the classes for asyncio, run in an event loop on a separate thread. Handlers of a listener run in a pool of threads.
 What it is not: any protocol.
 
 Invariants:
-    I1. Closing either ends its threads, and what other threads wait for.
+    I1. Closing either object ends its threads, and the waits of other threads for it.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class _Loop:
         self._is_closed = False
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """The result of a coroutine, waited for.
+        """The result of a coroutine; blocks until it is done.
 
         Raises:
-            ConnectionLostError: the loop is closed, or was while the coroutine ran.
+            ConnectionLostError: the loop is closed, or was closed while the coroutine ran.
         """
         with self._lock:
             if self._is_closed:
@@ -55,7 +55,7 @@ class _Loop:
             raise ConnectionLostError(f"the {self._name} was closed meanwhile") from None
 
     def close(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
-        """Do what is to be done last, give up what still runs, and end the thread."""
+        """Run the last coroutine, cancel the others, and end the thread."""
         with self._lock:
             if self._is_closed:
                 return
@@ -80,7 +80,7 @@ class _Loop:
 
 
 class BlockingRelayConnection:
-    """`isthmus.client.relay.message.RelayConnection` for threads; the same methods, which wait."""
+    """`isthmus.client.relay.message.RelayConnection` for threads; the same methods, which block."""
 
     def __init__(self, connection: message.RelayConnection, loop: _Loop) -> None:
         self._connection = connection
@@ -93,12 +93,12 @@ class BlockingRelayConnection:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Of the requester's handshake."""
+        """The headers of the requester's handshake."""
         return self._connection.headers
 
     @property
     def side(self) -> str:
-        """The relay by which it came."""
+        """The relay by which the connection came."""
         return self._connection.side
 
     @property
@@ -108,7 +108,7 @@ class BlockingRelayConnection:
 
     @property
     def subprotocol(self) -> str:
-        """What both ends agreed on."""
+        """The subprotocol that both ends agreed on."""
         return self._connection.subprotocol
 
     @property
@@ -117,19 +117,19 @@ class BlockingRelayConnection:
         return self._connection.close_code
 
     def accept(self, subprotocol: str = "") -> None:
-        """As the original."""
+        """As `RelayConnection.accept`."""
         self._loop.run(self._connection.accept(subprotocol))
 
     def reject(self, status: int = 503, reason: str = "The service does not take the connection.") -> None:
-        """As the original."""
+        """As `RelayConnection.reject`."""
         self._loop.run(self._connection.reject(status, reason))
 
     def send(self, sent: str | bytes) -> None:
-        """As the original."""
+        """As `RelayConnection.send`."""
         self._loop.run(self._connection.send(sent))
 
     def receive(self) -> str | bytes | None:
-        """As the original."""
+        """As `RelayConnection.receive`."""
         return self._loop.run(self._connection.receive())
 
     def __iter__(self) -> Iterator[str | bytes]:
@@ -137,7 +137,7 @@ class BlockingRelayConnection:
             yield received
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """As the original."""
+        """As `RelayConnection.close`."""
         self._loop.run(self._connection.close(code, reason))
 
 
@@ -164,19 +164,19 @@ class RelayRequester:
         return self._inner.active
 
     def statistics(self) -> requester.RequesterStatistics:
-        """Counts since it was made."""
+        """Counts since the requester was created."""
         return self._inner.statistics()
 
     def request(
         self, method: str, target: str = "", *, headers: Mapping[str, str] | None = None, body: bytes = b""
     ) -> RelayResponse:
-        """As the original."""
+        """As `isthmus.client.aio.RelayRequester.request`."""
         return self._loop.run(self._inner.request(method, target, headers=headers, body=body))
 
     def connect(
         self, target: str = "", *, subprotocols: tuple[str, ...] = (), headers: Mapping[str, str] | None = None
     ) -> BlockingRelayConnection:
-        """As the original."""
+        """As `isthmus.client.aio.RelayRequester.connect`."""
         connection = self._loop.run(self._inner.connect(target, subprotocols=subprotocols, headers=headers))
         return BlockingRelayConnection(connection, self._loop)
 
@@ -236,21 +236,21 @@ class RelayListener:
         return self._loop
 
     def wait_listening(self, count: int = 1, timeout: float | None = None) -> None:
-        """As the original."""
+        """As `isthmus.client.aio.RelayListener.wait_listening`."""
         self._started().run(self._inner.wait_listening(count, timeout))
 
     def serve_forever(self) -> None:
-        """Until the listener is closed, from another thread."""
+        """Block until another thread closes the listener."""
         self._started().run(self._inner.serve_forever())
 
     def statistics(self) -> Mapping[str, ChannelState]:
-        """How it does at each relay, by side."""
+        """The state at each relay, by side."""
         return self._inner.statistics()
 
     def close(self) -> None:
-        """Stop listening, wait for the handlers that are at work, and end the threads."""
+        """Stop listening, wait for the running handlers, and end the threads."""
         loop, self._loop = self._loop, None
         if loop is not None:
             loop.run(self._inner.close())
-            self._pool.shutdown(cancel_futures=True)  # their connections are closed: what waits for one ends
+            self._pool.shutdown(cancel_futures=True)  # their connections are closed: handlers that wait for one end
             loop.close()

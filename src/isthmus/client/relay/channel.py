@@ -1,14 +1,14 @@
-"""A listener at one relay: its control channel, held open, and what comes by it.
+"""A listener at one relay: its control channel, which is kept open, and the requests and connections that arrive over it.
 
-What it is: the loop that connects and connects again, the answers to requests and connections, and the renewal of the token.
+What it is: the loop that connects and reconnects, the answers to requests and connections, and the renewal of the token.
 What it is not: the application's handlers.
 Spec: Microsoft Learn, "Azure Relay Hybrid Connections protocol" (listener protocol).
 
 Invariants:
-    I1. Whatever ends the channel, it is opened again, later and later, until the listener is closed.
-    I2. Every request is answered and every connection accepted or rejected, also where a handler raises, or gives what no answer is: half
-        of one would be taken together with the next.
-    I3. A relay that is gone without a word is noticed within one and a half `heartbeat`.
+    I1. Whatever ends the channel, it is opened again, with growing delays, until the listener is closed.
+    I2. Every request is answered and every connection accepted or rejected, also if a handler raises, or returns an invalid answer: a
+        partial answer would be joined with the next one.
+    I3. A relay that silently disappears is noticed within one and a half `heartbeat`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from urllib.parse import quote, urlsplit
 
 import aiohttp
 
-from isthmus.client.relay.address import RelayAddress, RelayPlace
+from isthmus.client.relay.address import RelayAddress, ResolvedRelay
 from isthmus.client.relay.message import RelayConnection, RelayRequest, RelayResponse
 from isthmus.errors import ConnectionLostError, IsthmusError
 from isthmus.transport.backoff import Backoff
@@ -36,21 +36,21 @@ __all__ = ["Channel", "ChannelState", "Handlers"]
 _log = logging.getLogger(__name__)
 
 _HEADER = "ServiceBusAuthorization"
-# What goes over the control channel, which all requests share; the rest goes over a connection of its own.
+# The largest answer over the control channel, which all requests share; larger ones use a connection of their own.
 _CONTROL_BYTES = 60 << 10
-# Of a token's life, after which it is renewed.
+# The share of a token's lifetime after which it is renewed.
 _RENEW_SHARE = 0.75
-# A channel that was open so long was a good one: the next wait is a short one again.
+# After a channel was open for this long, the next wait is a short one again.
 _GOOD_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Handlers:
-    """What the application does.
+    """The application's handlers.
 
     Attributes:
-        on_request: answers a request; None: there are none.
-        on_connect: has a connection until it returns; None: there are none.
+        on_request: answers a request; None: requests are rejected.
+        on_connect: owns a connection until it returns; None: connections are rejected.
     """
 
     on_request: Callable[[RelayRequest], Awaitable[RelayResponse]] | None
@@ -59,15 +59,15 @@ class Handlers:
 
 @dataclass(slots=True)
 class ChannelState:
-    """How the listener does at one relay.
+    """The state of the listener at one relay.
 
     Attributes:
-        is_listening: whether requesters there reach it.
+        is_listening: whether requesters at this relay reach it.
         opened: how often the control channel was opened.
-        requests: that were answered.
-        connections: that were accepted.
-        failed: requests whose handler raised, and answers that could not be given.
-        error: what ended the last channel, or kept it from opening; "" for none.
+        requests: requests that were answered.
+        connections: connections that were accepted.
+        failed: requests whose handler raised, and answers that could not be sent.
+        error: the error that ended the last channel, or prevented it from opening; "" for none.
     """
 
     is_listening: bool = False
@@ -82,13 +82,13 @@ class Channel:
     """The listener at one relay.
 
     Args:
-        side: its name.
-        address: where it is.
-        handlers: what the application does.
-        session: makes connections.
-        slots: bounds what is handled at one time, at both relays together.
+        side: name of the relay: primary or secondary.
+        address: address of the relay.
+        handlers: the application's handlers.
+        session: creates connections.
+        slots: bounds the requests and connections handled at one time, at both relays together.
         heartbeat: seconds between two pings.
-        max_body_bytes: of a request.
+        max_body_bytes: largest body of a request.
         on_change: called when `is_listening` has changed.
     """
 
@@ -126,9 +126,9 @@ class Channel:
                     await self._listen()
                     self.state.error = "the relay closed the control channel"
                 except (aiohttp.ClientError, IsthmusError, TimeoutError, OSError, ValueError) as error:
-                    self.state.error = _told(error)
-                except Exception as error:  # noqa: BLE001  # a listener that ends is missed by nobody until a request is
-                    self.state.error = _told(error)
+                    self.state.error = _error_text(error)
+                except Exception as error:  # noqa: BLE001  # the end of a listener would be noticed only by its requesters
+                    self.state.error = _error_text(error)
                     _log.exception("the control channel failed: side=%s", self.side)
                 _log.info("not listening: side=%s reason=%s", self.side, self.state.error)
                 if time.monotonic() - began > _GOOD_SECONDS:
@@ -144,11 +144,11 @@ class Channel:
         self._on_change()
 
     async def _listen(self) -> None:
-        place = self._address.resolve()
-        token = await place.token()
-        address = place.websocket("listen")
+        relay = self._address.resolve()
+        token = await relay.token()
+        address = relay.websocket("listen")
         async with self._session.ws_connect(
-            address, headers={_HEADER: token.text}, ssl=place.tls, heartbeat=self._heartbeat,
+            address, headers={_HEADER: token.text}, ssl=relay.tls, heartbeat=self._heartbeat,
             max_msg_size=self._max_body_bytes, proxy=proxy_of(address),
         ) as control:  # fmt: skip
             _log.info("listening: side=%s", self.side)
@@ -157,18 +157,18 @@ class Channel:
             renewing = asyncio.create_task(self._renew(control, token.expires_at))
             self._set_listening(True)
             try:
-                await self._read(control, place)
+                await self._read(control, relay)
             finally:
                 self._set_listening(False)
                 renewing.cancel()
-                await asyncio.wait([renewing])  # which lets through that this one is cancelled
+                await asyncio.wait([renewing])  # `wait` passes on the cancellation of this task
                 if not renewing.cancelled():
                     renewing.result()
             if control.close_code not in (None, 1000):
                 self.state.error = f"the relay closed the control channel with {control.close_code}"
 
     async def _renew(self, control: aiohttp.ClientWebSocketResponse, expires_at: float) -> None:
-        """Send another token in time; where none can be had, it is tried again until the old one expires."""
+        """Send another token in time; if none can be obtained, retry until the old one expires."""
         while True:
             left = max(0.0, expires_at - time.time())
             await asyncio.sleep(max(left * _RENEW_SHARE, 1.0))
@@ -180,21 +180,21 @@ class Channel:
             except (IsthmusError, aiohttp.ClientError, OSError) as error:
                 _log.warning("token not renewed: side=%s reason=%s", self.side, error)
 
-    async def _read(self, control: aiohttp.ClientWebSocketResponse, place: RelayPlace) -> None:
+    async def _read(self, control: aiohttp.ClientWebSocketResponse, relay: ResolvedRelay) -> None:
         async for message in control:
             if message.type is not aiohttp.WSMsgType.TEXT:
-                continue  # a body that nobody waits for
-            said = json.loads(message.data)
-            if isinstance(accept := said.get("accept"), dict):
-                self._begin(partial(self._accept, accept, place))
-            elif isinstance(request := said.get("request"), dict):
+                continue  # a body that no request waits for
+            received = json.loads(message.data)
+            if isinstance(accept := received.get("accept"), dict):
+                self._begin(partial(self._accept, accept, relay))
+            elif isinstance(request := received.get("request"), dict):
                 body = b""
                 if request.get("body"):
                     following = await control.receive()
                     if following.type is not aiohttp.WSMsgType.BINARY:
                         raise ConnectionLostError("the control channel ended within a request")
                     body = following.data
-                self._begin(partial(self._answer, control, request, body, place))
+                self._begin(partial(self._answer, control, request, body, relay))
 
     def _begin(self, work: Callable[[], Awaitable[None]]) -> None:
         async def bounded() -> None:
@@ -211,7 +211,7 @@ class Channel:
                 TypeError,
             ) as error:
                 self.state.failed += 1
-                _log.warning("not answered: side=%s reason=%s", self.side, _told(error))
+                _log.warning("not answered: side=%s reason=%s", self.side, _error_text(error))
 
         task = asyncio.create_task(bounded())
         self._working.add(task)
@@ -220,27 +220,27 @@ class Channel:
     # ---- requests
 
     async def _answer(
-        self, control: aiohttp.ClientWebSocketResponse, told: dict[str, Any], body: bytes, place: RelayPlace
+        self, control: aiohttp.ClientWebSocketResponse, details: dict[str, Any], body: bytes, relay: ResolvedRelay
     ) -> None:
-        if "method" in told:
-            answer, is_the_services = await self._handle(told, body)
+        if "method" in details:
+            answer, is_the_services = await self._handle(details, body)
             if len(answer.body) + sum(len(n) + len(v) for n, v in answer.headers.items()) <= _CONTROL_BYTES:
                 async with self._sending:
-                    await _send(control, told["id"], answer)
+                    await _send(control, details["id"], answer)
                 self.state.requests += is_the_services
                 return
-            async with self._meet(told["address"], place) as meeting:
-                await _send(meeting, told["id"], answer)
+            async with self._meet(details["address"], relay) as meeting:
+                await _send(meeting, details["id"], answer)
                 self.state.requests += is_the_services
-                await meeting.receive()  # until the relay has it all
+                await meeting.receive()  # until the relay has all of it
             return
-        async with self._meet(told["address"], place) as meeting:
+        async with self._meet(details["address"], relay) as meeting:
             request = json.loads((await meeting.receive()).data)["request"]
             if request.get("body"):
                 message = await meeting.receive()
                 if message.type is not aiohttp.WSMsgType.BINARY:
                     raise ConnectionLostError(
-                        f"a request's body did not come whole, or has more than {self._max_body_bytes} bytes"
+                        f"a request's body is incomplete, or has more than {self._max_body_bytes} bytes"
                     )
                 body = message.data
             answer, is_the_services = await self._handle(request, body)
@@ -248,16 +248,21 @@ class Channel:
             self.state.requests += is_the_services
             await meeting.receive()
 
-    async def _handle(self, told: dict[str, Any], body: bytes) -> tuple[RelayResponse, bool]:
-        """The answer to a request, and whether its handler gave it."""
+    async def _handle(self, details: dict[str, Any], body: bytes) -> tuple[RelayResponse, bool]:
+        """The answer to a request, and whether its handler returned it."""
         request = RelayRequest(
-            told["method"], told["requestTarget"], told.get("requestHeaders") or {}, body, self.side, told["id"]
+            details["method"],
+            details["requestTarget"],
+            details.get("requestHeaders") or {},
+            body,
+            self.side,
+            details["id"],
         )
         if self._handlers.on_request is None:
             return RelayResponse(501, b"The service takes no requests.\n"), False
         try:
             answer = await self._handlers.on_request(request)
-        except Exception:  # noqa: BLE001 - the application's own; its requester is told
+        except Exception:  # noqa: BLE001 - an error of the application; its requester gets a 500
             _log.exception("the handler of a request failed: side=%s method=%s", self.side, request.method)
             self.state.failed += 1
             return RelayResponse(500, b"The service failed.\n"), False
@@ -273,25 +278,29 @@ class Channel:
 
     # ---- connections
 
-    async def _accept(self, told: dict[str, Any], place: RelayPlace) -> None:
-        address = _secured(told["address"], place)
+    async def _accept(self, details: dict[str, Any], relay: ResolvedRelay) -> None:
+        address = _secured(details["address"], relay)
 
         async def join(subprotocol: str) -> aiohttp.ClientWebSocketResponse:
             protocols = (subprotocol,) if subprotocol else ()
             return await self._session.ws_connect(
-                address, protocols=protocols, ssl=place.tls, max_msg_size=0, proxy=proxy_of(address)
+                address, protocols=protocols, ssl=relay.tls, max_msg_size=0, proxy=proxy_of(address)
             )
 
         async def refuse(status: int, reason: str) -> None:
             more = f"&sb-hc-statusCode={status}&sb-hc-statusDescription={quote(reason, safe='')}"
             try:
-                socket = await self._session.ws_connect(address + more, ssl=place.tls, proxy=proxy_of(address))
-            except aiohttp.WSServerHandshakeError:  # 410 is how it ends
+                socket = await self._session.ws_connect(address + more, ssl=relay.tls, proxy=proxy_of(address))
+            except aiohttp.WSServerHandshakeError:  # a rejection ends with 410
                 return
             await socket.close()
 
         connection = RelayConnection(
-            join=join, refuse=refuse, target=_target(address), headers=told.get("connectHeaders") or {}, side=self.side
+            join=join,
+            refuse=refuse,
+            target=_target(address),
+            headers=details.get("connectHeaders") or {},
+            side=self.side,
         )
         if self._handlers.on_connect is None:
             await connection.reject(501, "The service takes no connections.")
@@ -317,18 +326,18 @@ class Channel:
         else:
             await connection.reject()
 
-    def _meet(self, address: str, place: RelayPlace) -> Any:
-        secured = _secured(address, place)
+    def _meet(self, address: str, relay: ResolvedRelay) -> Any:
+        secured = _secured(address, relay)
         return self._session.ws_connect(
-            secured, ssl=place.tls, max_msg_size=self._max_body_bytes, proxy=proxy_of(secured)
+            secured, ssl=relay.tls, max_msg_size=self._max_body_bytes, proxy=proxy_of(secured)
         )
 
 
 def _can_be_sent(answer: object) -> bool:
-    """Whether it is an answer: a handler of the application's may give anything."""
+    """Whether it is a valid answer: a handler of the application may return anything."""
     if not isinstance(answer, RelayResponse):
         return False
-    status: Any = answer.status  # no class looks at its values
+    status: Any = answer.status  # the class does not check its values
     headers: Any = answer.headers
     if not isinstance(status, int) or not isinstance(headers, Mapping) or not isinstance(answer.body, bytes):
         return False
@@ -347,20 +356,20 @@ async def _send(socket: aiohttp.ClientWebSocketResponse, request_id: str, answer
         await socket.send_bytes(answer.body)
 
 
-def _secured(address: str, place: RelayPlace) -> str:
-    """An address as it is to be connected to: by TLS if the relay is. One behind a proxy that ends TLS may not know that it is."""
-    return address if place.is_plain or not address.startswith("ws://") else "wss://" + address.removeprefix("ws://")
+def _secured(address: str, relay: ResolvedRelay) -> str:
+    """An address to connect to: by TLS if the relay uses TLS. A relay behind a proxy that ends TLS may not know that it does."""
+    return address if relay.is_plain or not address.startswith("ws://") else "wss://" + address.removeprefix("ws://")
 
 
 def _target(address: str) -> str:
-    """Path and query of a requester in an address, without what is the relay's."""
+    """Path and query of a requester in an address, without the relay's own parameters."""
     found = urlsplit(address)
     query = "&".join(part for part in found.query.split("&") if part and not part.lower().startswith("sb-hc-"))
     path = found.path.removeprefix("/$hc")
     return f"{path}?{query}" if query else path
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     if isinstance(error, aiohttp.ClientHttpProxyError):  # its text has the proxy's address, with the password
         return f"the proxy answers {error.status}"
     if isinstance(error, aiohttp.WSServerHandshakeError):

@@ -1,9 +1,9 @@
 """`RelayListener` for asyncio: a service that listens at two relays at once, or at one.
 
-What it is: a channel for each relay, and their life together. What it is not: the protocol (`channel`).
+What it is: a channel for each relay, and their joint lifetime. What it is not: the protocol (`channel`).
 
 Invariants:
-    I1. What becomes of one relay leaves the listener at the other alone.
+    I1. A failure of one relay does not affect the listener at the other.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ __all__ = ["RelayListener"]
 
 
 class RelayListener:
-    """Listens at two relays, under one name or under two.
+    """Listens at two relays, with one entity name or two.
 
     Args:
-        primary: a relay; see `isthmus.client.endpoint` for its forms.
-        secondary: the other one; None where there is none.
-        entity: the hybrid connection; "" takes the `EntityPath` of the connection strings.
-        secondary_entity: at the secondary, where it has another name there.
+        primary: a relay; see `isthmus.client.endpoint` for the accepted forms.
+        secondary: the other relay; None if there is none.
+        entity: the hybrid connection; "" uses the `EntityPath` of the connection strings.
+        secondary_entity: the name at the secondary, if it differs.
         on_request: answers HTTP requests.
-        on_connect: has a WebSocket until it returns; it may `accept` or `reject` it first.
+        on_connect: owns a WebSocket until it returns; it may `accept` or `reject` it first.
         max_concurrent: requests and connections that are handled at one time, at both relays together.
-        max_body_bytes: of a request.
-        heartbeat: seconds between two pings at a relay; one that does not answer is left and connected to again.
-        connect_timeout: seconds that a connection to a relay may take.
-        options: `connection_verify` or `ssl_context`, for both; `token_seconds`, how long a token made of a key is good.
+        max_body_bytes: largest body of a request.
+        heartbeat: seconds between two pings at a relay; if a relay does not answer, the listener reconnects.
+        connect_timeout: seconds for opening a connection to a relay.
+        options: `connection_verify` or `ssl_context`, for both; `token_seconds`, lifetime of a token that is made from a key.
     """
 
     def __init__(
@@ -60,9 +60,7 @@ class RelayListener:
         **options: Any,
     ) -> None:
         if on_request is None and on_connect is None:
-            raise InvalidArgumentError(
-                "pass on_request, on_connect, or both: a listener without a handler serves nobody"
-            )
+            raise InvalidArgumentError("pass on_request, on_connect, or both: a listener needs a handler")
         if max_concurrent < 1 or max_body_bytes < 1 or heartbeat <= 0 or connect_timeout <= 0:
             raise InvalidArgumentError(
                 "max_concurrent and max_body_bytes must be 1 or more, heartbeat and connect_timeout above 0 seconds"
@@ -90,7 +88,7 @@ class RelayListener:
         for side, address in self._addresses.items():
             self._channels[side] = Channel(
                 side, address, self._handlers, self._session, slots, heartbeat=self._heartbeat,
-                max_body_bytes=self._max_body_bytes, on_change=self._tell,
+                max_body_bytes=self._max_body_bytes, on_change=self._notify,
             )  # fmt: skip
         self._tasks = [asyncio.create_task(channel.run()) for channel in self._channels.values()]
         return self
@@ -100,18 +98,18 @@ class RelayListener:
     ) -> None:
         await self.close()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         async def notify() -> None:
             async with self._changed:
                 self._changed.notify_all()
 
-        self._telling = asyncio.create_task(notify())
+        self._notifying = asyncio.create_task(notify())
 
     async def wait_listening(self, count: int = 1, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the library's word
-        """Until it listens at so many relays.
+        """Wait until it listens at `count` relays.
 
         Raises:
-            TimeoutError: it does not within `timeout` seconds; `statistics` tells why.
+            TimeoutError: it does not within `timeout` seconds; `statistics` has the reason.
         """
         async with asyncio.timeout(timeout), self._changed:
             await self._changed.wait_for(
@@ -119,15 +117,15 @@ class RelayListener:
             )
 
     async def serve_forever(self) -> None:
-        """Until the listener is closed."""
+        """Wait until the listener is closed."""
         await self._closed.wait()
 
     def statistics(self) -> Mapping[str, ChannelState]:
-        """How it does at each relay, by side."""
+        """The state at each relay, by side."""
         return {side: replace(channel.state) for side, channel in self._channels.items()}
 
     async def close(self) -> None:
-        """Stop listening; what is being handled is given up."""
+        """Stop listening; running handlers are cancelled."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()

@@ -1,11 +1,11 @@
-"""What passes between a listener's application and a requester's.
+"""The requests, answers and connections between a listener's and a requester's application.
 
 What it is: requests and answers with their bodies, and connections. What it is not: the relay's protocol (`channel`).
 
 Invariants:
     I1. A connection that is not accepted is rejected, so that its requester does not wait for a time-out.
-    I2. A connection is accepted once, whatever its handler does at one time.
-    I3. Whoever is closed tells the other ends of its connections, with status 1001 (RFC 6455, 7.4.1).
+    I2. A connection is accepted once, whatever its handler does concurrently.
+    I3. A listener or requester that is closed closes its connections with status 1001 (RFC 6455, 7.4.1).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _LEAVE_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class RelayRequest:
-    """An HTTP request that came by way of a relay.
+    """An HTTP request that came by a relay.
 
     Attributes:
         method: of HTTP.
         target: path and query, the hybrid connection's name included.
-        headers: names as the requester wrote them.
+        headers: headers, with names as the requester wrote them.
         body: as sent.
         side: the relay by which it came, "primary" or "secondary".
-        request_id: the relay's.
+        request_id: the relay's id of the request.
     """
 
     method: str
@@ -53,8 +53,8 @@ class RelayResponse:
         status: of HTTP.
         body: as sent.
         headers: names and values.
-        reason: the phrase of the status; "" is the usual one.
-        side: for a requester: the relay by which it came.
+        reason: the reason phrase of the status; "" for the default one.
+        side: for a requester: the relay by which the answer came.
     """
 
     status: int = 200
@@ -65,15 +65,15 @@ class RelayResponse:
 
 
 class RelayConnection:
-    """A WebSocket from end to end, at either end.
+    """A WebSocket between the two applications, seen from either end.
 
     Args:
-        socket: once there is one.
-        join: accepts, with a subprotocol: the socket. For a listener.
+        socket: the socket, once there is one.
+        join: accepts with a subprotocol and returns the socket. For a listener.
         refuse: rejects, with a status and a reason. For a listener.
         target: path and query that the requester asked for.
-        headers: of its handshake.
-        side: the relay by which it came.
+        headers: headers of its handshake.
+        side: the relay by which the connection came.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class RelayConnection:
 
     @property
     def subprotocol(self) -> str:
-        """What both ends agreed on; "" for none."""
+        """The subprotocol that both ends agreed on; "" for none."""
         return (self._socket.protocol or "") if self._socket is not None else ""
 
     @property
@@ -117,10 +117,10 @@ class RelayConnection:
         return self._socket.close_code if self._socket is not None else None
 
     async def accept(self, subprotocol: str = "") -> None:
-        """Take the connection; sending and receiving do so by themselves.
+        """Accept the connection; `send` and `receive` do so automatically.
 
         Raises:
-            ConnectionLostError: it was rejected, or its requester has left.
+            ConnectionLostError: the connection was rejected, or its requester has closed it.
         """
         async with self._joining:
             if self._socket is None:
@@ -132,11 +132,11 @@ class RelayConnection:
         try:
             return await self._join(subprotocol)
         except (OSError, aiohttp.ClientError) as error:
-            told = str(error) or type(error).__name__
-            raise ConnectionLostError(f"the relayed connection is gone: {told}") from None
+            reason = str(error) or type(error).__name__
+            raise ConnectionLostError(f"the relayed connection is lost: {reason}") from None
 
     async def reject(self, status: int = 503, reason: str = "The service does not take the connection.") -> None:
-        """Refuse it, with what the requester is told."""
+        """Reject the connection; the requester gets the status and the reason."""
         if self._socket is None and self._refuse is not None and not self.is_rejected:
             self.is_rejected = True
             await self._refuse(status, reason)
@@ -145,7 +145,7 @@ class RelayConnection:
         """Send a message.
 
         Raises:
-            ConnectionLostError: the connection is gone.
+            ConnectionLostError: the connection is lost.
         """
         await self.accept()
         assert self._socket is not None
@@ -155,10 +155,10 @@ class RelayConnection:
             else:
                 await self._socket.send_bytes(message)
         except (ConnectionError, aiohttp.ClientError) as error:
-            raise ConnectionLostError(f"the relayed connection is gone: {error}") from None
+            raise ConnectionLostError(f"the relayed connection is lost: {error}") from None
 
     async def receive(self) -> str | bytes | None:
-        """The next message; None at the end, whose status is `close_code`."""
+        """The next message; None at the end; then `close_code` has the status."""
         await self.accept()
         assert self._socket is not None
         message = await self._socket.receive()
@@ -171,12 +171,12 @@ class RelayConnection:
             yield message
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._socket is not None:
             await self._socket.close(code=code, message=reason.encode())
 
     async def leave(self, reason: str) -> None:
-        """End the connection because this end goes away, with status 1001; the other end is waited for only for a moment."""
+        """Close the connection with status 1001 because this end shuts down; waits only briefly for the other end."""
         with suppress(TimeoutError, OSError, aiohttp.ClientError):
             async with asyncio.timeout(_LEAVE_SECONDS):
                 await self.close(1001, reason)

@@ -1,13 +1,13 @@
-"""Which of two relays a request goes to, and what follows from what came of it: the decisions of `RelayRequester`.
+"""Which of two relays a request is sent to, and the consequences of its outcome: the decisions of `RelayRequester`.
 
-What it is: pure roles and outcomes. What it is not: HTTP (`requester`).
+What it is: roles and outcomes, pure. What it is not: HTTP (`requester`).
 Spec: Microsoft Learn, "Best practices for insulating applications against Service Bus outages and disasters" (relay endpoints);
 "Azure Relay Hybrid Connections protocol" (HTTP request protocol: the codes, and ``Via`` of a listener's answers).
 
 Invariants:
-    I1. The first active relay is drawn at random. Roles are swapped only after the other relay answered, or after a request of
-        which nobody knows whether it was handled; if both fail they stay as they are.
-    I2. A request that may have been handled is not sent again, unless its method or its caller says that it may be.
+    I1. The first active relay is chosen at random. Roles are swapped only after the other relay answered, or after a request with an
+        unknown outcome; if both relays fail, the roles stay.
+    I2. A request that may have been handled is not sent again, unless its method or its caller permits it.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE"})
 
 
 class Outcome(Enum):
-    """What came of an attempt."""
+    """The outcome of an attempt."""
 
     ANSWERED = "answered"
-    """By a listener."""
+    """A listener answered."""
     NOT_DELIVERED = "not delivered"
-    """No listener has it: the relay is away, or has none."""
+    """No listener has the request: the relay is unavailable, or has no listener."""
     UNKNOWN = "no answer"
-    """A listener may have it."""
+    """A listener may have the request."""
     REFUSED = "refused"
-    """The relay does not take it: the token, or the request itself, is wrong."""
+    """The relay refuses it: the token, or the request itself, is wrong."""
 
 
 class RelayUnavailableError(IsthmusError):
-    """No relay led to an answer.
+    """No relay returned an answer of a listener.
 
     Attributes:
         entity: the hybrid connection.
-        failures: side → what came of its attempt.
-        unknown: whether a listener may have handled the request all the same.
+        failures: side → the outcome of its attempt.
+        unknown: whether a listener may have handled the request nevertheless.
     """
 
     code = "relay-unavailable"
@@ -54,20 +54,20 @@ class RelayUnavailableError(IsthmusError):
 
     def text(self) -> str:
         a = self.attributes
-        told = ", ".join(f"{side}: {failure}" for side, failure in a.get("failures", {}).items())
-        text = f"no listener of {a.get('entity')!r} answered ({told})"
+        listed = ", ".join(f"{side}: {failure}" for side, failure in a.get("failures", {}).items())
+        text = f"no listener of {a.get('entity')!r} answered ({listed})"
         if a.get("unknown"):
             text += "; one may have handled the request: send it again only if it may be handled twice"
         return text
 
 
 class RelayRefusedError(IsthmusError):
-    """A relay does not take a request or a listener.
+    """A relay refuses a request or a listener.
 
     Attributes:
         side: which of the two.
-        status: of its answer.
-        reason: what it says.
+        status: the status of its answer.
+        reason: the reason in its answer.
     """
 
     code = "relay-refused"
@@ -82,12 +82,12 @@ class RelayRefusedError(IsthmusError):
 
 
 def outcome_of_status(status: int, via: Collection[str], host: str) -> Outcome:
-    """What an answer says.
+    """The outcome that an HTTP status means.
 
     Args:
         status: of the answer.
         via: its ``Via`` headers; a listener's answer names the relay there.
-        host: of the relay, with its port if it has one.
+        host: host of the relay, with its port if it has one.
     """
     name = host.rpartition(":")[0] or host
     if any(name.lower() in each.lower() for each in via):
@@ -104,11 +104,11 @@ class Pair:
 
     Args:
         sides: their names, e.g. primary and secondary.
-        source: draws the first active one; a seeded one in tests.
+        source: chooses the first active one; seeded in tests.
 
     Attributes:
         active: the side that is tried first.
-        swaps: changes of roles.
+        swaps: number of role swaps.
     """
 
     def __init__(self, sides: tuple[str, ...], source: random.Random | None = None) -> None:
@@ -121,12 +121,12 @@ class Pair:
         return self.active, *(side for side in self._sides if side != self.active)
 
     def answered(self, side: str) -> None:
-        """A listener answered by way of a side."""
+        """A listener answered over a side."""
         if side != self.active:
             self.active = side
             self.swaps += 1
 
     def doubted(self, side: str) -> None:
-        """Nobody knows what became of a request at a side: the next one goes elsewhere first."""
+        """The outcome of a request at a side is unknown: the next request tries the other side first."""
         if side == self.active and len(self._sides) > 1:
             self.answered(self.order()[1])

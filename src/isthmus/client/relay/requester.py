@@ -4,8 +4,8 @@ What it is: the I/O around the decisions of `isthmus.client.relay.pair`. What it
 connections.
 
 Invariants:
-    I1. A request ends with a listener's answer, or with an error that says whether a listener may have handled it.
-    I2. No password of `.netrc` goes to a relay, and none of a proxy is in an error.
+    I1. A request ends with a listener's answer, or with an error that states whether a listener may have handled it.
+    I2. No password of `.netrc` is sent to a relay, and no proxy password is in an error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, Self
 import aiohttp
 
 from isthmus.client.endpoint import EndpointError, EndpointLike, EndpointUnavailableError
-from isthmus.client.relay.address import RelayAddress, RelayPlace
+from isthmus.client.relay.address import RelayAddress, ResolvedRelay
 from isthmus.client.relay.message import RelayConnection, RelayResponse
 from isthmus.client.relay.pair import (
     IDEMPOTENT,
@@ -47,14 +47,14 @@ _HEADER = "ServiceBusAuthorization"
 
 @dataclass(frozen=True, slots=True)
 class RequesterStatistics:
-    """Of a `RelayRequester`, since it was made.
+    """Statistics of a `RelayRequester` since it was created.
 
     Attributes:
         active: the side that is tried first.
         swaps: changes of roles.
-        answered: side → requests and connections that a listener took.
-        failed: side → attempts that led to no listener.
-        unknown: requests of which nobody knows whether they were handled.
+        answered: side → requests and connections that a listener accepted.
+        failed: side → attempts that reached no listener.
+        unknown: requests with an unknown outcome.
     """
 
     active: str
@@ -74,14 +74,14 @@ class RelayRequester:
     """Reaches a service that listens at two relays, or at one.
 
     Args:
-        primary: a relay; see `isthmus.client.endpoint` for its forms.
-        secondary: the other one; None where there is none.
-        entity: the hybrid connection; "" takes the `EntityPath` of the connection strings.
-        secondary_entity: at the secondary, where it has another name there.
-        timeout: seconds that a request may take at one relay.
-        connect_timeout: seconds that a connection to a relay may take.
+        primary: a relay; see `isthmus.client.endpoint` for the accepted forms.
+        secondary: the other relay; None if there is none.
+        entity: the hybrid connection; "" uses the `EntityPath` of the connection strings.
+        secondary_entity: the name at the secondary, if it differs.
+        timeout: seconds for a request at one relay.
+        connect_timeout: seconds for opening a connection to a relay.
         retry_unknown: send a request that may have been handled to the other relay as well, whatever its method.
-        source: draws the first active relay; a seeded one in tests.
+        source: chooses the first active relay; seeded in tests.
         options: `connection_verify` or `ssl_context`, for both.
     """
 
@@ -131,7 +131,7 @@ class RelayRequester:
         return self._pair.active
 
     def statistics(self) -> RequesterStatistics:
-        """Counts since it was made."""
+        """Counts since the requester was created."""
         return RequesterStatistics(
             self._pair.active, self._pair.swaps, dict(self._answered), dict(self._failed), self._unknown
         )
@@ -142,22 +142,22 @@ class RelayRequester:
         """Send a request to the service.
 
         Args:
-            method: of HTTP.
+            method: the HTTP method.
             target: path and query below the hybrid connection.
-            headers: of the request.
-            body: of the request.
+            headers: headers of the request.
+            body: body of the request.
 
         Returns:
             The service's answer, whatever its status.
 
         Raises:
-            RelayUnavailableError: no relay led to an answer; it says whether the request may have been handled.
-            RelayRefusedError: a relay does not take it.
+            RelayUnavailableError: no relay returned an answer; the error has whether the request may have been handled.
+            RelayRefusedError: a relay refuses the request.
         """
         method = method.upper()
 
-        async def attempt(side: str, place: RelayPlace, token: str) -> RelayResponse:
-            return await self._request(side, place, token, method, target, headers or {}, body)
+        async def attempt(side: str, relay: ResolvedRelay, token: str) -> RelayResponse:
+            return await self._request(side, relay, token, method, target, headers or {}, body)
 
         result: RelayResponse = await self._try(attempt, may_repeat=self._retry_unknown or method in IDEMPOTENT)
         return result
@@ -169,18 +169,18 @@ class RelayRequester:
 
         Args:
             target: path and query below the hybrid connection.
-            subprotocols: that are offered.
-            headers: of the handshake.
+            subprotocols: the offered subprotocols.
+            headers: headers of the handshake.
 
         Raises:
-            RelayUnavailableError: no relay led to a listener.
-            RelayRefusedError: a relay, or the service itself, does not take it.
+            RelayUnavailableError: no relay reached a listener.
+            RelayRefusedError: a relay, or the service itself, refuses the connection.
         """
 
-        async def attempt(side: str, place: RelayPlace, token: str) -> RelayConnection:
-            return await self._connect(side, place, token, target, subprotocols, headers or {})
+        async def attempt(side: str, relay: ResolvedRelay, token: str) -> RelayConnection:
+            return await self._connect(side, relay, token, target, subprotocols, headers or {})
 
-        # A listener that accepted a connection of which nothing came finds it closed: nothing was handled.
+        # A listener that accepted a connection which its requester then gives up finds it closed: nothing was handled.
         result: RelayConnection = await self._try(attempt, may_repeat=True)
         return result
 
@@ -189,10 +189,10 @@ class RelayRequester:
         unknown = False
         for side in self._pair.order():
             try:
-                place = self._addresses[side].resolve()
-                result = await attempt(side, place, (await place.token()).text)
+                relay = self._addresses[side].resolve()
+                result = await attempt(side, relay, (await relay.token()).text)
             except (EndpointError, EndpointUnavailableError, TokenError) as error:
-                # Both were sound when this was made: a file that is being replaced now is no end of the other relay.
+                # Both endpoints were valid at the start: a file that is being replaced now must not prevent the use of the other relay.
                 failures[side] = str(error)
             except _Failed as failed:
                 if failed.outcome is Outcome.REFUSED and not unknown:
@@ -218,7 +218,7 @@ class RelayRequester:
     async def _request(
         self,
         side: str,
-        place: RelayPlace,
+        relay: ResolvedRelay,
         token: str,
         method: str,
         target: str,
@@ -228,10 +228,10 @@ class RelayRequester:
         limit = aiohttp.ClientTimeout(total=self._timeout, connect=self._connect_timeout)
         try:
             async with self._http().request(
-                method, place.http(target), headers={**headers, _HEADER: token}, data=io.BytesIO(body) if body else None, ssl=place.tls,
-                allow_redirects=False, timeout=limit, proxy=proxy_of(place.http("")),
+                method, relay.http(target), headers={**headers, _HEADER: token}, data=io.BytesIO(body) if body else None, ssl=relay.tls,
+                allow_redirects=False, timeout=limit, proxy=proxy_of(relay.http("")),
             ) as answer:  # fmt: skip
-                outcome = outcome_of_status(answer.status, answer.headers.getall("Via", ()), place.host)
+                outcome = outcome_of_status(answer.status, answer.headers.getall("Via", ()), relay.host)
                 if outcome is not Outcome.ANSWERED:
                     raise _Failed(outcome, answer.reason or str(answer.status), answer.status)
                 whole = await answer.read()
@@ -239,14 +239,14 @@ class RelayRequester:
         except aiohttp.InvalidURL as error:
             raise InvalidArgumentError(f"the target {target!r} makes no URL: {error}") from None
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError) as error:
-            raise _Failed(Outcome.NOT_DELIVERED, _told(error)) from None
+            raise _Failed(Outcome.NOT_DELIVERED, _error_text(error)) from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise _Failed(Outcome.UNKNOWN, _told(error)) from None
+            raise _Failed(Outcome.UNKNOWN, _error_text(error)) from None
 
     async def _connect(
         self,
         side: str,
-        place: RelayPlace,
+        relay: ResolvedRelay,
         token: str,
         target: str,
         subprotocols: tuple[str, ...],
@@ -254,21 +254,21 @@ class RelayRequester:
     ) -> RelayConnection:
         try:
             async with asyncio.timeout(self._timeout):
-                address = place.websocket("connect", target)
+                address = relay.websocket("connect", target)
                 socket = await self._http().ws_connect(
-                    address, headers={**headers, _HEADER: token}, protocols=subprotocols, ssl=place.tls, max_msg_size=0,
+                    address, headers={**headers, _HEADER: token}, protocols=subprotocols, ssl=relay.tls, max_msg_size=0,
                     proxy=proxy_of(address),
                 )  # fmt: skip
         except aiohttp.InvalidURL as error:
             raise InvalidArgumentError(f"the target {target!r} makes no URL: {error}") from None
         except aiohttp.WSServerHandshakeError as error:
             via = error.headers.getall("Via", ()) if error.headers is not None else ()
-            outcome = outcome_of_status(error.status, via, place.host)
-            if outcome is Outcome.ANSWERED:  # the service rejects it, and would elsewhere
+            outcome = outcome_of_status(error.status, via, relay.host)
+            if outcome is Outcome.ANSWERED:  # the service rejects it, and would do so over the other relay
                 outcome = Outcome.REFUSED
             raise _Failed(outcome, f"status {error.status}", error.status) from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise _Failed(Outcome.NOT_DELIVERED, _told(error)) from None
+            raise _Failed(Outcome.NOT_DELIVERED, _error_text(error)) from None
         connection = RelayConnection(socket, target=target, headers=headers, side=side)
         self._connections.add(connection)
         return connection
@@ -284,7 +284,7 @@ class RelayRequester:
         return self._session
 
     async def close(self) -> None:
-        """Close all connections; what is under way ends, and nothing more is sent."""
+        """Close all connections; running requests end, and no more are sent."""
         self._is_closed = True
         await asyncio.gather(*(each.leave("The requester is closed.") for each in list(self._connections)))
         session, self._session = self._session, None
@@ -302,7 +302,7 @@ def addresses(
     return found
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     if isinstance(error, aiohttp.ClientHttpProxyError):  # its text has the proxy's address, with the password
         return f"the proxy answers {error.status}"
     return str(error) or type(error).__name__

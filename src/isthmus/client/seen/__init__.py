@@ -1,7 +1,7 @@
 """The durable list of seen messages, by which a receiver handles each message once.
 
 What it is: the interface and its three stores: a file (`SqliteSeen`), Redis (`RedisSeen`), memory (`MemorySeen`). An application may
-bring a store of its own with the same methods.
+provide a store of its own with the same methods.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _REDIS = ("redis://", "rediss://", "unix://")
 
 
 def open_seen(seen: str | os.PathLike[str] | SeenStore | None, name: str, bounds: Bounds | None = None) -> SeenStore:
-    """The store that an argument `seen` means.
+    """The store that the argument `seen` describes.
 
     Args:
-        seen: a path, `redis://…`, a store, or None for memory, which forgets at the end of the process.
-        name: what the list is for; the name of the list in Redis.
-        bounds: of a list that is opened here.
+        seen: a path, `redis://…`, a store, or None for memory, which is lost at the end of the process.
+        name: the purpose of the list; the name of the list in Redis.
+        bounds: bounds of a list that is opened here.
 
     Raises:
-        SeenStoreError: it cannot be opened.
-        MissingExtraError: it is in Redis, and redis-py is not installed.
+        SeenStoreError: the list cannot be opened.
+        MissingExtraError: the list is in Redis, and redis-py is not installed.
     """
     if seen is None:
         return MemorySeen(bounds)
@@ -51,5 +51,5 @@ def open_seen(seen: str | os.PathLike[str] | SeenStore | None, name: str, bounds
 
 
 def is_opened_here(seen: str | os.PathLike[str] | SeenStore | None) -> bool:
-    """Whether `open_seen` makes a store of its own of this argument: what the application has made, it closes."""
+    """Whether `open_seen` creates the store from this argument; the application closes the stores that it created itself."""
     return seen is None or isinstance(seen, (str, os.PathLike))

@@ -1,11 +1,11 @@
 """The list of seen messages in Redis, which receivers on several machines share.
 
 What it is: three keys of one hash slot: a sorted set of handled keys by time, a hash of claims, a hash of owners; each operation is one
-Lua script, which Redis runs alone (https://redis.io/docs/latest/develop/interact/programmability/eval-intro/). Time is the server's. What
-it is not: more durable than the server is configured to be: with `appendonly yes` and `appendfsync always` a handled message survives
-a power cut; with the default `everysec` the last second may be handled again.
+Lua script, which Redis runs alone (https://redis.io/docs/latest/develop/interact/programmability/eval-intro/). The server's clock is used.
+What it is not: more durable than the server is configured to be: with `appendonly yes` and `appendfsync always` a handled message survives
+a power cut; with the default `everysec` the messages of the last second may be handled again.
 
-Invariants: those of `isthmus.client.seen.store`, as far as the server keeps what it has acknowledged.
+Invariants: those of `isthmus.client.seen.store`, as far as the server keeps acknowledged writes.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ for i = 2, #ARGV do
 end
 """
 _RENEW = f"{_NOW} redis.call('HSET', KEYS[3], ARGV[1], now + tonumber(ARGV[2]))"
-# Claims of owners that are gone are few and found by a scan; one call at a time looks at all of them.
+# Claims of expired owners are few and are found by a scan; one call at a time reads all of them.
 _DROP = """
 local function drop(owners)
   local all = redis.call('HGETALL', KEYS[2])
@@ -119,13 +119,13 @@ class RedisSeen:
 
     Args:
         url: `redis://[user:password@]host[:port][/database]`, or `rediss://` for TLS.
-        name: of the list: receivers with the same name share it; one for each entity that is read.
-        bounds: of the list.
+        name: name of the list: receivers with the same name share it; one for each entity that is read.
+        bounds: bounds of the list.
         client: a client of redis-py to use instead of one made from `url`.
 
     Raises:
         MissingExtraError: redis-py is not installed.
-        SeenStoreError: the URL is none.
+        SeenStoreError: the URL is invalid.
     """
 
     def __init__(self, url: str, name: str, bounds: Bounds | None = None, client: Any = None) -> None:
@@ -139,10 +139,10 @@ class RedisSeen:
                 client = redis.Redis.from_url(
                     url, socket_timeout=_TIMEOUT_SECONDS, socket_connect_timeout=_TIMEOUT_SECONDS
                 )
-            except (ValueError, TypeError):  # whose texts quote what they cannot read, e.g. a password as a port
+            except (ValueError, TypeError):  # their texts quote the invalid part, e.g. a password as a port
                 raise SeenStoreError(_ANY, f"it is no URL of a Redis: {_FORM}") from None
         self._client = client
-        # In braces what Redis Cluster chooses the slot by: scripts need all their keys in one.
+        # Redis Cluster chooses the slot by the part in braces: scripts need all their keys in one slot.
         self._keys = [f"isthmus:{{{name}}}:{kind}" for kind in ("handled", "claim", "owner")]
         texts = (_CLAIM, _HANDLE, _RELEASE, _RENEW, _RETIRE, _SWEEP)
         scripts = [client.register_script(text) for text in texts]
@@ -198,12 +198,12 @@ def _flat(messages: Sequence[Keys]) -> Iterator[bytes | int]:
 
 
 def _without_password(url: str) -> str:
-    """Where a URL leads, without what may be secret: redis-py takes a password from the query, too."""
+    """The address of a URL without secrets: redis-py also takes a password from the query."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
     except ValueError:
         return _ANY
     host = f"[{host}]" if ":" in host else host
-    # Of a password with a slash a part would be in the path.
+    # A part of a password with a slash would be in the path.
     return f"{parts.scheme}://{host}{'' if port is None else f':{port}'}{'' if '@' in parts.path else parts.path}"

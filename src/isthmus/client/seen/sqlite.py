@@ -3,7 +3,7 @@
 What it is: two tables in write-ahead logging mode (https://www.sqlite.org/wal.html): handled keys in the order in which they were
 handled, and claims. A claim is written without waiting for the disk; a handled message is on the disk when `handle` returns, and
 messages that several threads handle at the same time share one transaction and one sync. What it is not: for several machines;
-SQLite's locks do not hold on network file systems (`redis` is for those).
+SQLite's locks are not reliable on network file systems (use `redis` there).
 
 Invariants: those of `isthmus.client.seen.store`, and:
     I5. Handled rows are removed from the front, so that their number is at most a difference of two row numbers.
@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS claim (key BLOB PRIMARY KEY, owner TEXT NOT NULL) WIT
 CREATE TABLE IF NOT EXISTS owner (owner TEXT PRIMARY KEY, until_ms INTEGER NOT NULL) WITHOUT ROWID;
 """
 _VERSION = 1
-# Longer than any transaction of another process on a busy disk; a process that is frozen within one holds the others up so long.
+# Longer than any transaction of another process on a busy disk; a process that is frozen within a transaction blocks the others for this long.
 _BUSY_SECONDS = 10.0
 _SWEPT_AT_ONCE = 10_000
 T = TypeVar("T")
@@ -52,12 +52,12 @@ class SqliteSeen:
     """A list of seen messages in a file.
 
     Args:
-        path: of the file, which is made with mode 0600 where there is none; SQLite keeps two more files beside it.
-        bounds: of the list.
-        clock: tells the time.
+        path: path of the file, which is created with mode 0600 if it is missing; SQLite keeps two more files beside it.
+        bounds: bounds of the list.
+        clock: source of the time.
 
     Raises:
-        SeenStoreError: the file cannot be opened, or is none of these.
+        SeenStoreError: the file cannot be opened, or is not a list of seen messages.
     """
 
     def __init__(self, path: str | os.PathLike[str], bounds: Bounds | None = None, clock: Clock | None = None) -> None:
@@ -89,7 +89,7 @@ class SqliteSeen:
         with self._waiting_lock:
             self._waiting.append(mine)
         with self._lock:
-            if not mine.is_done:  # otherwise another caller's transaction took it along
+            if not mine.is_done:  # otherwise another caller's transaction included it
                 with self._waiting_lock:
                     batch, self._waiting = self._waiting, []
                 self._handle(batch)
@@ -116,9 +116,9 @@ class SqliteSeen:
     def sweep(self) -> Swept:
         def work(cursor: sqlite3.Cursor) -> Swept:
             now_ms = self._clock.wall_ms()
-            gone = cursor.execute("SELECT owner FROM owner WHERE until_ms < ?", (now_ms,)).fetchall()
-            cursor.executemany("DELETE FROM claim WHERE owner = ?", gone)
-            cursor.executemany("DELETE FROM owner WHERE owner = ?", gone)
+            expired = cursor.execute("SELECT owner FROM owner WHERE until_ms < ?", (now_ms,)).fetchall()
+            cursor.executemany("DELETE FROM claim WHERE owner = ?", expired)
+            cursor.executemany("DELETE FROM owner WHERE owner = ?", expired)
             first, last = cursor.execute("SELECT min(number), max(number) FROM handled").fetchone()
             if first is None:
                 return Swept()
@@ -174,7 +174,7 @@ class SqliteSeen:
                     each.fresh.append(not self._any_handled(cursor, keys, now_ms))
                     self._mark(cursor, keys, now_ms)
 
-        # Of a commit that was interrupted, e.g. by Ctrl-C, nobody knows what became: the others may ask again.
+        # After an interrupted commit, e.g. by Ctrl-C, its outcome is unknown: the other callers may ask again.
         error: SeenStoreError | None = self._failed(InterruptedError("the transaction was interrupted"))
         try:
             self._run(self._durable, work)
@@ -196,7 +196,7 @@ class SqliteSeen:
         since = now_ms - self.bounds.window_ms
         for key in keys:
             cursor.execute("DELETE FROM claim WHERE key = ?", (key,))
-            # One beyond the window that no sweep has removed yet counts as absent: it is at the front, near what goes next.
+            # A key beyond the window that no sweep has removed yet counts as absent: it is among the oldest rows, which the next sweep removes.
             cursor.execute("DELETE FROM handled WHERE key = ? AND at_ms < ?", (key, since))
             cursor.execute("INSERT OR IGNORE INTO handled (key, at_ms) VALUES (?, ?)", (key, now_ms))
 

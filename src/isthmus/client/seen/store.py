@@ -1,17 +1,17 @@
-"""What a list of seen messages is: the interface that every store of it has.
+"""The interface of every store for the list of seen messages.
 
-What it is: the four operations that a receiver needs of the list (claim, handle, release, renew), the bounds of the list, and the
-error of a store that cannot answer. What it is not: a store (`window`, `sqlite`, `redis`), nor the making of a message's keys
-(`isthmus.client.receive.message_key`). The page docs/how-to/receive-from-two-regions.md tells operators which store to choose.
+What it is: the operations that a receiver needs of the list (claim, handle, release, renew), the bounds of the list, and the
+error of a store that does not answer. What it is not: a store (`window`, `sqlite`, `redis`), nor the computation of a message's keys
+(`isthmus.client.receive.message_key`). The page docs/how-to/receive-from-two-regions.md helps operators to choose a store.
 
-A message has one or more keys, and is the same as another if they share one. A key is absent, *claimed* (handed over to a handler of
-one owner) or *handled*. An owner is one receiver; its claims count as long as it renews.
+A message has one or more keys, and is the same as another message if they share a key. A key is absent, *claimed* (handed over to a handler of
+one owner) or *handled*. An owner is one receiver; its claims are valid as long as it renews them.
 
 Invariants, of every store:
-    I1. What `handle` returned for is handled after a kill of the process, and is never claimed again within the window.
-    I2. Of several claims of one message, one is told `NEW` until it is released, or its owner is gone.
-    I3. The list keeps no more than `Bounds.max_count` handled keys, and none older than `Bounds.window`, once `sweep` was called.
-    I4. A message that shares a key with a handled one, or with one of the same owner, gives that one its other keys as well.
+    I1. A message for which `handle` returned is handled after a kill of the process, and is never claimed again within the window.
+    I2. Of several claims of one message, only one gets `NEW` until it is released, or its owner's lease ends.
+    I3. The list keeps no more than `Bounds.max_count` handled keys, and none older than `Bounds.window`, after `sweep`.
+    I4. A message that shares a key with a handled one, or with one of the same owner, adds its other keys to that one.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ Keys = tuple[bytes, ...]
 
 
 class Verdict(Enum):
-    """What the list says of a message that arrived."""
+    """The list's answer for a message that arrived."""
 
     NEW = "new"
-    """Not known; it is claimed for the asker now."""
+    """Not known; it is now claimed for the caller."""
 
     MINE = "mine"
-    """Claimed by the asker before, and not handled yet."""
+    """Claimed by the caller before, and not handled yet."""
 
     OTHERS = "others"
-    """Claimed by another owner that is alive, and not handled yet: ask again later."""
+    """Claimed by another owner with a valid lease, and not handled yet: ask again later."""
 
     HANDLED = "handled"
-    """Handled: to be settled, not handed over."""
+    """Handled: settle it, do not hand it over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """How much the list remembers.
+    """Limits of the list.
 
     Attributes:
-        window: how long a handled message is remembered. A copy that arrives later than this is handled again, so it has to be longer
-            than a region may be away.
-        max_count: handled keys that are remembered at most; the oldest go first. A message has one or two.
-        lease: how long an owner's claims count without renewal: how long a message waits whose receiver was killed.
+        window: how long a handled message is remembered. A later copy is handled again, so the window has to be longer
+            than the outage of a region.
+        max_count: the most handled keys that are remembered; the oldest are removed first. A message has one or two.
+        lease: how long an owner's claims are valid without renewal: this is how long the messages of a killed receiver wait.
 
     Raises:
-        InvalidArgumentError: one is not positive.
+        InvalidArgumentError: a value is not positive.
     """
 
     window: timedelta = timedelta(days=7)
@@ -84,12 +84,12 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep removed.
+    """The keys that a sweep removed.
 
     Attributes:
         by_age: handled keys older than the window.
-        by_count: handled keys within the window that went because there were too many; a copy of these that arrives late is
-            handled again: raise `Bounds.max_count` where this is not 0.
+        by_count: handled keys within the window that were removed because there were too many; a late copy of them is
+            handled again: raise `Bounds.max_count` if this is not 0.
     """
 
     by_age: int = 0
@@ -97,11 +97,11 @@ class Swept:
 
 
 class SeenStoreError(IsthmusError):
-    """The list of seen messages cannot be asked or written.
+    """The list of seen messages cannot be read or written.
 
     Attributes:
-        store: which one; a path, or an address without its password.
-        reason: what it said.
+        store: the store: a path, or an address without its password.
+        reason: the error of the store.
     """
 
     code = "seen-store"
@@ -122,29 +122,29 @@ class SeenStore(Protocol):
     """A list of seen messages. Its methods block, and may be called from any thread.
 
     Attributes:
-        bounds: of the list.
+        bounds: limits of the list.
     """
 
     bounds: Bounds
 
     def claim(self, messages: Sequence[Keys], owner: str) -> list[Verdict]:
-        """Asks for messages in their order, and claims those that are new.
+        """Checks messages in their order, and claims those that are new.
 
         Raises:
-            SeenStoreError: the store does not answer; nothing may be handed over.
+            SeenStoreError: the store does not answer; no message may be handed over.
         """
         ...
 
     def handle(self, messages: Sequence[Keys], owner: str) -> list[bool]:
-        """Marks messages as handled, durably, whoever claimed them; of each whether it was not handled before.
+        """Marks messages as handled, durably, independent of their claims. Returns for each whether it was not handled before.
 
         Raises:
-            SeenStoreError: the store does not answer; whether they are marked is unknown, and they may be marked again.
+            SeenStoreError: the store does not answer; it is unknown whether they are marked, and they may be marked again.
         """
         ...
 
     def release(self, messages: Sequence[Keys], owner: str) -> None:
-        """Takes back claims of this owner: the handler failed.
+        """Releases claims of this owner: the handler failed.
 
         Raises:
             SeenStoreError: the store does not answer; the claims end with the owner's lease.
@@ -168,7 +168,7 @@ class SeenStore(Protocol):
         ...
 
     def sweep(self) -> Swept:
-        """Removes what is beyond the bounds; quick where little is.
+        """Removes the keys beyond the limits; fast if there are few.
 
         Raises:
             SeenStoreError: the store does not answer.
@@ -176,7 +176,7 @@ class SeenStore(Protocol):
         ...
 
     def count(self) -> int:
-        """Handled keys that are remembered.
+        """The number of handled keys.
 
         Raises:
             SeenStoreError: the store does not answer.
@@ -184,5 +184,5 @@ class SeenStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Ends the use of the store; what is in it stays."""
+        """Closes the store; its content stays."""
         ...

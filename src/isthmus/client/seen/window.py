@@ -1,9 +1,9 @@
-"""The list of seen messages in memory, and the rule that all stores follow.
+"""The list of seen messages in memory, and the reference behaviour of all stores.
 
-What it is: `Window`, pure, with the time as an argument; `MemorySeen`, the same as a store, for tests and for receivers that may
+What it is: `Window`, pure, with the time as an argument; `MemorySeen`, the same with the interface of a store, for tests and for receivers that may
 handle a message again after a restart. What it is not: durable.
 
-Invariants: those of `isthmus.client.seen.store`, but for durability; tests/unit/client/seen holds the other stores against it.
+Invariants: those of `isthmus.client.seen.store`, except durability; tests/unit/client/seen compares the other stores with it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Window:
     """Handled keys and claims; every method takes the wall time in milliseconds.
 
     Args:
-        bounds: of the list.
+        bounds: bounds of the list.
     """
 
     def __init__(self, bounds: Bounds) -> None:
@@ -72,8 +72,8 @@ class Window:
         while len(self._handled) > self.bounds.max_count:
             self._handled.popitem(last=False)
             by_count += 1
-        gone = {owner for owner, until in self._until.items() if until < now_ms}
-        for owner in gone:
+        expired = {owner for owner, until in self._until.items() if until < now_ms}
+        for owner in expired:
             self.retire(owner)
         return Swept(by_age, by_count)
 
@@ -104,8 +104,8 @@ class MemorySeen:
     """A list of seen messages that ends with the process.
 
     Args:
-        bounds: of the list.
-        clock: tells the time.
+        bounds: bounds of the list.
+        clock: source of the time.
     """
 
     def __init__(self, bounds: Bounds | None = None, clock: Clock | None = None) -> None:

@@ -1,1 +1,1 @@
-"""The sending side of the client library: senders, what they keep and when they send it."""
+"""The sending side of the client library: senders, what they store, and when they send it."""

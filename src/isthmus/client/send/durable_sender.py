@@ -1,13 +1,13 @@
-"""`DurableSender`: sends survive on local disk while the namespace is away.
+"""`DurableSender`: messages are stored on local disk while the namespace is unavailable.
 
-What it is: an outbox folder, a drain and a lane behind the interface of the SDK's sender. What it is not: a second namespace;
-`ReplicatedSender` is. See docs/how-to/send-durably.md.
+What it is: an outbox folder, a drain and a lane behind the interface of the SDK's sender. What it is not: a sender for two namespaces
+(`ReplicatedSender`). See docs/how-to/send-durably.md.
 
 Invariants:
-    I1. `send_messages` returns only after the messages are on disk; what it returned for is delivered at least once, with the
-        same MessageIds each time, whatever ends the process.
-    I2. A message that the namespace can never take is refused here: one that is too large for it, or any while it says that
-        the key does not permit sending or that the entity is missing.
+    I1. `send_messages` returns only after the messages are on disk; each such message is delivered at least once, always with the
+        same MessageId, however the process ends.
+    I2. A message that the namespace can never accept is refused here: a message that is too large, and every message while the namespace
+        answers that the key does not permit sending or that the entity is missing.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ __all__ = ["AsyncDurableSender", "DurableResult", "DurableSender", "DurableStati
 
 _LIMIT_FILE = "max-message-bytes"
 _ASSUMED_LIMIT_BYTES = 252 << 10
-"""A message that is as large is taken by every tier; of larger ones the link has to tell."""
+"""Every tier accepts a message of this size; the link has to report the limit for larger ones."""
 
 
 class EntityForbiddenError(IsthmusError):
-    """The namespace said that this sender may not send here; what waits in the outbox stays there.
+    """The namespace answered that this sender may not send to the entity; waiting messages stay in the outbox.
 
     Attributes:
         entity: the queue or topic.
         failure: "forbidden" or "missing".
-        error: what the SDK told.
+        error: the SDK's error.
     """
 
     code = "entity-forbidden"
@@ -65,11 +65,11 @@ class EntityForbiddenError(IsthmusError):
 
 @dataclass(frozen=True, slots=True)
 class DurableResult:
-    """What became of a send.
+    """The result of a send.
 
     Attributes:
         message_ids: MessageIds of the messages, in their order, as they are delivered.
-        stored: messages that are on disk now.
+        stored: messages that were written to disk.
     """
 
     message_ids: tuple[str, ...]
@@ -78,13 +78,13 @@ class DurableResult:
 
 @dataclass(frozen=True, slots=True)
 class DurableStatistics:
-    """Of a `DurableSender`, since it was made.
+    """Statistics of a `DurableSender` since it was created.
 
     Attributes:
-        stored: messages put on disk.
+        stored: messages written to disk.
         syncs: how often the disk was synced for them.
-        is_empty: whether all of them, and those found at the start, have been delivered.
-        drain: the delivery.
+        is_empty: whether all stored messages, and those found at the start, have been delivered.
+        drain: state of the delivery.
     """
 
     stored: int
@@ -93,23 +93,23 @@ class DurableStatistics:
     drain: DrainState
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """The statistics as plain values."""
         return asdict(self)
 
 
 class DurableSender:
-    """Puts messages into a folder, from which a thread delivers them. Threads, and processes with the same folder, may share it.
+    """Stores messages in a folder, from which a thread delivers them. Threads, and processes with the same folder, may share it.
 
     Args:
-        namespace: see `isthmus.client.endpoint` for its forms.
+        namespace: see `isthmus.client.endpoint` for the accepted forms.
         entity: queue or topic. A folder is for one entity.
         path: the folder of the outbox.
-        max_bytes: how much may wait.
-        max_age: seconds that the oldest message may have waited; None for no limit.
-        min_free_bytes: what the disk must have left.
-        max_message_bytes: the largest message that the namespace takes; None: learned from the link, and remembered.
-        attempt_timeout: seconds that the namespace may take to answer a batch.
-        drain: whether this process delivers; otherwise another one, or `isthmus outbox drain`.
+        max_bytes: the most bytes that may wait.
+        max_age: the longest wait of the oldest message, in seconds; None for no limit.
+        min_free_bytes: free bytes that the disk must keep.
+        max_message_bytes: the largest message that the namespace accepts; None: read from the link, and stored.
+        attempt_timeout: seconds within which the namespace has to answer a batch.
+        drain: whether this process delivers; otherwise another process does, or `isthmus outbox drain`.
         options: further arguments of `ServiceBusClient`.
 
     Raises:
@@ -150,7 +150,7 @@ class DurableSender:
         )
         if self._drains:
             if self._given_limit is None:
-                lane.open_soon()  # to learn how large a message may be
+                lane.open_soon()  # to read the largest message size
             self._drain.start()
 
     def __enter__(self) -> Self:
@@ -162,16 +162,16 @@ class DurableSender:
         self.close()
 
     def send_messages(self, message: Any) -> DurableResult:
-        """Put a message, a list of messages or a `ServiceBusMessageBatch` on disk; a list as a whole or not at all.
+        """Write a message, a list of messages or a `ServiceBusMessageBatch` to disk; a list is written completely or not at all.
 
         Args:
-            message: messages of azure-servicebus; one without a MessageId gets one, which it keeps.
+            message: messages of azure-servicebus; a message without a MessageId gets one, which does not change.
 
         Raises:
-            MessageSizeExceededError: one is larger than the namespace takes.
-            EntityForbiddenError: the namespace said that this sender may not send here.
-            OutboxFullError: the outbox is at a limit, or the disk nearly full.
-            StoreError: the disk refused; nothing was kept.
+            MessageSizeExceededError: a message is larger than the namespace accepts.
+            EntityForbiddenError: the namespace answered that this sender may not send to the entity.
+            OutboxFullError: the outbox is at a limit, or the disk is nearly full.
+            StoreError: the disk refused; nothing was stored.
             OutcomeUnknownError: the disk failed while it synced.
         """
         parcel = Parcel.of(message)
@@ -181,23 +181,23 @@ class DurableSender:
         return DurableResult(parcel.message_ids, len(parcel))
 
     def keep(self, parcel: Parcel) -> None:
-        """Put encoded messages on disk, without asking whether the namespace takes them."""
+        """Write encoded messages to disk, without checking whether the namespace accepts them."""
         self._start_in_child()
         self._store.append(parcel.payloads)
         self._drain.wake()
 
     def schedule_messages(self, messages: Any, schedule_time_utc: datetime) -> DurableResult:
-        """Put messages on disk that are to be enqueued at a time; one that is delivered later is enqueued at once."""
+        """Write messages to disk that are to be enqueued at a time; a message that is delivered later than that is enqueued on delivery."""
         return self.send_messages(scheduled(messages, schedule_time_utc))
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Wait until all that was sent, and all that was found at the start, is delivered.
+        """Wait until all messages that were sent, and all that were found at the start, are delivered.
 
         Args:
-            timeout: seconds to wait at most; None: as long as it takes.
+            timeout: the longest wait in seconds; None: no limit.
 
         Returns:
-            Whether it is.
+            Whether they are.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         pause = 0.002
@@ -210,20 +210,20 @@ class DurableSender:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all that was sent, and all that was found at the start, is delivered."""
+        """Whether all messages that were sent, and all that were found at the start, are delivered."""
         return self._store.is_empty
 
     def statistics(self) -> DurableStatistics:
-        """Counts since it was made."""
+        """Statistics since the sender was created."""
         return DurableStatistics(
             self._store.appended, self._store.journal.syncs, self._store.is_empty, self._drain.state()
         )
 
     def close(self, timeout: float = 0.0) -> None:
-        """Stop; what waits stays on disk for the next one.
+        """Stop; waiting messages stay on disk for the next sender.
 
         Args:
-            timeout: seconds to deliver first.
+            timeout: seconds for delivering before the stop.
         """
         if timeout > 0:
             self.flush(timeout)
@@ -260,7 +260,7 @@ class DurableSender:
 
 
 class AsyncDurableSender:
-    """`DurableSender` for asyncio: the disk is waited for in threads. Arguments as there."""
+    """`DurableSender` for asyncio: threads wait for the disk. The same arguments."""
 
     def __init__(self, namespace: EndpointLike, entity: str, path: str | os.PathLike[str], **options: Any) -> None:
         self._sender = DurableSender(blocking(namespace), entity, path, **options)
@@ -287,7 +287,7 @@ class AsyncDurableSender:
 
     @property
     def is_empty(self) -> bool:
-        """As `DurableSender.is_empty`; it looks at the folder."""
+        """As `DurableSender.is_empty`; it reads the folder."""
         return self._sender.is_empty
 
     def statistics(self) -> DurableStatistics:
@@ -311,5 +311,5 @@ def _write_limit(path: Path, limit: int) -> None:
     try:
         fresh.write_text(str(limit), encoding="ascii")
         fresh.replace(path / _LIMIT_FILE)
-    except OSError:  # it is learned again
+    except OSError:  # it is read from the link again
         return

@@ -1,15 +1,15 @@
 """Sending to one namespace, with enforced time-outs.
 
-What it is: one thread that owns the SDK's client and sender of one entity and sends what it is given, in order. Its caller
+What it is: one thread that owns the SDK's client and sender of one entity and sends the given messages in order. The caller
 waits for its time-out and no longer: an attempt that takes longer is abandoned with its connection, and the next one gets
 a new thread and a new connection. What it is not: a policy; it neither retries nor chooses.
 
 Invariants:
     I1. Attempts of one connection are made one after the other, in the order in which they were given.
-    I2. No attempt is begun after its deadline: what was given up before it was begun is certainly not sent.
-    I3. After an error that says that the region may be away no connection is used again.
+    I2. No attempt begins after its deadline: an attempt that was given up before it began is certainly not sent.
+    I3. After an error after which the region may be unavailable no connection is used again.
     I4. The caller waits no longer than its time-out, whatever the SDK does.
-    I5. What waited behind an attempt that was refused is told the same refusal, not that the region is gone.
+    I5. Attempts that waited behind a refused attempt get the same refusal, not a lost connection.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ _log = logging.getLogger(__name__)
 
 REFRESH_SECONDS = 240.0
 """Service Bus detaches a link after 10 minutes without a message (Microsoft Learn, "AMQP errors in Azure Service Bus"); a
-standby whose link is renewed before is ready at once."""
+standby whose link is renewed before that can send immediately."""
 LISTEN_SECONDS = 30.0
-"""How often an idle connection is read and its peer told that it is in use: as the SDK's own thread for that does, whose end each
-closing of a connection, and so each refusal of a link, would wait for up to a second."""
+"""How often an idle connection is read and kept alive, as the SDK's own keep-alive thread does. Closing a connection, and so each refusal
+of a link, would wait up to a second for the end of that thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What became of one attempt.
+    """The outcome of one attempt.
 
     Attributes:
-        error: what the SDK raised; None if the namespace took the messages.
-        failure: what it means; None if the namespace took the messages.
-        is_definite: whether the messages were certainly not taken; meaningless without a failure.
-        was_sent: whether the link was open and the SDK was told to send, so that a refusal is one of the messages.
+        error: the SDK's exception; None if the namespace accepted the messages.
+        failure: its meaning; None if the namespace accepted the messages.
+        is_definite: whether the messages were certainly not accepted; meaningless without a failure.
+        was_sent: whether the link was open and the SDK was called to send, so that a refusal concerns the messages.
         was_open: whether the link was open before, so that its connection may have been lost meanwhile.
         seconds: how long it took.
     """
@@ -66,7 +66,7 @@ class Attempt:
 
     @property
     def ok(self) -> bool:
-        """Whether the namespace took the messages."""
+        """Whether the namespace accepted the messages."""
         return self.failure is None
 
 
@@ -79,18 +79,18 @@ class _Task:
 
 
 class Lane:
-    """The way to one entity of one namespace; its methods may be called from any thread.
+    """The connection to one entity of one namespace; its methods may be called from any thread.
 
     Args:
         endpoint: the namespace.
         entity: queue or topic.
-        connect_timeout: seconds that opening a connection may take in the background.
+        connect_timeout: seconds for opening a connection in the background.
         idle_refresh: seconds without a message after which the link is closed and opened again; 0: never.
 
     Attributes:
         has_been_open: whether a link was ever opened.
-        max_message_bytes: the largest message that the link takes; 0 while it is not known.
-        max_batch_bytes: the largest batch.
+        max_message_bytes: the largest message that the link accepts; 0 while unknown.
+        max_batch_bytes: the largest batch that the link accepts.
     """
 
     def __init__(
@@ -109,16 +109,16 @@ class Lane:
 
     @property
     def is_open(self) -> bool:
-        """Whether a link is open, as far as is known."""
+        """Whether a link is open, as far as known."""
         worker = self._worker
         return worker is not None and worker.is_open and not worker.has_ended
 
     def open_soon(self, timeout: float | None = None) -> Future[Attempt]:
-        """Begin to open the link in the background; the outcome comes in `timeout` seconds or not at all."""
+        """Begin to open the link in the background; the outcome arrives within `timeout` seconds or not at all."""
         return self.start_opening(self._connect_timeout if timeout is None else timeout).done
 
     def start_opening(self, timeout: float) -> Sending:
-        """As `open_soon`, for callers that give it up: an opening that hangs ends by nothing else."""
+        """As `open_soon`, for callers that give the opening up: nothing else ends an opening that hangs."""
         return Sending(self, *self._give(None, timeout), timeout)
 
     def send(self, parcel: Parcel, timeout: float) -> Attempt:
@@ -130,11 +130,11 @@ class Lane:
         return self.start(parcel, timeout).wait
 
     def start(self, parcel: Parcel, timeout: float) -> Sending:
-        """As `begin`, for callers that wait in another way."""
+        """As `begin`, for callers that wait by other means."""
         return Sending(self, *self._give(parcel, timeout), timeout)
 
     def not_started(self, error: Exception) -> Sending:
-        """The attempt in whose place `start` raised: certainly not sent."""
+        """The attempt that replaces one for which `start` raised: certainly not sent."""
         task = _Task(None, time.monotonic() + 1.0, Future())
         task.done.set_result(Attempt(error, Failure.GONE))
         return Sending(self, None, task, 0.0)
@@ -146,7 +146,7 @@ class Lane:
             worker.abandon()
 
     def close(self, timeout: float = 2.0) -> None:
-        """Close the connection; waits for it no longer than `timeout` seconds."""
+        """Close the connection; waits for it `timeout` seconds at most."""
         with self._lock:
             self._is_closed = True
             worker, self._worker = self._worker, None
@@ -168,8 +168,8 @@ class Sending:
     """A pending attempt.
 
     Attributes:
-        done: has the outcome once the SDK has come back; it may never.
-        deadline: monotonic seconds after which it is given up.
+        done: has the outcome once the SDK's call has returned, which may never happen.
+        deadline: monotonic time after which it is given up.
     """
 
     __slots__ = ("_lane", "_task", "_timeout", "_worker")
@@ -183,7 +183,7 @@ class Sending:
 
     @property
     def seconds_left(self) -> float:
-        """Until it is given up."""
+        """Seconds until it is given up."""
         return max(0.0, self._task.deadline - time.monotonic())
 
     def wait(self) -> Attempt:
@@ -194,7 +194,7 @@ class Sending:
             return self.expire()
 
     def expire(self) -> Attempt:
-        """Give it up: its connection is cut, and its outcome unknown if it had begun."""
+        """Give it up: its connection is cut, and its outcome is unknown if it had begun."""
         if self._worker is not None:
             self._worker.abandon()
         error = TimeoutError(f"no answer from {self._lane.endpoint.given} within {self._timeout:g} seconds")
@@ -222,7 +222,7 @@ class _Worker:
         self._thread.start()
 
     def give(self, task: _Task) -> bool:
-        """Add a task; False if this worker takes none any more."""
+        """Add a task; False if this worker accepts none any more."""
         with self._lock:
             if self.has_ended or self._pid != os.getpid():  # a forked child has no thread of its parent's
                 return False
@@ -230,7 +230,7 @@ class _Worker:
             return True
 
     def abandon(self) -> None:
-        """Take no more tasks, and cut the connection, so that a call that waits for it ends."""
+        """Accept no more tasks, and cut the connection, so that a call that waits for it ends."""
         with self._lock:
             self.has_ended = True
         self._tasks.put(None)
@@ -238,7 +238,7 @@ class _Worker:
             sdk.sever(self._socket or sdk.socket_of(self._handler))
 
     def finish(self, timeout: float) -> None:
-        """Run the tasks, and close."""
+        """Run the remaining tasks, and close."""
         with self._lock:
             self.has_ended = True
         self._tasks.put(None)
@@ -296,7 +296,7 @@ class _Worker:
             link_was_open = task.has_begun = True
             self._sender.send_messages(batch, timeout=left)
             self._socket = self._socket or sdk.socket_of(self._handler)
-        except Exception as error:  # noqa: BLE001  # whatever the SDK raises is an outcome, which its caller judges
+        except Exception as error:  # noqa: BLE001  # any exception of the SDK is an outcome, which the caller judges
             failure = classify(error)
             definite = failure.is_definite(link_was_open) if link_was_open else True
             return Attempt(error, failure, definite, link_was_open, was_open, time.monotonic() - began)
@@ -311,21 +311,21 @@ class _Worker:
         sdk.watch_handler(self._sender, self._note_handler, self._check_wanted)
         self._check_wanted()
         self._sender.__enter__()
-        self._sender._config.try_timeout = None  # of the opening only; each send has its own
+        self._sender._config.try_timeout = None  # for the opening only; each send has its own
         self._lane.max_message_bytes, self._lane.max_batch_bytes = sdk.limits(self._sender)
         self._socket = sdk.socket_of(self._handler)
         self.is_open = self._lane.has_been_open = True
 
     def _note_handler(self, handler: Any) -> None:
-        """The SDK makes a connection, the first one or one in the place of another that it closed after a refusal."""
+        """The SDK opens a connection: the first one, or one that replaces another that it closed after a refusal."""
         sdk.release(self._socket)  # the SDK leaves some open
         self._handler, self._socket = handler, None
         self._check_wanted()
 
     def _check_wanted(self) -> None:
-        """A connection that the SDK made after the attempt was abandoned had no socket yet that `abandon` could shut down."""
+        """A connection that the SDK opened after the attempt was abandoned had no socket yet that `abandon` could shut down."""
         if self.has_ended:
-            # Of the SDK's own: whatever else is raised while it opens it writes into the log, with a traceback.
+            # An error of the SDK: any other exception during the opening is logged by the SDK with a traceback.
             raise OperationTimeoutError(message="the attempt was abandoned")
 
     def _batch(self, parcel: Parcel) -> Any:
@@ -336,7 +336,7 @@ class _Worker:
         """Keep an idle connection; one that was lost is closed, and the next attempt opens another."""
         try:
             sdk.listen(self._sender)
-        except Exception as error:  # noqa: BLE001  # whatever the SDK raises means that the connection is of no use
+        except Exception as error:  # noqa: BLE001  # any exception of the SDK means that the connection is unusable
             _log.debug("an idle connection was lost: %s", error)
             self._close()
 
@@ -345,7 +345,7 @@ class _Worker:
         self._close()
         try:
             self._open(time.monotonic() + self._connect_timeout)
-        except Exception as error:  # noqa: BLE001  # the next attempt opens it, and says what is wrong
+        except Exception as error:  # noqa: BLE001  # the next attempt opens it, and reports the error
             _log.debug("opening an idle link again failed: %s", error)
             self._close()
 
@@ -359,7 +359,7 @@ class _Worker:
                 task.done.set_result(self._unbegun())
 
     def _unbegun(self) -> Attempt:
-        """Of a task that waited behind the one that ended the connection: what refused that one, refuses it too."""
+        """The outcome of a task that waited behind the one that ended the connection: a refusal of that one counts for it too."""
         ended = self._ended_by
         if ended is not None and ended.failure is not None and not ended.failure.region_may_be_gone:
             return Attempt(ended.error, ended.failure)
@@ -379,7 +379,7 @@ class _Worker:
 
 
 def _ends_connection(attempt: Attempt) -> bool:
-    """Whether the connection is not to be used again; the SDK has closed the link itself after most failures."""
+    """Whether the connection must not be used again; the SDK has closed the link itself after most failures."""
     if attempt.failure is None:
         return False
     return not attempt.was_sent or attempt.failure not in (Failure.REFUSED, Failure.MISUSE, Failure.FULL, Failure.BUSY)

@@ -1,14 +1,14 @@
 """Messages of azure-servicebus, encoded once for all namespaces and for the disk.
 
-What it is: the AMQP encoding of what an application passes to `send_messages`, with a MessageId made where one is missing.
-What it is not: a change to the application's objects, which stay as they were: an object without a MessageId that is sent
-twice is two messages. (The SDK gives a `ServiceBusMessage` a MessageId when it is made, an `AmqpAnnotatedMessage` none.)
+What it is: the AMQP encoding of the messages that an application passes to `send_messages`, with a MessageId added if one is missing.
+What it is not: a change to the application's objects, which stay unchanged: an object without a MessageId that is sent twice makes two
+messages. (The SDK gives a `ServiceBusMessage` a MessageId when it is created, an `AmqpAnnotatedMessage` none.)
 Specification: OASIS AMQP 1.0, 3.2 (message format); Microsoft Learn, "AMQP 1.0 in Azure Service Bus and Event Hubs protocol
 guide" (batches).
 
 Invariants:
-    I1. An encoded message is what the SDK itself would have sent, but for the MessageId where there was none.
-    I2. All namespaces that get a message get the same bytes.
+    I1. An encoded message equals the SDK's own encoding, except for a MessageId that was missing.
+    I2. All namespaces get the same bytes of a message.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _PLAIN: dict[type, Any] = {str: str, bool: bool, float: float, int: Int, type(No
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """Messages that are sent together.
+    """Messages that are sent together, encoded.
 
     Attributes:
         payloads: encoded messages, in order; at least one.
@@ -65,14 +65,14 @@ class Parcel:
 
     @classmethod
     def of(cls, messages: Any, *, region: str = "") -> Parcel:
-        """Encode what an application passed to `send_messages`.
+        """Encode the messages that an application passed to `send_messages`.
 
         Args:
-            messages: a message, an iterable of messages, or a `ServiceBusMessageBatch`, as the SDK takes them.
-            region: begins the MessageIds that are made.
+            messages: a message, an iterable of messages, or a `ServiceBusMessageBatch`, as the SDK accepts them.
+            region: prefix of MessageIds that are created.
 
         Raises:
-            TypeError: it is no message.
+            TypeError: an item is no message.
         """
         listed = sdk.message_list(messages)
         encoded = [encode(each, region) for each in listed]
@@ -88,7 +88,7 @@ class Parcel:
 
     @classmethod
     def of_payloads(cls, payloads: Iterable[bytes]) -> Parcel:
-        """Messages that were encoded before, e.g. read from an outbox."""
+        """Make a parcel of messages that were encoded before, e.g. read from an outbox."""
         kept = tuple(payloads)
         return cls(kept, (), *_keys(kept[0]))
 
@@ -97,7 +97,7 @@ class Parcel:
 
     @property
     def size_bytes(self) -> int:
-        """Of all messages, encoded."""
+        """Size of all messages, encoded."""
         return sum(map(len, self.payloads))
 
 
@@ -105,8 +105,8 @@ def encode(message: AmqpAnnotatedMessage, region: str = "") -> tuple[bytes, str]
     """The encoded message, and its MessageId.
 
     Args:
-        message: as the SDK holds it.
-        region: begins the MessageId if one is made.
+        message: the SDK's object.
+        region: prefix of a MessageId that is created.
     """
     properties = message.properties
     given = properties.message_id if properties is not None else None
@@ -119,7 +119,7 @@ def encode(message: AmqpAnnotatedMessage, region: str = "") -> tuple[bytes, str]
 
 
 def _encode_plain(message: AmqpAnnotatedMessage, message_id: str) -> bytes | None:
-    """The common form, six times as quickly as by the SDK; None where the message has anything else."""
+    """The encoding of the common form, six times as fast as the SDK's; None if the message has anything else."""
     header, properties = message.header, message.properties
     if header is not None and any(getattr(header, name) is not None for name in _HEADER_FIELDS):
         return None
@@ -157,8 +157,8 @@ def _encode_plain(message: AmqpAnnotatedMessage, message_id: str) -> bytes | Non
 
 
 def _keys(payload: bytes) -> tuple[str | None, str | None]:
-    """SessionId and partition key of an encoded message; None for one that cannot be read: the SDK encodes what nobody can read,
-    and the namespace judges it.
+    """SessionId and partition key of an encoded message; None if it cannot be read: the SDK also encodes messages that are not readable,
+    and the namespace judges them.
     """
     session_id = key = None
     with suppress(CodecError):
@@ -170,7 +170,7 @@ def _keys(payload: bytes) -> tuple[str | None, str | None]:
 
 
 def _partition_key(annotations: Any) -> Any:
-    """Of a message as the SDK holds it, whose names may be text or bytes."""
+    """The partition key in annotations of the SDK, whose names may be text or bytes."""
     if not annotations:
         return None
     key = annotations.get(_PARTITION_KEY.encode())

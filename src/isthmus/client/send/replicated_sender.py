@@ -1,14 +1,14 @@
 """`ReplicatedSender`: one sender over two namespaces.
 
 What it is: the I/O around the decisions of `isthmus.client.send.replication`: a lane for each namespace, the outboxes, the file of
-the roles. The senders for threads and for asyncio share all but the way in which they wait. See docs/reference/client.md.
+the roles. The senders for threads and for asyncio differ only in how they wait. See docs/reference/client.md.
 A little over 400 lines, half of them the documentation of what the application may call.
 
 Invariants:
-    I1. `send_messages` returns only after a namespace has acknowledged the messages, and after what the other one missed is on
-        disk, if there is an outbox.
-    I2. It waits no longer than one attempt for each namespace, and for the disk.
-    I3. With an outbox a send whose caller was cancelled is carried to its end: what one namespace took, the other gets.
+    I1. `send_messages` returns only after a namespace has acknowledged the messages, and after the messages that the other one missed are
+        on disk, if there is an outbox.
+    I2. It waits for one attempt at each namespace at most, and for the disk.
+    I3. With an outbox a cancelled send is completed: the other namespace gets the messages that one namespace accepted.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ __all__ = ["AsyncReplicatedSender", "ReplicatedSender", "SenderStatistics"]
 
 _log = logging.getLogger(__name__)
 
-_ANY_SIZE_BYTES = 1 << 30  # what one namespace took is kept for the other, whatever its size
+_ANY_SIZE_BYTES = 1 << 30  # a message that one namespace accepted is stored for the other, whatever its size
 FAIL_OVER_ON = frozenset({Failure.GONE, Failure.UNKNOWN})
 
 
 @dataclass(frozen=True, slots=True)
 class SenderStatistics:
-    """Of a `ReplicatedSender`, since it was made.
+    """Statistics of a `ReplicatedSender` since it was created.
 
     Attributes:
-        sent: messages that a namespace took.
-        taken: side → messages that it took.
-        kept: side → messages that were put into its outbox.
-        missed: side → messages that it did not take and will not get.
+        sent: messages that a namespace accepted.
+        taken: side → messages that it accepted.
+        kept: side → messages that were stored in its outbox.
+        missed: side → messages that it did not accept and will not get.
         unknown: side → messages whose acknowledgement is missing.
-        failed: messages that no namespace took.
-        swaps: changes of roles.
+        failed: messages that no namespace accepted.
+        swaps: number of role swaps.
         active: the side that is tried first.
-        circuits: side → whether it is held back, and how often it failed.
+        circuits: side → whether its circuit is open, and how often it failed.
     """
 
     sent: int
@@ -73,16 +73,16 @@ class SenderStatistics:
 
 
 class _Base:
-    """What the senders for threads and for asyncio share.
+    """The common base of the senders for threads and for asyncio.
 
     Args:
-        primary: the namespace that is active at first; see `isthmus.client.endpoint` for its forms.
+        primary: the namespace that is active at first; see `isthmus.client.endpoint` for the accepted forms.
         secondary: the other namespace.
         entity: queue or topic, of the same name in both.
-        mode: "active": every message goes to both; "passive": to the active one, and after a failure to the other.
-        outbox: folder in which what a namespace missed is kept until it took it (active mode); None: nothing is kept.
-        state: file in which the roles survive a restart (passive mode); None: the primary is active at first.
-        attempt_timeout: seconds that a namespace may take to answer before it counts as away.
+        mode: "active": every message is sent to both; "passive": to the active one, and after a failure to the other.
+        outbox: folder that stores the messages a namespace missed until it accepts them (active mode); None: they are not stored.
+        state: file that keeps the roles over a restart (passive mode); None: the primary is active at first.
+        attempt_timeout: seconds after which a namespace without an answer counts as unavailable.
         connect_timeout: seconds for the first attempt at a namespace, which has to connect.
         fail_over_on: failures after which the other namespace is tried (passive mode).
         options: further arguments of `ServiceBusClient`, for both namespaces.
@@ -132,7 +132,7 @@ class _Base:
     def _open_outboxes(
         self, outbox: str | os.PathLike[str] | None, endpoints: Mapping[Side, Endpoint]
     ) -> dict[Side, DurableSender]:
-        """One outbox for each side; what it holds from before is delivered again."""
+        """One outbox for each side; its earlier messages are delivered."""
         made: dict[Side, DurableSender] = {}
         if outbox is not None:
             for side, endpoint in endpoints.items():
@@ -173,7 +173,7 @@ class _Base:
         try:
             return outbox is not None and not outbox.is_empty
         except (StoreError, OSError) as error:
-            # Of a disk that fails nothing that waits is delivered: what is sent now overtakes it, but is not lost.
+            # While the disk fails, no waiting message is delivered: a message sent now overtakes them, but is not lost.
             _log.error("the outbox of %s cannot be looked at: %s", side.value, error)
             return False
 
@@ -184,7 +184,7 @@ class _Base:
             timeout = self._attempt_timeout if lane.has_been_open else self._connect_timeout
             try:
                 started[side] = lane.start(parcel, max(0.05, timeout - effect.spent))
-            except RuntimeError as error:  # no thread to be had: the other side may have one, and take the messages
+            except RuntimeError as error:  # no thread available: the other side may have one, and accept the messages
                 started[side] = lane.not_started(error)
             except ValueError as error:  # closed meanwhile
                 if not started:
@@ -193,13 +193,13 @@ class _Base:
         return started
 
     def _warm(self) -> None:
-        """Open the link of the standby, if it has none, while sends go elsewhere; called with the lock held."""
+        """Open the link of the standby, if it has none, while messages are sent to the other side; called with the lock taken."""
         now = time.monotonic()
         if self._warming is not None:
             if not self._warming.done.done():
                 if self._warming.seconds_left:
                     return
-                # The SDK itself would wait for ever for a peer that accepts a connection and says nothing.
+                # The SDK itself would wait for ever for a remote side that accepts a connection and sends nothing.
                 self._warming.expire()
             self._warming = None
         standby = self._replication.active.other
@@ -208,7 +208,7 @@ class _Base:
             return
         try:
             opening = lane.start_opening(self._connect_timeout)
-        except (ValueError, RuntimeError):  # closed meanwhile, or no thread to be had
+        except (ValueError, RuntimeError):  # closed meanwhile, or no thread available
             return
         self._warming = opening
 
@@ -242,14 +242,14 @@ class _Base:
     def _keep_roles(self, active: Side) -> None:
         _log.warning("roles swapped: entity=%s active=%s", self._entity, active.value)
         if self._state is not None:
-            with self._saving:  # two threads may come here in another order than that of their swaps
+            with self._saving:  # two threads may arrive here in another order than that of their swaps
                 self._state.save(self._replication.active)
 
     def _save(self, active: Side) -> None:
         try:
             self._keep_roles(active)
         except StoreError as error:
-            # The message has been taken; the roles hold in this process, and a restart finds them again by a failure.
+            # The message was accepted; the roles are valid in this process, and after a restart a failure restores them.
             _log.error("%s", error)
 
     def _switch(self, side: str) -> Side:
@@ -272,9 +272,9 @@ class _Base:
 
 
 class ReplicatedSender(_Base):
-    """Sends each message to two namespaces, or to the one of two that is there. Threads may share one.
+    """Sends each message to two namespaces, or to the available one of two. Threads may share one.
 
-    Arguments as for this module's base; see docs/reference/client.md.
+    The arguments are those of this module's base class; see docs/reference/client.md.
     """
 
     def __enter__(self) -> Self:
@@ -288,16 +288,16 @@ class ReplicatedSender(_Base):
     def send_messages(self, message: Any) -> SendResult:
         """Send a message, a list of messages or a `ServiceBusMessageBatch`, as the SDK's sender does.
 
-        Messages of a list are sent as one batch: a namespace takes all of them or none.
+        Messages of a list are sent as one batch: a namespace accepts all of them or none.
 
         Args:
-            message: messages of azure-servicebus; one without a MessageId gets one for this call.
+            message: messages of azure-servicebus; a message without a MessageId gets one for this call.
 
         Returns:
-            Which namespaces took them, and what is pending.
+            The namespaces that accepted them, and those that are pending.
 
         Raises:
-            RegionsUnavailableError: no namespace took them.
+            RegionsUnavailableError: no namespace accepted them.
             ServiceBusError: the SDK's own error where the messages are refused, or the entity or its key is wrong.
         """
         parcel = self._parcel(message)
@@ -322,7 +322,7 @@ class ReplicatedSender(_Base):
             raise
 
     def schedule_messages(self, messages: Any, schedule_time_utc: datetime) -> SendResult:
-        """Send messages that are enqueued at a time; unlike the SDK's, it gives no sequence numbers to cancel them by."""
+        """Send messages that are enqueued at a time; unlike the SDK's method, it returns no sequence numbers to cancel them by."""
         return self.send_messages(scheduled(messages, schedule_time_utc))
 
     def switch_to(self, side: str) -> None:
@@ -337,14 +337,14 @@ class ReplicatedSender(_Base):
         self._keep_roles(self._switch(side))
 
     def close(self) -> None:
-        """Close both connections; what is in the outbox stays there for the next sender."""
+        """Close both connections; messages in the outbox stay there for the next sender."""
         self._close()
 
 
 class AsyncReplicatedSender(_Base):
-    """`ReplicatedSender` for asyncio; its connections live in threads, so that none of them can block the loop.
+    """`ReplicatedSender` for asyncio; threads serve its connections, so that none can block the loop.
 
-    It is made where a loop runs if a credential is one for asyncio.
+    If a credential is one for asyncio, create the sender where an event loop runs.
     """
 
     def __init__(

@@ -1,19 +1,19 @@
-"""Which namespace a message is sent to, and what becomes of it: the decisions of `ReplicatedSender`.
+"""Which namespace a message is sent to, and how a send ends: the decisions of `ReplicatedSender`.
 
-What it is: one generator for each send, which yields what is to be done and is sent the outcome; roles and circuits are
+What it is: one generator for each send, which yields effects and is sent their outcomes; roles and circuits are
 shared by all sends of a sender. No sockets, no threads, no clock of its own. What it is not: the sending
 (`isthmus.client.send.lane`) and the outbox.
 Specification: Microsoft Learn, "Best practices for insulating applications against Service Bus outages and disasters" (active
 and passive replication).
 
 Invariants:
-    I1. Passive: the roles are swapped only after the standby took a message that the active one failed on; if both fail they
-        stay as they are.
-    I2. Active: a send succeeds if one namespace took it; a namespace that may not have taken it is repaired from the outbox,
+    I1. Passive: the roles are swapped only after the standby accepted a message on which the active one failed; if both fail, the
+        roles stay.
+    I2. Active: a send succeeds if one namespace accepted it; a namespace that may not have accepted it is repaired from the outbox,
         if there is one.
-    I3. An unknown outcome is treated as not taken: it can lead to a duplicate under one MessageId, never to a loss.
-    I4. An outbox that is full or whose disk fails takes nothing from the success of a send: what was missed is reported.
-    I5. An error of the message itself is raised as it is, and says nothing about a namespace.
+    I3. An unknown outcome is treated as not accepted: it can cause a duplicate under one MessageId, never a loss.
+    I4. A full outbox or a failing disk does not make a send fail that a namespace accepted: the missed side is reported.
+    I5. An error of the message itself is raised unchanged, and does not count as a failure of a namespace.
 """
 
 from __future__ import annotations
@@ -47,29 +47,29 @@ Mode = Literal["active", "passive"]
 ACTIVE: Mode = "active"
 PASSIVE: Mode = "passive"
 
-_TRIAL_SECONDS = 10.0  # of an operation that was cancelled and says nothing
-_RETRY_SHARE = 0.25  # of an attempt's time that has to be left for a second one on a new connection
+_TRIAL_SECONDS = 10.0  # for an operation that was cancelled without an outcome
+_RETRY_SHARE = 0.25  # share of an attempt's time that a second attempt on a new connection needs
 
 
 class Side(Enum):
-    """One of the two namespaces, by the role in which it was configured."""
+    """One of the two namespaces, named by its configured role."""
 
     PRIMARY = "primary"
     SECONDARY = "secondary"
 
     @property
     def other(self) -> Side:
-        """The other one."""
+        """The other side."""
         return Side.SECONDARY if self is Side.PRIMARY else Side.PRIMARY
 
 
 class RegionsUnavailableError(IsthmusError, ServiceBusError):
-    """No namespace took the message. It is one of the SDK's errors as well, so that a handler for those sees it.
+    """No namespace accepted the message. It is also one of the SDK's errors, so that handlers of those catch it.
 
     Attributes:
-        entity: what was sent to.
-        failures: side → what its error means, as text; "not tried" where its circuit was open.
-        unknown: sides that may have taken it all the same. Send it again with the same MessageId.
+        entity: the queue or topic.
+        failures: side → the meaning of its error, as text; "not tried" if its circuit was open.
+        unknown: sides that may have accepted it nevertheless. Send it again with the same MessageId.
     """
 
     code = "regions-unavailable"
@@ -83,8 +83,8 @@ class RegionsUnavailableError(IsthmusError, ServiceBusError):
 
     def text(self) -> str:
         a = self.attributes
-        told = ", ".join(f"{side}: {failure}" for side, failure in a.get("failures", {}).items())
-        text = f"no namespace took the message for {a.get('entity')!r} ({told})"
+        failures = ", ".join(f"{side}: {failure}" for side, failure in a.get("failures", {}).items())
+        text = f"no namespace took the message for {a.get('entity')!r} ({failures})"
         if a.get("unknown"):
             text += f"; {' and '.join(a['unknown'])} may have it: send it again with the same MessageId"
         return text
@@ -96,14 +96,14 @@ class RegionsUnavailableError(IsthmusError, ServiceBusError):
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """What became of a send.
+    """The result of a send.
 
     Attributes:
         message_ids: MessageIds of the messages, in their order.
-        taken: sides that took them.
+        taken: sides that accepted them.
         pending: sides that get them from the outbox.
-        missed: sides that did not take them and will not get them: there is no outbox, it took nothing, or they were refused there.
-        unknown: sides whose answer is missing, or the disk of whose outbox failed while it synced; they may hold or get them as well, under
+        missed: sides that did not accept them and will not get them: there is no outbox, the outbox failed, or the side refused them.
+        unknown: sides without an answer, or with an outbox disk that failed while it synced; they may have or get the messages as well, under
             the same MessageIds.
         active: the side that is tried first from now on (passive mode).
     """
@@ -118,11 +118,11 @@ class SendResult:
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """Send at these sides at the same time; the answer is a mapping of their attempts.
+    """Send to these sides at the same time; the answer maps each side to its attempt.
 
     Attributes:
         sides: one or two.
-        spent: seconds of the attempt's time that are gone already.
+        spent: seconds of the attempt's time that are used already.
     """
 
     sides: tuple[Side, ...]
@@ -131,14 +131,14 @@ class Try:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Put the messages into the outbox of a side; the answer has an attempt of that side if its disk refused."""
+    """Store the messages in the outbox of a side; the answer has an attempt of that side if its disk refused."""
 
     side: Side
 
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Make the active side durable."""
+    """Store the active side durably."""
 
     active: Side
 
@@ -149,7 +149,7 @@ Steps = Generator[Effect, Mapping[Side, Attempt] | None, SendResult]
 
 @dataclass(slots=True)
 class _Outcome:
-    """What one side said."""
+    """The outcome at one side."""
 
     attempt: Attempt | None = None
     is_unknown: bool = False
@@ -168,8 +168,8 @@ class Replication:
     Attributes:
         mode: active or passive.
         entity: for errors.
-        attempt_seconds: how long an attempt may take, as the lanes are told.
-        has_outbox: whether what a side missed can be kept for it.
+        attempt_seconds: the longest time of an attempt, as passed to the lanes.
+        has_outbox: whether messages that a side missed can be stored for it.
         fail_over_on: failures after which the other side is tried (passive).
         active: the side that is tried first.
         swaps: how often the roles have changed.
@@ -189,16 +189,16 @@ class Replication:
 
         Args:
             now: monotonic seconds.
-            behind: whether a side still has to get messages from its outbox, which go first.
+            behind: whether the outbox of a side still has messages, which are sent first.
         """
         return self._send_active(now, behind) if self.mode == ACTIVE else self._send_passive(now)
 
     def wants_link(self, side: Side, now: float) -> bool:
-        """Whether the link of a side that nothing is sent to should be opened, so that it is ready when it is needed."""
+        """Whether to open the link of a side that gets no messages now, so that it is ready when needed."""
         return self.mode == PASSIVE and side is not self.active and self.circuits[side].allows(now, _TRIAL_SECONDS)
 
     def opened(self, side: Side, attempt: Attempt, now: float) -> None:
-        """What came of that."""
+        """The outcome of opening that link."""
         self._note(side, attempt, _Outcome(), lambda: now)
 
     # ---- passive
@@ -224,7 +224,7 @@ class Replication:
         raise self._unavailable(outcomes)
 
     def _try_one(self, side: Side, outcome: _Outcome, now: Callable[[], float]) -> Generator[Effect, Any, None]:
-        """One attempt; a second one on a new connection where that of the first was old and has been lost."""
+        """One attempt; a second one on a new connection if the first used an older connection that has been lost."""
         spent = 0.0
         while True:
             answer = yield Try((side,), spent)
@@ -242,7 +242,7 @@ class Replication:
     def _send_active(self, now: Callable[[], float], behind: Callable[[Side], bool]) -> Steps:
         outcomes = {side: _Outcome() for side in Side}
         ready = tuple(side for side in Side if not behind(side) and self.circuits[side].allows(now(), _TRIAL_SECONDS))
-        # With nothing better to try, a side whose outbox is not empty gets the message at once as well.
+        # If no other side is available, a side with messages in its outbox also gets the message directly.
         for sides in (ready, tuple(side for side in Side if side not in ready)):
             if not sides:
                 continue
@@ -294,7 +294,7 @@ class Replication:
         return SendResult((), names[0], names[1], names[2], names[3], self.active.value)
 
     def _error(self, outcomes: Mapping[Side, _Outcome]) -> BaseException:
-        """Of a send that no side took: the message's own error first, then one that an operator has to fix."""
+        """The error of a send that no side accepted: the message's own error first, then one that an operator has to fix."""
         for wanted in (
             lambda failure: failure.is_for_the_message,
             lambda failure: not failure.region_may_be_gone,
@@ -305,12 +305,12 @@ class Replication:
         return self._unavailable(outcomes)
 
     def _unavailable(self, outcomes: Mapping[Side, _Outcome]) -> RegionsUnavailableError:
-        told = {
+        failures = {
             side.value: outcome.failure.value if outcome.failure is not None else "not tried, it failed a moment ago"
             for side, outcome in outcomes.items()
         }
         error = RegionsUnavailableError(
-            self.entity, told, tuple(side.value for side, outcome in outcomes.items() if outcome.is_unknown)
+            self.entity, failures, tuple(side.value for side, outcome in outcomes.items() if outcome.is_unknown)
         )
         error.__cause__ = next((o.attempt.error for o in outcomes.values() if o.attempt is not None), None)
         return error
@@ -321,7 +321,7 @@ def _took(outcome: _Outcome) -> bool:
 
 
 def _refused(outcome: _Outcome) -> bool:
-    """Whether a side refused the message for itself. What was not sent was not looked at: the link, or the endpoint, is wrong."""
+    """Whether a side refused the message itself. If nothing was sent, the message was not judged: the link, or the endpoint, is at fault."""
     attempt = outcome.attempt
     return (
         attempt is not None and attempt.was_sent and attempt.failure is not None and attempt.failure.is_for_the_message
@@ -329,7 +329,7 @@ def _refused(outcome: _Outcome) -> bool:
 
 
 def _error_of(outcome: _Outcome, outcomes: Mapping[Side, _Outcome]) -> BaseException:
-    """What the SDK raised, with a note of the sides that may have taken the message all the same (I3)."""
+    """The SDK's exception, with a note of the sides that may have accepted the message nevertheless (I3)."""
     assert outcome.attempt is not None
     error = outcome.attempt.error
     assert error is not None

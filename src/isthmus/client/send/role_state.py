@@ -1,10 +1,10 @@
-"""Which namespace is the active one, kept over restarts.
+"""The active namespace, kept over restarts.
 
 What it is: one small file, replaced as a whole. What it is not: an agreement between processes; each has its own file, or
-shares one in which the last swap counts.
+processes share a file in which the last swap counts.
 
 Invariants:
-    I1. After a crash at any instant the file holds the state before or the state after, never a part.
+    I1. After a crash at any instant the file contains the old or the new state, never a part.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class RoleState:
-    """The file of one sender's or receiver's roles.
+    """The file with the roles of one sender or receiver.
 
     Args:
         path: the file; its folder must exist.
@@ -35,7 +35,7 @@ class RoleState:
         self._path = Path(path)
 
     def load(self) -> Side:
-        """The active side; the primary where the file is missing or cannot be understood, which is logged."""
+        """The active side; the primary if the file is missing or invalid; the latter is logged."""
         try:
             return Side(json.loads(self._path.read_text(encoding="utf-8"))["active"])
         except FileNotFoundError:
@@ -45,7 +45,7 @@ class RoleState:
             return Side.PRIMARY
 
     def save(self, active: Side) -> None:
-        """Replace the file, and wait until the disk has it.
+        """Replace the file, and wait until it is on disk.
 
         Raises:
             StoreError: the disk refused.

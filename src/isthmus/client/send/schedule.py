@@ -1,7 +1,7 @@
-"""Messages that are to be enqueued later.
+"""Messages to be enqueued later.
 
-What it is: the annotation of a scheduled message, put on without a change to the application's object. What it is not: the
-SDK's scheduling by a management request, which answers with a sequence number and needs the namespace at once.
+What it is: the annotation of a scheduled message, added without a change to the application's object. What it is not: the
+SDK's scheduling by a management request, which returns a sequence number and needs the namespace immediately.
 Specification: Microsoft Learn, "Message sequencing and timestamps" (scheduled messages).
 """
 

@@ -1,6 +1,6 @@
 """Counters for Prometheus and spans for OpenTelemetry, of every class of the client library.
 
-What it is: `ClientMetrics`, `traced` and `processing`. It needs the extra `telemetry`; nothing else of the library does. See
+What it is: `ClientMetrics`, `traced` and `processing`. Only this package needs the extra `telemetry`. See
 docs/how-to/observe-the-client-library.md.
 """
 

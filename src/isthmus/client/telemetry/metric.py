@@ -1,11 +1,11 @@
 """The counts of clients for prometheus_client.
 
-What it is: a collector that reads `statistics()` of each client when it is asked. What it is not: counting; the classes count by
+What it is: a collector that reads `statistics()` of each client when it is scraped. What it is not: counting; the classes count by
 themselves, with or without it.
 
 Invariants:
-    I1. It keeps no client alive; one that is gone has no metrics any more.
-    I2. A client whose statistics cannot be read leaves the metrics of the others alone.
+    I1. It keeps no client alive; a deleted client has no metrics any more.
+    I2. A client with unreadable statistics does not affect the metrics of the others.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ClientMetrics(Collector):
     """The metrics of the clients that are added.
 
     Args:
-        registry: that is asked by whoever serves metrics; None is prometheus_client's own.
+        registry: registry that serves the metrics; None: the default one of prometheus_client.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
@@ -41,10 +41,10 @@ class ClientMetrics(Collector):
         (registry or REGISTRY).register(self)
 
     def add(self, name: str, client: Any) -> None:
-        """Have a client's metrics from now on.
+        """Add the metrics of a client.
 
         Args:
-            name: the label `client`, e.g. what it is for.
+            name: the label `client`, e.g. its purpose.
             client: an object of `isthmus.client` or `isthmus.client.aio`; anything with `statistics()`.
         """
         with self._lock:
@@ -52,11 +52,11 @@ class ClientMetrics(Collector):
             self._clients.append((name, weakref.ref(client)))
 
     def describe(self) -> list[Metric]:
-        """Nothing: what there is depends on the clients."""
+        """Nothing: the metrics depend on the clients."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics as of now."""
+        """The current metrics."""
         families: dict[str, Metric] = {}
         with self._lock:
             clients = list(self._clients)
@@ -66,7 +66,7 @@ class ClientMetrics(Collector):
                 continue
             try:
                 read = list(samples(client.statistics()))
-            except Exception:  # noqa: BLE001 - whatever it is, the others have theirs
+            except Exception:  # noqa: BLE001 - the metrics of the others are still collected
                 _log.exception("no metrics of a client: name=%s", name)
                 continue
             prefix = f"isthmus_client_{class_name(client)}"

@@ -1,9 +1,9 @@
-"""What `statistics()` of a client becomes as metrics.
+"""The conversion of a client's `statistics()` to metrics.
 
-What it is: a pure walk over the dataclasses and mappings of statistics. What it is not: a library's metric types (`metric`).
+What it is: a pure walk over the dataclasses and mappings of statistics. What it is not: the metric types of a library (`metric`).
 
 Invariants:
-    I1. Texts that are not of a few known ones, such as errors, become no metric: they have no bound and may say where things are.
+    I1. Only a few known texts become metrics: others, such as errors, are unbounded and may contain addresses.
     I2. Names are `isthmus_client_CLASS_FIELD`; a counter never falls while its object lives.
 """
 
@@ -16,7 +16,7 @@ from enum import Enum
 
 __all__ = ["Sample", "class_name", "samples"]
 
-# Numbers as of now; all others are counts since the object was made.
+# Current values; all other numbers are counts since the object was created.
 _GAUGES = frozenset({"waiting", "held_by_others", "unsettled", "circuits_failures"})
 # Texts with a few values.
 _STATES = frozenset({"active", "reads", "state"})
@@ -42,7 +42,7 @@ class Sample:
 
 
 def class_name(client: object) -> str:
-    """The class as part of a metric's name; those for threads and for asyncio are the same."""
+    """The part of a metric's name for a class; the classes for threads and for asyncio have the same."""
     return _WORD.sub("_", type(client).__name__.removeprefix("Async")).lower()
 
 

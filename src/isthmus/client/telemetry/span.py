@@ -1,12 +1,12 @@
 """Spans of clients for OpenTelemetry.
 
-What it is: the methods of a client in spans, the context of a trace put into what is sent, and a span around the handling of
-what was received. What it is not: an exporter; the application sets up the SDK. Without one all this costs next to nothing.
+What it is: spans around the methods of a client, the trace context in sent messages, and a span around the handling of
+received messages. What it is not: an exporter; the application sets up the SDK. Without one, the cost is negligible.
 Spec: OpenTelemetry semantic conventions for messaging spans and for HTTP spans; W3C Trace Context.
 
 Invariants:
-    I1. A trace goes on over a message or a request: from the span that sent it to the span that handles it.
-    I2. What a method returns and raises is what it returned and raised before.
+    I1. A trace continues over a message or a request: from the span that sent it to the span that handles it.
+    I2. The return values and exceptions of a method are unchanged.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _METHODS: Mapping[str, tuple[SpanKind, str]] = {
 
 
 def traced(client: _T, provider: TracerProvider | None = None) -> _T:
-    """Put the methods of a client into spans.
+    """Wrap the methods of a client in spans.
 
     Args:
         client: an object of `isthmus.client` or `isthmus.client.aio`.
-        provider: of the spans; None is the global one.
+        provider: provider of the spans; None: the global one.
 
     Returns:
         The same object.
@@ -104,7 +104,7 @@ def _before(span: Span, operation: str, args: tuple[Any, ...], options: dict[str
             span.set_attribute("messaging.batch.message_count", len(messages))
         if operation == "send":
             for message in messages:
-                if hasattr(message, "application_properties"):  # not a mapping that stands for one
+                if hasattr(message, "application_properties"):  # not a mapping that represents a message
                     _inject(message)
 
 
@@ -121,7 +121,7 @@ def _after(span: Span, operation: str, result: Any) -> None:
 
 
 def _messages(given: Any) -> Iterable[Any]:
-    """The messages of a call; a batch is taken as a whole, and is full already."""
+    """The messages of a call; a batch counts as one message; its content is encoded already."""
     if isinstance(given, list | tuple):
         return given
     return [given] if hasattr(given, "application_properties") else []
@@ -131,8 +131,8 @@ def _inject(message: Any) -> None:
     properties = message.application_properties
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
-    standing = {_text(key) for key in properties or {}}
-    if "traceparent" not in standing and carrier:
+    present = {_text(key) for key in properties or {}}
+    if "traceparent" not in present and carrier:
         message.application_properties = {**(properties or {}), **carrier}
 
 
@@ -141,8 +141,8 @@ def processing(received: Any, provider: TracerProvider | None = None) -> Iterato
     """A span around the handling of a received message, or of a request that came through a relay.
 
     Args:
-        received: the message or `RelayRequest`; its sender's trace is gone on with.
-        provider: of the span; None is the global one.
+        received: the message or `RelayRequest`; its sender's trace is continued.
+        provider: provider of the span; None: the global one.
     """
     if hasattr(received, "application_properties"):
         carried, title, kind = received.application_properties or {}, "process", SpanKind.CONSUMER

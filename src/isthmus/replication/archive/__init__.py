@@ -1,1 +1,1 @@
-"""Archives: what routes received, in tables of Parquet files (docs/how-to/archive-messages.md)."""
+"""Archives: received messages in tables of Parquet files (docs/how-to/archive-messages.md)."""

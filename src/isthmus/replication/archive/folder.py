@@ -1,21 +1,21 @@
 """The folder of an archive: Parquet files that appear together, once.
 
-What it is: the commit of a batch's files. A batch is written into a folder of its own, then noted, then its files are moved to where readers
-look. What it is not: the writing of Parquet files, which Spark does (`query`). docs/explanation/spool.md, "Exactly once into a table".
+What it is: the commit of a batch's files. A batch is written into a separate folder, then noted, then its files are moved to the folders
+that readers read. What it is not: the writing of Parquet files, which Spark does (`query`). docs/explanation/spool.md, "Exactly once into a table".
 
-    date=2026-11-23/hour=17/00000000000000000042-0000.parquet     what readers see
+    date=2026-11-23/hour=17/00000000000000000042-0000.parquet     visible to readers
     _isthmus/archive.json       the archive's format and columns
-    _isthmus/lock               held by the run that writes
+    _isthmus/lock               locked by the run that writes
     _isthmus/staging/42/        files of a batch before they are moved
-    _isthmus/commits/42.json    the note: the spool, the records from and to, the files
+    _isthmus/commits/42.json    the note: the spool, the first and last records, the files
     _isthmus/spool/             the spool, unless the task names another folder
 
-What a kill leaves: before the note is on disk, a staging folder, which the next start deletes; after it, files that the next start moves.
-So a batch is in the table as a whole or will be, whatever Spark's checkpoint says: `watermark` tells which records the table has.
+After a kill: before the note is on disk there is a staging folder, which the next start deletes; after it, files that the next start moves.
+So a batch is or will be completely in the table, independent of Spark's checkpoint: `watermark` returns which records the table has.
 
 Invariants:
     I1. A record of a spool is in the table once: a batch below the watermark is not committed again.
-    I2. A file that readers can see is whole, and its batch has been noted.
+    I2. A file that readers can see is complete, and its batch has been noted.
     I3. The note is on disk after the files that it names, and before any of them is moved.
     I4. One process commits to an archive at a time.
 """
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 FORMAT = 1
 OWN = "_isthmus"
-# Notes that are kept: the last one tells the watermarks, those before it what was committed lately.
+# The number of notes that are kept: the last one has the watermarks, earlier ones the recent commits.
 _KEPT = 100
 _DIGITS = 20
 
@@ -57,13 +57,13 @@ class Commit:
     """The note of a batch.
 
     Attributes:
-        number: of the batch in this archive, from 1.
+        number: number of the batch in this archive, from 1.
         spool: identity of the spool.
         start: number of its first record.
-        stop: number of the record behind its last one.
+        stop: number of the record after its last one.
         rows: how many rows it has.
-        files: where its files are, relative to the archive.
-        watermarks: by spool, the record behind the last one that the table has, this batch included.
+        files: paths of its files, relative to the archive.
+        watermarks: by spool, the record after the last one that the table has, including this batch.
         total: rows of all batches.
     """
 
@@ -77,12 +77,12 @@ class Commit:
     total: int
 
     def to_json(self) -> str:
-        """As the note has it."""
+        """The note as JSON."""
         return json.dumps({name: getattr(self, name) for name in self.__slots__})
 
     @classmethod
     def from_json(cls, text: str) -> Commit:
-        """What `to_json` wrote."""
+        """The note from the text of `to_json`."""
         told: dict[str, Any] = json.loads(text)
         return cls(**told | {"files": tuple(told["files"])})
 
@@ -107,10 +107,10 @@ class ArchiveFolder:
     # ---- beginning
 
     def check(self) -> None:
-        """Say what is wrong with the folder, without changing it.
+        """Check the folder, without changing it.
 
         Raises:
-            ArchiveError: it cannot be written, holds another table, or has other columns.
+            ArchiveError: it cannot be written, contains another table, or has other columns.
         """
         at = self.path
         while not at.exists():
@@ -126,7 +126,7 @@ class ArchiveFolder:
             strange = next((each.name for each in self.path.iterdir() if each.name != OWN), "")
             if strange:
                 raise ArchiveError(
-                    f"{self.path} holds {strange} and is no archive; name an empty folder, or one that does not exist"
+                    f"{self.path} contains {strange} and is no archive; name an empty folder, or one that does not exist"
                 )
             return
         try:
@@ -144,7 +144,7 @@ class ArchiveFolder:
                 )
 
     def open(self) -> ArchiveFolder:
-        """Take the archive, and finish or undo what a kill left.
+        """Lock the archive, and finish or undo a batch that a kill interrupted.
 
         Raises:
             ArchiveError: see `check`; or another run writes it.
@@ -159,7 +159,7 @@ class ArchiveFolder:
                 write_file(self._own / "archive.json", text.encode())
             self._last = self._read_last()
             if self._last is not None:
-                sync_folder(self._commits)  # a kill, or a disk that refused, left the note perhaps in memory only (I3)
+                sync_folder(self._commits)  # after a kill or a disk error the note may be in memory only (I3)
                 self._move(self._last)
             if self._staging.exists():
                 shutil.rmtree(self._staging)
@@ -177,7 +177,7 @@ class ArchiveFolder:
         return self
 
     def close(self) -> None:
-        """Give the archive up."""
+        """Release the archive."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -186,7 +186,7 @@ class ArchiveFolder:
 
     @property
     def total(self) -> int:
-        """How many rows have been committed."""
+        """The number of committed rows."""
         last = self._last or self._read_last()
         return last.total if last is not None else 0
 
@@ -196,12 +196,12 @@ class ArchiveFolder:
         return last.watermarks.get(spool, 0) if last is not None else 0
 
     def refresh(self) -> None:
-        """Look at the notes again: another process may have committed."""
+        """Read the notes again: another process may have committed."""
         if self._lock < 0:
             self._last = None
 
     def staging(self) -> Path:
-        """Where the files of the next batch are written; what was there is deleted."""
+        """The folder for the files of the next batch; its former content is deleted."""
         number = self._last.number + 1 if self._last is not None else 1
         folder = self._staging / str(number)
         if folder.exists():
@@ -210,11 +210,11 @@ class ArchiveFolder:
         return folder
 
     def commit(self, spool: str, start: int, stop: int, rows: int) -> Commit:
-        """Make the files in the staging folder part of the table.
+        """Add the files in the staging folder to the table.
 
         Raises:
             ArchiveError: the batch is below the watermark.
-            OSError: the disk refuses; the batch has then been noted, or not.
+            OSError: the disk refuses; the batch may have been noted.
         """
         if start < self.watermark(spool):
             raise ArchiveError(f"{self.path}: records {start} to {stop} of spool {spool} are in the table already")
@@ -228,7 +228,7 @@ class ArchiveFolder:
         ]
         for file, name in zip(staged, files, strict=True):
             file.rename(file.with_name(Path(name).name))
-        # With the names of the folders that they are in, down from the archive's own: the note counts on all of them.
+        # Also the names of the folders between the archive's and the files': the note depends on all of them.
         for folder in sorted({at for file in staged for at in file.parents if self._own in (at, *at.parents)}):
             sync_folder(folder)
         marks = {**(self._last.watermarks if self._last is not None else {}), spool: stop}
@@ -249,17 +249,17 @@ class ArchiveFolder:
         return made
 
     def files(self) -> list[Path]:
-        """The files of the table, those of a batch included that was noted and whose move a kill has cut off."""
+        """The files of the table, including those of a noted batch whose move a kill interrupted."""
         last = self._last or self._read_last()
         found = {file for file in files_of(self.path) if _is_of_table(file.relative_to(self.path).parts)}
         if last is not None:
-            # Behind the walk: what is moved meanwhile is at one of the two places.
+            # After the walk: a file that is moved meanwhile has one of the two paths.
             moved = (self.moved(self._staging / str(last.number) / name) for name in last.files)
-            found |= {file for file in moved if file.exists()}  # one that somebody removed is at neither place
+            found |= {file for file in moved if file.exists()}  # a removed file has neither path
         return sorted(found)
 
     def moved(self, file: Path) -> Path:
-        """Where a file of `files` is now."""
+        """The current path of a file of `files`."""
         if file.exists() or self._staging not in file.parents:
             return file
         return self.path / Path(*file.relative_to(self._staging).parts[1:])
@@ -283,7 +283,7 @@ class ArchiveFolder:
             raise ArchiveError(f"{path} cannot be read: {error}") from error
 
     def _move(self, commit: Commit) -> None:
-        """Put the files of a batch where readers look; done before, nothing happens."""
+        """Move the files of a batch to the readers' folders; no effect if that is done."""
         staging = self._staging / str(commit.number)
         folders: set[Path] = set()
         for name in commit.files:
@@ -300,7 +300,7 @@ class ArchiveFolder:
 
 
 def _is_of_table(parts: tuple[str, ...]) -> bool:
-    """Whether a file is where a batch's files are moved to, and not in a folder that somebody else has put into the table's."""
+    """Whether a file has the path of a batch's file, and is not in a foreign folder inside the table's."""
     return len(parts) == 3 and parts[0].startswith("date=") and parts[1].startswith("hour=")
 
 

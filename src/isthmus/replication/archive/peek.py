@@ -1,12 +1,12 @@
-"""Looks into an archive as into an entity: its messages by the sequence numbers of their source.
+"""Reading an archive like an entity: its messages by the sequence numbers of their source.
 
-What it is: what `isthmus verify` and `isthmus replay` read: the rows of the table, and what is in the spool and not in the table yet. What
-it is not: a way to write. Memory grows by 24 bytes a row, and by the files that are being read.
+What it is: the reader for `isthmus verify` and `isthmus replay`: it returns the rows of the table, and the messages in the spool that are not in
+the table yet. What it is not: a writer. Memory grows by 24 bytes a row, and by the files that are being read.
 
 Invariants:
     I1. A message that was acknowledged to the source is found, in the spool or in the table, also while batches are committed.
-    I2. Each row is shown: one that is there twice is shown twice.
-    I3. A message of another entity that the task has read into the same table is not shown: it may have the same number.
+    I2. Each row is returned: a row that is there twice is returned twice.
+    I3. A message of another entity that the task has read into the same table is not returned: it may have the same number.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _Numbers = np.ndarray[Any, Any]
 
 
 class _Found(NamedTuple):
-    """Messages of one namespace and epoch: their numbers, enqueued times, files (-1 for the spool) and places there."""
+    """Messages of one namespace and epoch: their numbers, enqueued times, files (-1 for the spool) and positions there."""
 
     namespace: str
     epoch: int
@@ -60,7 +60,7 @@ class ArchivePeek:
     Args:
         table: its folder.
         spool: folder of its spool.
-        entered: the queue or topic whose messages are meant; empty: all.
+        entered: the queue or topic whose messages are returned; empty: all.
 
     Raises:
         EntityNotFoundError: there is no archive.
@@ -75,13 +75,13 @@ class ArchivePeek:
         self._load = lru_cache(_FILES_HELD)(self._load_file)
         self._files: list[Path] = []
         self._messages: list[bytes] = []  # of the spool
-        # Of each message its number, the file that it is in, -1 for the spool, and its place there.
+        # For each message its number, its file, -1 for the spool, and its position there.
         self._sequences = self._places = self._at = _NONE
 
     def __call__(self, from_sequence: int, count: int) -> Sequence[bytes]:
-        """Messages from a sequence number on, at most so many, more only where several have the last number."""
+        """Messages from a sequence number on, `count` at most; more only if several have the last number."""
         if not len(self._sequences) or self._sequences[-1] < from_sequence:
-            self._look()  # more may have come
+            self._look()  # more may have arrived
         start = int(np.searchsorted(self._sequences, from_sequence))
         stop = min(start + count, len(self._sequences))
         if start < stop:
@@ -93,11 +93,11 @@ class ArchivePeek:
             return self._messages[at]
         try:
             return restore(self._load(place)[at])
-        except ValueError as error:  # its digest does not fit
+        except ValueError as error:  # its digest does not match
             raise ArchiveError(f"{self._files[place]}: {error}") from None
 
     def _look(self) -> None:
-        """Find what exists: the watermark, then the spool, then the table. What is committed meanwhile is in both; it counts once."""
+        """Find the existing messages: watermark, then spool, then table. A record that is committed meanwhile is in both; it counts once."""
         identity = self._spool.identity
         waiting = self._waiting(identity)
         taken = np.asarray([number for number, _ in waiting], np.int64)
@@ -134,12 +134,12 @@ class ArchivePeek:
         self._sort(found)
 
     def _is_meant(self, source: str) -> bool:
-        """Whether messages of an alias and entity are: by the entity, since an alias may have been renamed. A mailbox does not tell its topic."""
+        """Whether messages of an alias and entity are returned: by the entity, since aliases may be renamed. A mailbox does not name its topic."""
         entity = (source or "").partition("/")[2].partition("/Subscriptions/")[0].lower()
         return not self._entered or entity == self._entered or entity.startswith(OWN)
 
     def _waiting(self, identity: str) -> list[tuple[int, Record]]:
-        """What is in the spool, by number, and not in the table; segments that are given up meanwhile are in the table."""
+        """The messages in the spool that are not in the table, by number; segments that are deleted meanwhile are in the table."""
         while True:
             self._folder.refresh()
             mark = self._folder.watermark(identity)
@@ -157,7 +157,7 @@ class ArchivePeek:
                     raise
 
     def _sort(self, found: Sequence[_Found]) -> None:
-        """Keep what each namespace's entity has now: one that was made again knows only the numbers that it gave since."""
+        """Keep the messages of each namespace's present entity: one that was created again knows only the numbers since then."""
         columns = {name: [_NONE] for name in ("sequences", "places", "at")}
         for namespace in {each.namespace for each in found}:
             mine = [each for each in found if each.namespace == namespace]
@@ -175,11 +175,11 @@ class ArchivePeek:
 
 
 def _present(found: Sequence[_Found]) -> list[_Numbers]:
-    """Which messages of a namespace are of its present entity, for each part.
+    """Which messages of a namespace belong to its present entity, for each part.
 
-    Each partition has epochs of its own: one that had no message before begins with the first, and one that has none since begins again with
-    none. So what is not of the last epoch of all counts where it is of the last one of its partition, and is nearer in time to what is certainly
-    present than to what is certainly former.
+    Each partition has its own epochs: one that had no message before starts with the first, and one that has had none since then still has
+    none. So a message of another epoch than the last counts if it is of the last epoch of its partition, and its time is nearer to the certainly
+    present messages than to the certainly former ones.
     """
     last = max(each.epoch for each in found)
     if all(each.epoch == last for each in found):
@@ -202,12 +202,12 @@ def _present(found: Sequence[_Found]) -> list[_Numbers]:
 
 
 def rows_of(table: Path, after: datetime | None = None, before: datetime | None = None) -> Iterator[dict[str, Any]]:
-    """The rows of an archive in the order in which they were received.
+    """The rows of an archive in the order of their reception.
 
     Args:
         table: its folder.
-        after: leave out hours that end before this time.
-        before: leave out hours that begin at this time or behind it.
+        after: skip hours that end before this time.
+        before: skip hours that begin at or after this time.
 
     Raises:
         ArchiveError: a file of it cannot be read.
@@ -218,7 +218,7 @@ def rows_of(table: Path, after: datetime | None = None, before: datetime | None 
         if _overlaps(file, after, before):
             batches.setdefault(file.name.partition("-")[0], []).append(file)
     for _, files in sorted(batches.items()):
-        # Reading takes as long as whoever asks: a batch that was noted when it began is moved meanwhile.
+        # Reading takes as long as the caller: a batch that was noted when reading began is moved meanwhile.
         read = pa.concat_tables([_read(folder.moved(file)) for file in files])
         for batch in read.sort_by("spool_number").to_batches(max_chunksize=1000):
             yield from batch.to_pylist()
@@ -232,7 +232,7 @@ def _read(file: Path, columns: list[str] | None = None) -> pa.Table:
 
 
 def _overlaps(file: Path, after: datetime | None, before: datetime | None) -> bool:
-    """Whether a file may have rows of a time; one whose folder names no time may."""
+    """Whether a file may have rows of a time; a file whose folder has no time may."""
     named = _HOUR.search(str(file))
     if named is None or named["date"] == "0001-01-01":
         return True

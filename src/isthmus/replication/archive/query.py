@@ -4,8 +4,8 @@ What it is: one streaming query in micro-batches, each of which becomes one comm
 commit (`folder`), or the route that fills the spool. docs/explanation/spool.md.
 
 Invariants:
-    I1. A batch that Spark repeats is written once: rows below the archive's watermark are left out.
-    I2. Its failure text is fit for an operator, and stays the same once it has ended.
+    I1. A batch that Spark repeats is written once: rows below the archive's watermark are skipped.
+    I2. Its failure text is written for operators, and does not change after it has ended.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ __all__ = ["ArchiveQuery", "ArchiveSettings", "archive_columns", "check_archive"
 
 FORMAT = "isthmus_spool"
 COMPRESSION = "zstd"
-# Spark's default, INT96, holds no time after the year 2262.
+# Spark's default, INT96, cannot represent times after the year 2262.
 _TIMESTAMPS = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveSettings:
-    """What is written where.
+    """The paths of an archive's query.
 
     Attributes:
         table: the archive's folder.
         spool: the spool's folder.
-        checkpoint: of the query; a path, or a URI that Spark can write.
-        batch_seconds: a batch begins so long after the one before.
+        checkpoint: checkpoint of the query; a path, or a URI that Spark can write.
+        batch_seconds: interval between the starts of two batches.
     """
 
     table: Path
@@ -56,10 +56,10 @@ class ArchiveSettings:
 
 
 def check_archive(settings: ArchiveSettings) -> None:
-    """Say what keeps an archive from being written, without changing anything.
+    """Check whether an archive can be written, without changing anything.
 
     Raises:
-        ArchiveError: its folder, or that of its spool, cannot be written, or holds something else.
+        ArchiveError: its folder, or that of its spool, cannot be written, or contains something else.
     """
     ArchiveFolder(settings.table, archive_columns()).check()
     at = settings.spool
@@ -82,7 +82,7 @@ class ArchiveQuery:
 
     Args:
         spark: the session.
-        settings: what is written where.
+        settings: the paths.
     """
 
     def __init__(self, spark: SparkSession, settings: ArchiveSettings) -> None:
@@ -93,7 +93,7 @@ class ArchiveQuery:
         self._error = ""
 
     def start(self) -> ArchiveQuery:
-        """Take the archive and start.
+        """Lock the archive and start.
 
         Raises:
             ArchiveError: the archive cannot be written.
@@ -117,7 +117,7 @@ class ArchiveQuery:
         return self
 
     def is_active(self) -> bool:
-        """Whether it runs.
+        """Whether the query runs.
 
         Raises:
             SparkGoneError: Spark has ended.
@@ -128,7 +128,7 @@ class ArchiveQuery:
             return bool(self._query.isActive)
 
     def failure(self) -> str:
-        """Why it ended; empty where it runs or was stopped.
+        """Why the query ended; empty if it runs or was stopped.
 
         Raises:
             SparkGoneError: Spark has ended.
@@ -150,20 +150,20 @@ class ArchiveQuery:
         return self._folder.watermark(spool.identity) >= end or self._read_until() >= end
 
     def view(self) -> SpoolView:
-        """What is in the spool and not in the table."""
+        """The messages in the spool that are not in the table."""
         reader = SpoolReader(self._settings.spool)
         found = spool_backlog(self._settings.spool, self._folder.watermark(reader.identity))
         return SpoolView(waiting=found.messages, size_bytes=found.size_bytes, oldest_ms=found.oldest_ms)
 
     def stop(self) -> None:
-        """End it; blocks until a batch under way has been given up, which the next start repeats."""
+        """Stop the query; blocks until a running batch has been given up, which the next start repeats."""
         if self._query is not None:
             with suppress(SparkGoneError), calling_spark():
                 self._query.stop()
         self._folder.close()
 
     def _read_until(self) -> int:
-        """The record up to which the last batch that was committed has read: bytes that are damaged have no rows."""
+        """The record up to which the last committed batch has read: damaged bytes have no rows."""
         assert self._query is not None
         with calling_spark():
             progress = self._query.lastProgress
@@ -202,7 +202,7 @@ class ArchiveQuery:
 
 
 def _numbers_of(file: Path) -> tuple[int, int, int]:
-    """How many rows a file has, and the lowest and the highest of their numbers in the spool."""
+    """The number of rows of a file, and the lowest and the highest of their numbers in the spool."""
     import pyarrow.compute as pc
     from pyarrow.parquet import read_table
 

@@ -1,10 +1,10 @@
 """A route into an archive, as the supervisor sees it: the route that fills the spool, and the query that empties it.
 
-What it is: both as one. What it is not: either of them.
+What it is: the combination of both. What it is not: either of them.
 
 Invariants:
-    I1. When one of the two has failed the route has failed, and both are stopped before they are started again.
-    I2. A run with an end ends only when the archive has everything that is in the spool.
+    I1. If one of the two has failed, the route has failed, and both are stopped before they are started again.
+    I2. A run with an end ends only when the archive has all messages of the spool.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Filling(Protocol):
 
 
 class Emptying(Protocol):
-    """The query that empties it (`query`)."""
+    """The query that empties the spool (`query`)."""
 
     def is_active(self) -> bool: ...
 
@@ -50,9 +50,9 @@ class ArchiveRoute:
     """A started route into an archive.
 
     Args:
-        filling: fills the spool.
-        emptying: empties it.
-        view: what is in the spool; None: not told.
+        filling: the route that fills the spool.
+        emptying: the query that empties it.
+        view: the content of the spool; None: unknown.
     """
 
     def __init__(self, filling: Filling, emptying: Emptying, view: Callable[[], SpoolView] | None = None) -> None:
@@ -61,7 +61,7 @@ class ArchiveRoute:
         self._emptying = emptying
 
     def is_active(self) -> bool:
-        """Whether it runs.
+        """Whether the route runs.
 
         Raises:
             SparkGoneError: Spark has ended.
@@ -73,24 +73,24 @@ class ArchiveRoute:
         return not self._filling.failure() and not self._emptying.has_all()
 
     def failure(self) -> str:
-        """Why it ended; empty where it did not fail."""
+        """Why the route ended; empty if it did not fail."""
         return self._filling.failure() or self._emptying.failure()
 
     def sighting(self) -> Sighting:
-        """What the reader of the source reported last. What is in the spool counts as moved: it is settled at the source."""
+        """The last report of the source's reader. Messages in the spool count as moved: they are settled at the source."""
         seen = self._filling.sighting()
         return replace(seen, spool=self._view()) if self._view is not None else seen
 
     def drain(self) -> None:
-        """Take in nothing more."""
+        """Receive no more messages."""
         self._filling.drain()
 
     def drained(self) -> bool:
-        """Whether nothing is under way between source and spool; what the spool has the next run archives."""
+        """Whether no messages are in flight between source and spool; the next run archives the messages in the spool."""
         return self._filling.drained()
 
     def stop(self) -> None:
-        """End both; blocks."""
+        """Stop both; blocks."""
         try:
             self._filling.stop()
         finally:

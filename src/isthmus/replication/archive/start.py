@@ -26,12 +26,12 @@ __all__ = ["ArchiveStarter", "archive_settings", "check_archives"]
 
 
 def archive_settings(route: Route, checkpoints: str = "", *, available_now: bool = False) -> ArchiveSettings:
-    """What a route into a table writes where.
+    """The archive settings of a route into a table.
 
     Args:
         route: the route.
         checkpoints: folder of the queries' checkpoint folders; a path, or a URI.
-        available_now: whether the run ends when all is moved.
+        available_now: whether the run ends when all messages are moved.
     """
     table = route.options.table
     assert table is not None
@@ -44,10 +44,10 @@ def archive_settings(route: Route, checkpoints: str = "", *, available_now: bool
 
 
 def check_archives(routes: Iterable[Route]) -> None:
-    """Say what keeps the archives of routes from being written, without changing anything.
+    """Check whether the archives of routes can be written, without changing anything.
 
     Raises:
-        ConfigError: holds every such fault.
+        ConfigError: contains every such fault.
     """
     faults = []
     for route in routes:
@@ -61,12 +61,12 @@ def check_archives(routes: Iterable[Route]) -> None:
 
 
 class ArchiveStarter:
-    """Starts routes; with those that end in a table the query that writes it.
+    """Starts routes; a route into a table with the query that writes it.
 
     Args:
         spark: the session.
         checkpoints: folder of the queries' checkpoint folders; a path, or a URI.
-        available_now: whether the run ends when all is moved.
+        available_now: whether the run ends when all messages are moved.
     """
 
     def __init__(self, spark: SparkSession, checkpoints: str, *, available_now: bool = False) -> None:
@@ -81,7 +81,7 @@ class ArchiveStarter:
 
         Args:
             route: the route.
-            start: starts it as far as its target, which is a spool where it ends in a table.
+            start: starts it up to its target, which is a spool if it ends in a table.
 
         Raises:
             ArchiveError: the archive cannot be written.

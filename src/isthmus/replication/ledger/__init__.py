@@ -1,1 +1,1 @@
-"""Ledgers: the tables in which targets note what they took."""
+"""Ledgers: tables of the messages that targets acknowledged."""

@@ -1,8 +1,8 @@
 """The ledgers of a run: what their routes need, and their collection in the background.
 
-What it is: the account that a task declares, put around the targets of its routes, the check of its folder, and the thread that makes it a
-table. What it is not: the noting (`isthmus.connectors.ledger`), or the table (`isthmus.replication.ledger.table`), which needs Arrow and is
-loaded only where there is a ledger.
+What it is: the ledger that a task declares, added to the targets of its routes, the check of its folder, and the thread that converts it to a
+table. What it is not: the recording (`isthmus.connectors.ledger`), or the table (`isthmus.replication.ledger.table`), which needs Arrow and is
+loaded only if there is a ledger.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ INTERVAL_SECONDS = 15.0
 
 
 def noted(route: Route, spec: RouteSpec) -> RouteSpec:
-    """What carries a route, with the account that its task declares."""
+    """The specification of a route, with the ledger that its task declares."""
     ledger = route.options.ledger
     if ledger is None:
         return spec
@@ -36,7 +36,7 @@ def noted(route: Route, spec: RouteSpec) -> RouteSpec:
 
 
 def noted_diverts(route: Route, spec: RouteSpec) -> RouteSpec:
-    """What carries a route, with the account of what its steps divert."""
+    """The specification of a route, with the ledger of diverted messages."""
     ledger = route.options.ledger
     if ledger is None:
         return spec
@@ -46,10 +46,10 @@ def noted_diverts(route: Route, spec: RouteSpec) -> RouteSpec:
 
 
 def check_ledgers(routes: Iterable[Route]) -> None:
-    """Say what keeps ledgers from being written, without changing anything.
+    """Check whether ledgers can be written, without changing anything.
 
     Raises:
-        ConfigError: holds every such fault.
+        ConfigError: contains every such fault.
     """
     faults = []
     for path in dict.fromkeys(route.options.ledger.path for route in routes if route.options.ledger is not None):
@@ -59,16 +59,16 @@ def check_ledgers(routes: Iterable[Route]) -> None:
         if not at.is_dir() or not os.access(at, os.W_OK | os.X_OK):
             faults.append(Fault(f"ledger {path}: {at} is no folder that this user can write", "write another path"))
         elif at == Path(path) and next(at.iterdir(), None) is not None and not (at / OPEN.parent).exists():
-            faults.append(Fault(f"ledger {path} holds something else and is no ledger", "name an empty folder"))
+            faults.append(Fault(f"ledger {path} contains something else and is no ledger", "name an empty folder"))
     if faults:
         raise ConfigError(faults)
 
 
 class LedgerWatch:
-    """Collects the ledgers of a run, in the background.
+    """Collects the ledgers of a run in the background.
 
     Args:
-        ledgers: folder, and whether messages are kept.
+        ledgers: folder, and whether messages are stored.
     """
 
     def __init__(self, ledgers: Iterable[tuple[Path, bool]]) -> None:
@@ -77,13 +77,13 @@ class LedgerWatch:
         self._thread = threading.Thread(target=self._watch, name="ledger", daemon=True) if self._ledgers else None
 
     def start(self) -> LedgerWatch:
-        """Begins to collect."""
+        """Start collecting."""
         if self._thread is not None:
             self._thread.start()
         return self
 
     def close(self) -> None:
-        """Collects what its writers have closed, and ends."""
+        """Collect the files that writers have closed, and stop."""
         self._stop.set()
         if self._thread is not None and self._thread.is_alive():
             self._thread.join(60.0)
@@ -99,5 +99,5 @@ class LedgerWatch:
         for folder, bodies in self._ledgers.items():
             try:
                 collect(folder, bodies=bodies)
-            except Exception as error:  # noqa: BLE001 - what cannot be collected now stays in its files
+            except Exception as error:  # noqa: BLE001 - records that cannot be collected now stay in their files
                 log.warning("ledger %s cannot be written: %s", folder, error)

@@ -1,13 +1,13 @@
-"""What a ledger tells of messages that a target has acknowledged, for verification.
+"""The records of a ledger about acknowledged messages, for verification.
 
-What it is: the numbers of messages that a route has moved, by their origin, from the table and from the files that are not part of it yet. What
-it is not: a proof that they are still there: where nobody consumes, verification looks for the message itself.
+What it is: the numbers of messages that a route has moved, by their origin, from the table and from files that are not part of it yet. What
+it is not: a proof that they still exist: if no application consumes, verification searches for the message itself.
 
 Invariants:
-    I1. Only outcomes `moved` count, or, where they are asked for, `divert`: an entity has acknowledged the message.
-    I2. A number is told with the time at which it was moved last: an entity that was made again gives its numbers again, and what was moved
-        before a message entered was another one.
-    I3. The time at which a message was enqueued is told only where that was at its origin: where it came from there without another hop.
+    I1. Only the outcome `moved` counts, or, on request, `divert`: an entity has acknowledged the message.
+    I2. A number is returned with the time at which it was moved last: an entity that was created again assigns its numbers again, and a message
+        moved before the present one entered was another message.
+    I3. The time at which a message was enqueued is returned only if it is the time at its origin: if it came from there without another hop.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ MOVED, DIVERTED = "moved", "divert"
 
 
 class LedgerUnreadableError(IsthmusError):
-    """What a route has moved cannot be read."""
+    """The moved messages of a route cannot be read."""
 
     code = "ledger-unreadable"
 
 
 def moved(ledger: Path, route: str, origins: Collection[str], outcome: str = MOVED) -> dict[int, int]:
-    """Messages that a route has moved: sequence numbers at their origin, and when each was moved last, as wall time in ms.
+    """Moved messages of a route: sequence numbers at their origin, and when each was moved last, as wall time in ms.
 
     Args:
         ledger: its folder.
         route: the route's name.
-        origins: alias and entity of the origin, as provenance has it.
-        outcome: which are meant: `moved`, or `divert` for those that its steps have diverted.
+        origins: alias and entity of the origin, as in provenance.
+        outcome: the outcome: `moved`, or `divert` for those that its steps have diverted.
 
     Raises:
         LedgerUnreadableError: a file of it cannot be read.
@@ -64,13 +64,13 @@ def moved(ledger: Path, route: str, origins: Collection[str], outcome: str = MOV
 
 
 def enqueued(ledger: Path, route: str, origins: Collection[str]) -> dict[int, int]:
-    """Messages that a route has moved or diverted: sequence numbers at their origin, and when each was enqueued there, as wall time in ms,
-    where that is told.
+    """Moved or diverted messages of a route: sequence numbers at their origin, and when each was enqueued there, as wall time in ms,
+    if the ledger has it.
 
     Args:
         ledger: its folder.
         route: the route's name.
-        origins: alias and entity of the origin, as provenance has it.
+        origins: alias and entity of the origin, as in provenance.
 
     Raises:
         LedgerUnreadableError: a file of it cannot be read.
@@ -86,7 +86,7 @@ def enqueued(ledger: Path, route: str, origins: Collection[str]) -> dict[int, in
 
 
 def _ms(text: str | None) -> int:
-    """A time as a ledger has it; 0 where it is none."""
+    """A time of a ledger; 0 if it is invalid."""
     try:
         return max(0, round(datetime.fromisoformat(text or "").timestamp() * 1000))
     except (ValueError, OverflowError):
@@ -96,20 +96,20 @@ def _ms(text: str | None) -> int:
 def _moved(
     ledger: Path, route: str, origins: Collection[str], outcomes: Collection[str]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """What a route has moved of these origins: the number there, and the row."""
+    """The rows of a route for these origins: the number there, and the row."""
     folded = {each.lower() for each in origins}
     for row in _rows(ledger):
         if row["route"] != route or row["outcome"] not in outcomes:
             continue
         origin, number = row.get("origin"), row.get("origin_sequence_number")
-        if origin is None:  # it carries no provenance: its source is where it entered
+        if origin is None:  # without provenance, its source is its entry point
             origin, number = row.get("source"), row.get("sequence_number")
         if number is not None and (origin is None or origin.lower() in folded):
             yield int(number), row
 
 
 def _rows(ledger: Path) -> Iterator[dict[str, Any]]:
-    # What is open becomes part of the table: it is read first.
+    # Open files become part of the table: they are read first.
     for path in sorted((ledger / OPEN).glob("*.log")):
         try:
             data = path.read_bytes()

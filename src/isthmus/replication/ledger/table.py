@@ -1,12 +1,12 @@
-"""The table of a ledger: what targets have noted, as Parquet files.
+"""The table of a ledger: the records of targets, as Parquet files.
 
-What it is: files that their writers have closed become files of the table, one for one, under the same name. What it is not: the noting
+What it is: each closed file of a writer becomes a file of the table under the same name. What it is not: the recording
 (`isthmus.connectors.ledger`). docs/how-to/keep-a-ledger.md.
 
 Invariants:
-    I1. A file is taken only when its writer has ended it, or has ended itself: its lock is free.
-    I2. A kill at any place leaves a file or its part of the table or both; the next turn puts the same part in its place.
-    I3. A torn end of a file is left out: what it held was not told to the route.
+    I1. A file is converted only after its writer has closed it, or has ended: its lock is free.
+    I2. A kill at any time leaves a file or its part of the table or both; the next run writes the same part again.
+    I3. An incomplete end of a file is skipped: the route was not informed of its records.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ LEDGER_SCHEMA = pa.schema(
 
 
 def collect(folder: Path, *, bodies: bool) -> int:
-    """Make what is finished part of the table; how many files.
+    """Convert closed files to files of the table. Returns their number.
 
     Args:
-        folder: of the ledger.
-        bodies: whether messages are kept.
+        folder: folder of the ledger.
+        bodies: whether messages are stored.
 
     Raises:
         OSError: the folder cannot be read or written.
@@ -73,7 +73,7 @@ def collect(folder: Path, *, bodies: bool) -> int:
                 _take(folder, path, bodies=bodies)
                 done += 1
         except BlockingIOError:
-            continue  # its writer goes on
+            continue  # its writer is still writing
         finally:
             os.close(descriptor)
     return done
@@ -96,7 +96,7 @@ def _take(folder: Path, path: Path, *, bodies: bool) -> None:
 
 
 def rows_of(data: bytes, *, bodies: bool) -> Iterator[dict[str, Any]]:
-    """The rows of a file that was appended to."""
+    """The rows of an appended file."""
     for block in walk(data):
         if isinstance(block, Block):
             moved = datetime.fromtimestamp(block.written_ms / 1000, UTC)
@@ -119,7 +119,7 @@ def _row(record: Record, moved: datetime) -> dict[str, Any]:
 
 
 def _told(message: bytes) -> dict[str, Any]:
-    """What a message tells of itself: a copy by its provenance, another by what its broker wrote."""
+    """The identifying values of a message: of a copy from its provenance, of another from its broker's annotations."""
     sections = section.locate(message)
     properties = section.decode_properties(message, sections.properties)
     provenance = provenance_of(message)

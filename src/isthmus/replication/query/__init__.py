@@ -1,1 +1,1 @@
-"""The Spark queries of a run: which routes each carries, how it is watched, and why it fails."""
+"""The Spark queries of a run: their routes, their observation, and their failures."""

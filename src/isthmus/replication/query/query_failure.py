@@ -1,6 +1,6 @@
-"""What a failed query's report says.
+"""The cause in a failed query's report.
 
-What it is: the one line of Spark's long text that tells an operator what happened. What it is not: a judgement whether to start
+What it is: the line of Spark's long text that states the cause for an operator. What it is not: the decision whether to start
 again.
 """
 
@@ -14,10 +14,10 @@ from isthmus.replication.spark.executor_fault import executor_fault
 __all__ = ["WORKER_GONE", "cause_of"]
 
 WORKER_GONE = (
-    "a Python worker of the route was killed, or crashed (out of memory?); messages that it had not settled come again once their "
+    "a Python worker of the route was killed, or crashed (out of memory?); messages that it had not settled are delivered again once their "
     "locks have expired"
 )
-# What Spark says where the process at the other end of a socket to a worker has ended.
+# Spark's texts if the process at the other end of a worker's socket has ended.
 _WORKER_GONE = (
     "Python worker exited unexpectedly",
     "java.io.EOFException",
@@ -28,7 +28,7 @@ _WORKER_GONE = (
 
 
 def cause_of(text: str) -> str:
-    """The line of Spark's long report that says what happened: the innermost Python error's."""
+    """The line of Spark's long report with the cause: that of the innermost Python error."""
     lines: Sequence[str] = [line.strip() for line in text.splitlines() if line.strip()]
     named = [line for line in lines if line.startswith("isthmus.") and ": " in line]
     if named:

@@ -1,15 +1,15 @@
 """One Spark query that carries many routes, from its start to its end.
 
-What it is: the query and its readers' control connection as one object: routes are added and removed while it runs, and it says
-whether it runs, why it does not, and what its readers report. It starts with its first route and is started once; after its end
-another object takes its place. What it is not: the choice of the query for a route (`isthmus.replication.query.shared_run`), nor the
-moving, which happens in the workers (`isthmus.bridge`).
+What it is: the query and its readers' control connection as one object: routes are added and removed while it runs, and it reports whether it
+runs, why it ended, and what its readers report. It starts with its first route and is started once; after its end another object replaces
+it. What it is not: the choice of the query for a route (`isthmus.replication.query.shared_run`), nor moving messages, which the workers do
+(`isthmus.bridge`).
 
 Invariants:
     I1. A route that was removed is no part of any later lease.
     I2. The query is stopped only after its lease has ended, or has not for LEASE_END_SECONDS: stopping it earlier leaves its
-        locks to expire, and whoever comes next waits for them.
-    I3. A query that has ended stays ended, and its failure text stays the same.
+        locks to expire, and the next reader waits for them.
+    I3. A query that has ended stays ended, and its failure text does not change.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 __all__ = ["QueryControl", "SharedQuery"]
 
-# How long a lease may take to end before its query is stopped all the same.
+# The time for a lease to end before its query is stopped regardless.
 LEASE_END_SECONDS = 10.0
-# What was looked up is good for so long: a round of the supervisor looks once for each route.
+# Reports are cached for this long: the supervisor asks once for each route in each cycle.
 LOOK_SECONDS = 0.1
-# A query whose worker died ends within so long; what ends it later is something else. A reader whose connection alone was cut is
-# taken for dead, and its query goes on.
+# A query whose worker died ends within this time; a later end has another cause. A reader whose connection alone was cut is
+# regarded as dead, and its query continues.
 DEATH_SECONDS = 60.0
 _STEP_SECONDS = 0.05
-# What a query's status says from the begin of a micro-batch to the commit of the sink (MicroBatchExecution).
+# The status text of a query from the start of a micro-batch to the commit of the sink (MicroBatchExecution).
 _PROCESSING = "Processing new data"
 
 
@@ -46,31 +46,31 @@ class QueryControl(Protocol):
     """The driver's end of the connections to a query's readers (`isthmus.bridge.host.control.server`)."""
 
     def assign(self, routes: Sequence[RouteSpec]) -> None:
-        """What the next lease carries."""
+        """Carry these routes in the next lease."""
         ...
 
     def add(self, spec: RouteSpec) -> None:
-        """Carry this route, too, from now on."""
+        """Also carry this route from now on."""
         ...
 
     def remove(self, name: str, why: str) -> None:
-        """Carry the route no more."""
+        """Stop carrying the route."""
         ...
 
     def plan(self, name: str) -> None:
-        """Tell the reader of the route its current plan."""
+        """Send the current plan to the reader of the route."""
         ...
 
     def stop(self, why: str) -> None:
-        """End every lease; start no other."""
+        """End every lease, and start no other."""
         ...
 
     def reports(self) -> Mapping[str, RouteReport]:
-        """What was reported of each route."""
+        """The last report on each route."""
         ...
 
     def busy(self) -> bool:
-        """Whether a lease is under way."""
+        """Whether a lease is running."""
         ...
 
     def processes(self) -> set[int]:
@@ -86,10 +86,10 @@ class SharedQuery:
     """A query and the routes that it carries.
 
     Args:
-        name: unique in the run.
-        control: the readers' control connection under that name.
+        name: name, unique in the run.
+        control: the readers' control connection with that name.
         start: starts the Spark query.
-        on_reports: called with the query whenever its reports were looked up again.
+        on_reports: called with the query whenever its reports were read again.
         clock: monotonic seconds.
     """
 
@@ -109,14 +109,14 @@ class SharedQuery:
         self._clock = clock
         self._query: StreamingQuery | None = None
         self._routes: set[str] = set()
-        self._failure: str | None = None  # not None: it has ended
+        self._failure: str | None = None  # not None: the query has ended
         self._active_until = float("-inf")
         self._reports: tuple[float, Mapping[str, RouteReport]] = (float("-inf"), {})
         self._stop_lock = threading.Lock()
 
     @property
     def routes(self) -> frozenset[str]:
-        """The routes that it carries now."""
+        """The routes that the query carries now."""
         return frozenset(self._routes)
 
     def worker_died(self) -> None:
@@ -124,7 +124,7 @@ class SharedQuery:
         self._died_at = self._clock()
 
     def carry(self, spec: RouteSpec) -> None:
-        """Carry a route; with the first one the query starts.
+        """Carry a route; the first route starts the query.
 
         Raises:
             SparkGoneError: Spark has ended.
@@ -138,13 +138,13 @@ class SharedQuery:
         self._routes.add(spec.name)
 
     def remove(self, name: str, why: str) -> None:
-        """Ask the query to finish what the route has under way and carry it no more; does not wait."""
-        if name in self._routes and self._failure is None:  # what it carried when it ended has to be known afterwards
+        """Request that the query finishes the in-flight messages of the route and then stops carrying it; does not wait."""
+        if name in self._routes and self._failure is None:  # its routes at the end have to be known afterwards
             self._routes.discard(name)
             self.control.remove(name, why)
 
     def has_left(self, name: str) -> bool:
-        """Whether nothing of a removed route is under way. Then the next look at the reports tells all that was settled."""
+        """Whether no message of a removed route is in flight. Then the next reading of the reports includes all settled messages."""
         if self._failure is None and self.control.busy():
             report = self.control.reports().get(name)
             if report is None or report.state is not RouteState.ENDED:
@@ -153,7 +153,7 @@ class SharedQuery:
         return True
 
     def is_active(self) -> bool:
-        """Whether it runs.
+        """Whether the query runs.
 
         Raises:
             SparkGoneError: Spark has ended.
@@ -168,13 +168,13 @@ class SharedQuery:
                     ended = [text for text in self.control.ended_errors() if text]
                     told = cause_of(str(error)) if error is not None else ended[-1] if ended else ""
                     self._failure = WORKER_GONE if self._clock() < self._died_at + DEATH_SECONDS else told
-                    self._reports = (float("-inf"), self._reports[1])  # the next look tells all that was settled
+                    self._reports = (float("-inf"), self._reports[1])  # the next reading includes all settled messages
                     return False
             self._active_until = now + LOOK_SECONDS
         return True
 
     def has_ended(self) -> bool:
-        """Whether it was started and runs no more.
+        """Whether the query was started and runs no more.
 
         Raises:
             SparkGoneError: Spark has ended.
@@ -183,11 +183,11 @@ class SharedQuery:
 
     @property
     def failure(self) -> str:
-        """Why it ended; empty where it runs, or was asked to end."""
+        """Why the query ended; empty if it runs, or was stopped."""
         return self._failure or ""
 
     def reports(self) -> Mapping[str, RouteReport]:
-        """What was reported of each route."""
+        """The last report on each route."""
         now = self._clock()
         if now >= self._reports[0] + LOOK_SECONDS:
             self._reports = (now, self.control.reports())
@@ -195,13 +195,13 @@ class SharedQuery:
         return self._reports[1]
 
     def stop(self, why: str) -> None:
-        """End it: first its lease, then the query; blocks for LEASE_END_SECONDS at most, beside what Spark takes."""
+        """Stop it: first its lease, then the query; blocks for LEASE_END_SECONDS at most, plus Spark's own time."""
         with self._stop_lock:
             self.control.stop(why)
             if self._query is None:
                 self._failure = self._failure or ""
                 return
-            # What has ended with Java need not be stopped.
+            # A query that ended with Java need not be stopped.
             with suppress(SparkGoneError), calling_spark():
                 limit = self._clock() + LEASE_END_SECONDS
                 while self._is_under_way() and self._clock() < limit:
@@ -211,7 +211,7 @@ class SharedQuery:
                 self._query.stop()
 
     def abandon(self, why: str) -> None:
-        """It does not answer: it counts as failed at once, and is stopped in the background."""
+        """It does not answer: it counts as failed immediately, and is stopped in the background."""
         if self._failure is None:
             self._failure = why
             threading.Thread(target=self.stop, args=(why,), name=f"stop-{self.name}", daemon=True).start()

@@ -1,11 +1,11 @@
 """One route of a shared query, as the supervisor watches, drains and stops it.
 
-What it is: a route's view of the query that carries it, and its move from a query of its own back to the shared one
+What it is: a route's view of the query that carries it, and its move from quarantine back to the shared query
 (`isthmus.replication.query.quarantine`). What it is not: the query, or the decision to start the route again.
 
 Invariants:
-    I1. Counts are those since this start of the route, over all queries that carried it since; none falls.
-    I2. A route that moves to another query is opened there only after nothing of it is under way in the one before.
+    I1. Counts are since this start of the route, over all queries that carried it since then; no count decreases.
+    I2. A route that moves to another query is opened there only after none of its messages is in flight in the previous one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from isthmus.replication.spark.gone import SparkGoneError
 
 __all__ = ["SharedRoute"]
 
-# How long a route may take to leave its query, before the query counts as one that does not answer.
+# The time for a route to leave its query before the query counts as not answering.
 LEAVE_SECONDS = 20.0
 _STEP_SECONDS = 0.05
 
@@ -34,10 +34,10 @@ class SharedRoute:
     """A started route.
 
     Args:
-        spec: what it moves.
-        query: what carries it.
-        choose: the query that shall carry it now.
-        told: makes what its reader reports fit for an operator.
+        spec: specification of the route.
+        query: the query that carries it.
+        choose: returns the query that has to carry it now.
+        readable: converts its reader's error text for operators.
         clock: monotonic seconds.
     """
 
@@ -46,14 +46,14 @@ class SharedRoute:
         spec: RouteSpec,
         query: SharedQuery,
         choose: Callable[[], SharedQuery],
-        told: Callable[[str], str] = str,
+        readable: Callable[[str], str] = str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.spec = spec
         self._choose = choose
-        self._told = told
+        self._readable = readable
         self._clock = clock
-        self._leave_by = 0.0  # not 0: it leaves its query for another
+        self._leave_by = 0.0  # not 0: it is moving to another query
         self._error = ""
         self._confirm_by = clock() + CONFIRM_SECONDS
         self._before = self._base = NO_COUNTS
@@ -61,7 +61,7 @@ class SharedRoute:
         self._enter(query)
 
     def is_active(self) -> bool:
-        """Whether it runs.
+        """Whether the route runs.
 
         Raises:
             SparkGoneError: Spark has ended.
@@ -73,20 +73,20 @@ class SharedRoute:
         return not self._is_done()
 
     def failure(self) -> str:
-        """Why it ended; empty where it did not fail."""
-        return self._error or self._told(self._query.failure)
+        """Why the route ended; empty if it did not fail."""
+        return self._error or self._readable(self._query.failure)
 
     def sighting(self) -> Sighting:
-        """What its reader reported last."""
+        """The last report of its reader."""
         report = self._report()
-        # A query whose lease has failed ends in a moment, and tells why.
+        # A query with a failed lease ends soon, and reports the cause.
         retries = report.state is RouteState.RETRYING and self._query.control.busy()
-        error = self._told(report.error) if retries else ""
+        error = self._readable(report.error) if retries else ""
         return Sighting(
             ready=report.state not in (RouteState.OPENING, RouteState.RETRYING) and report.paused != UNCONFIRMED,
             counts=self._count(report),
             held=self._held(report),
-            note=self._told(report.note) if report.note else "",
+            note=self._readable(report.note) if report.note else "",
             processes=tuple(sorted(self._query.control.processes())),
             error=error,
             retry_in_seconds=report.retry_in_seconds if error else 0.0,
@@ -95,15 +95,15 @@ class SharedRoute:
         )
 
     def drain(self) -> None:
-        """Asks its reader to finish what it has, and no other to take it up."""
+        """Request that its reader finishes the messages that it has, and that no other reader takes over."""
         self._query.remove(self.spec.name, "the run ends")
 
     def drained(self) -> bool:
-        """Whether nothing of it is under way."""
+        """Whether none of its messages is in flight."""
         return self._query.has_left(self.spec.name)
 
     def stop(self) -> None:
-        """Ends it; blocks for LEAVE_SECONDS at most. A query that does not let it go by then is stopped."""
+        """Stops the route; blocks for LEAVE_SECONDS at most. A query that does not release it by then is stopped."""
         self._query.remove(self.spec.name, "the route ends")
         limit = self._clock() + LEAVE_SECONDS
         while self._query.is_active() and not self._query.has_left(self.spec.name):
@@ -113,20 +113,20 @@ class SharedRoute:
             time.sleep(_STEP_SECONDS)
 
     def relocate(self) -> None:
-        """Begins to leave its query for the one that shall carry it now."""
+        """Start moving to the query that has to carry it now."""
         if not self._leave_by:
             self._leave_by = self._clock() + LEAVE_SECONDS
             self._query.remove(self.spec.name, "the route moves to another query")
 
     def _move(self) -> bool:
-        """Goes on with `relocate`; whether the route runs."""
+        """Continue `relocate`. Returns whether the route runs."""
         if self._query.has_left(self.spec.name):
             self._leave_by = 0.0
             try:
                 self._enter(self._choose())
             except SparkGoneError:
                 raise
-            except Exception as error:  # noqa: BLE001 - the supervisor tells it and starts the route again
+            except Exception as error:  # noqa: BLE001 - the supervisor reports it and starts the route again
                 self._error = f"it cannot move to another query: {error}"
         elif self._clock() >= self._leave_by:
             self._query.abandon(f"its reader has not ended route {self.spec.name} within {LEAVE_SECONDS:g} s")
@@ -134,7 +134,7 @@ class SharedRoute:
         return not self._error
 
     def _enter(self, query: SharedQuery) -> None:
-        """Be carried by a query from now on; what became of messages before stays counted."""
+        """Be carried by a query from now on; earlier counts are kept."""
         before = self._count(self._report()) if query is not self._query else self._before
         base = _counts_of(query.control.reports().get(self.spec.name, RouteReport()))
         query.carry(self.spec)
@@ -155,12 +155,12 @@ class SharedRoute:
 
     def _held(self, report: RouteReport) -> str:
         if report.state is RouteState.PAUSED and report.paused == UNCONFIRMED:
-            # At first that is so for as long as the driver takes to answer.
+            # At first, this also holds for as long as the driver takes to answer.
             return f"{self.spec.source.alias}: {UNCONFIRMED}" if self._clock() >= self._confirm_by else ""
         if report.state is RouteState.PAUSED and report.paused:
-            return self._told(report.paused)
+            return self._readable(report.paused)
         if report.state is RouteState.RUNNING and report.blocked_by:
-            return f"{self.spec.source.alias}: another receiver holds message {report.blocked_by}, and what follows waits for it"
+            return f"{self.spec.source.alias}: another receiver has locked message {report.blocked_by}, and later messages wait for it"
         return ""
 
 

@@ -1,16 +1,16 @@
 """All routes of a run, carried by as few Spark queries as there are chains of custom steps.
 
-What it is: it chooses the query for each route, starts a query where none runs, and keeps the account of deaths
-(`isthmus.replication.query.quarantine`) with what readers report. What it is not: when to start a route, and how often, which is
-the supervisor's.
+What it is: it chooses the query for each route, starts a query if none runs, and keeps the record of deaths
+(`isthmus.replication.query.quarantine`) with the readers' reports. What it is not: when and how often to start a route, which the
+supervisor decides.
 
     one query for each chain of steps   "routes-1", and after its end "routes-2" …, with one checkpoint folder, "routes"
     one for each route in quarantine    "alone-<route>-1" …
 
 Invariants:
-    I1. Where the query of a route has ended, the first of its routes to start again starts another; the rest join it.
+    I1. After the query of a route has ended, the first of its routes to start again starts another; the others join it.
     I2. A route is carried by one query at a time.
-    I3. What was reported before a death is accounted before the death.
+    I3. Reports from before a death are processed before the death.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ log = logging.getLogger(__name__)
 
 
 class Group(NamedTuple):
-    """What has a query of its own: the routes of one chain of steps, or one of them alone."""
+    """The group of a query: the routes of one chain of steps, or one of them alone."""
 
     steps: tuple[str, ...] = ()
     alone: str = ""
 
     @property
     def name(self) -> str:
-        """Names the checkpoint folder."""
+        """The name of the checkpoint folder."""
         chain = "-" + hashlib.sha256("\n".join(self.steps).encode()).hexdigest()[:8] if self.steps else ""
         return f"alone{chain}-{self.alone}" if self.alone else f"routes{chain}"
 
@@ -55,11 +55,11 @@ class Controls(Protocol):
     """The control port of a run (`isthmus.bridge.host.control.server.ControlServer`)."""
 
     def query(self, name: str) -> QueryControl:
-        """That of one query."""
+        """The control of one query."""
         ...
 
     def close(self) -> None:
-        """Ends it; blocks for some seconds at most."""
+        """Close it; blocks for a few seconds at most."""
         ...
 
 
@@ -71,7 +71,7 @@ class SharedRun:
     """The queries of a run.
 
     Args:
-        controls: makes the control port, given what it asks for: the plan of a route, and where it tells of a death.
+        controls: opens the control port, given two callbacks: the plan of a route, and the report of a death.
         start_query: starts a group's Spark query.
         clock: monotonic seconds.
     """
@@ -86,31 +86,31 @@ class SharedRun:
         self._start_query = start_query
         self._clock = clock
         self._quarantine = Quarantine()
-        self._lock = threading.RLock()  # of the account and the queries: deaths are told by the control port's thread
+        self._lock = threading.RLock()  # guards the records and the queries: the control port's thread reports deaths
         self._queries: dict[Group, SharedQuery] = {}
         self._starts: Counter[str] = Counter()
-        self._carried: dict[str, dict[str, int]] = {}  # by query: its routes, with what of their settled is accounted
+        self._carried: dict[str, dict[str, int]] = {}  # by query: its routes, with their processed settled counts
         self._routes: dict[str, SharedRoute] = {}
-        self._plans: dict[str, Plan] = {}  # as last told to readers
+        self._plans: dict[str, Plan] = {}  # as last sent to readers
         self._stoppers: list[threading.Thread] = []
 
-    def start(self, spec: RouteSpec, told: Callable[[str], str] = str) -> SharedRoute:
+    def start(self, spec: RouteSpec, readable: Callable[[str], str] = str) -> SharedRoute:
         """Start a route.
 
         Args:
             spec: the route.
-            told: makes what its reader reports fit for an operator.
+            readable: converts its reader's error text for operators.
 
         Raises:
             SparkGoneError: Spark has ended.
-            IsthmusError: a step is not found, or an option is of no use.
+            IsthmusError: a step is not found, or an option is invalid.
         """
-        route = SharedRoute(spec, self._choose(spec), lambda: self._choose(spec), told, self._clock)
+        route = SharedRoute(spec, self._choose(spec), lambda: self._choose(spec), readable, self._clock)
         self._routes[spec.name] = route
         return route
 
     def close(self) -> None:
-        """Stops every query that runs, each after its lease has ended, all at once; then the control port."""
+        """Stops every running query after its lease has ended, all concurrently; then the control port."""
         for query in self._queries.values():
             self._stop(query, "the run ends")
         for thread in self._stoppers:
@@ -123,7 +123,7 @@ class SharedRun:
         self._stoppers.append(thread)
 
     def _choose(self, spec: RouteSpec) -> SharedQuery:
-        """The query that shall carry a route; a new one where that of its group has ended."""
+        """The query that has to carry a route; a new one if that of its group has ended."""
         with self._lock:
             group = Group(spec.steps, spec.name if self._quarantine.is_alone(spec.name) else "")
             own = None if group.alone else self._queries.pop(Group(spec.steps, spec.name), None)
@@ -146,16 +146,16 @@ class SharedRun:
                 self._queries[group] = query
         return query
 
-    # ---- the account of deaths
+    # ---- deaths
 
     def _plan_of(self, name: str) -> Plan:
-        """What a reader of the route is told now."""
+        """The current plan for a reader of the route."""
         with self._lock:
             self._plans[name] = self._quarantine.plan(name)
             return self._plans[name]
 
     def _on_reports(self, query: SharedQuery, reports: Mapping[str, RouteReport]) -> None:
-        """Account for what was settled; tell readers the plans that follow from it, and move routes that are cleared."""
+        """Process settled messages; send readers the resulting plans, and move cleared routes."""
         with self._lock:
             self._account(query.name, reports, query.routes)
             cleared = [
@@ -164,16 +164,16 @@ class SharedRun:
                 for name in each.routes
                 if each is query and group.alone and not self._quarantine.is_alone(name)
             ]
-        self._tell_plans(query)
+        self._send_plans(query)
         for name in cleared:
             log.warning("route %s: messages moved without a death; it joins the other routes again", name)
             self._routes[name].relocate()
 
-    def _tell_plans(self, query: SharedQuery) -> None:
+    def _send_plans(self, query: SharedQuery) -> None:
         for name in query.routes:
             with self._lock:
-                plan, told = self._quarantine.plan(name), self._plans.get(name, Plan())
-                has_changed = plan._replace(span=0) != told._replace(span=0)  # the reader counts the span itself
+                plan, last_sent = self._quarantine.plan(name), self._plans.get(name, Plan())
+                has_changed = plan._replace(span=0) != last_sent._replace(span=0)  # the reader counts the span itself
             if has_changed:
                 query.control.plan(name)
 
@@ -187,8 +187,8 @@ class SharedRun:
                 deaths = self._quarantine.set_aside(name, position)
                 if deaths:
                     set_aside += 1
-                    log.warning("route %s: message %d was dead-lettered: it killed %d workers in a row while it alone was under "
-                                "way", name, position, deaths)  # fmt: skip
+                    log.warning("route %s: message %d was dead-lettered: it killed %d consecutive workers while it alone was in "
+                                "flight", name, position, deaths)  # fmt: skip
             count = report.settled - accounted.get(name, 0)
             accounted[name] = report.settled
             if name in routes:
@@ -208,11 +208,11 @@ class SharedRun:
             quarantined = self._quarantine.died(carried, is_shared=is_shared)
             plans = {each: self._quarantine.plan(each) for each in carried}
         at_work = {each: report for each, report in carried.items() if report.outstanding}
-        log.warning("a worker of query %s died; routes with messages under way: %s", name, ", ".join(at_work) or "none")
+        log.warning("a worker of query %s died; routes with messages in flight: %s", name, ", ".join(at_work) or "none")
         for each in quarantined:
-            log.warning("route %s: the same message, %d, was the first one under way at two deaths in a row; the route gets a "
+            log.warning("route %s: the same message, %d, was the first one in flight at two consecutive deaths; the route gets a "
                         "query of its own until that message has moved", each, at_work[each].head)  # fmt: skip
         for each, plan in plans.items():
             if plan.window and not is_shared:
-                log.warning("route %s: no more than %d messages are under way from now on, until %d have moved",
+                log.warning("route %s: no more than %d messages are in flight from now on, until %d have moved",
                             each, plan.window, plan.span)  # fmt: skip

@@ -1,11 +1,11 @@
-"""The Spark queries of a run and its control port, opened.
+"""Opening the Spark queries of a run and its control port.
 
-What it is: how a group's query is made of its source, its steps and the sink, how many task slots all of them take, and the trial of
-executors on other machines before any of it.
+What it is: how a group's query is built from its source, its steps and the sink, the number of their task slots, and the check of
+executors on other machines before the start.
 What it is not: which route is carried by which query (`isthmus.replication.query.shared_run`).
 
 Invariants:
-    I1. The key of the control port is made for the run. Spark holds it as an option whose name it redacts wherever it shows options.
+    I1. The key of the control port is created for the run. Spark stores it as an option whose name it redacts in every output.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ FORMAT = "isthmus"
 
 @dataclass(frozen=True, slots=True)
 class SharedSettings:
-    """How the queries of a run are executed.
+    """Settings for the queries of a run.
 
     Attributes:
-        checkpoints: folder that holds each group's checkpoint folder; a path, or a URI that Spark can write.
-        lease_seconds: a lease ends after so long; 0 leaves the source's default.
-        control: where the control port listens.
-        query_slots: readers of a query at once.
-        trial: how many tasks try whether executors can carry routes; 0: none, as they run on this machine.
+        checkpoints: parent folder of each group's checkpoint folder; a path, or a URI that Spark can write.
+        lease_seconds: length of a lease; 0 leaves the source's default.
+        control: address of the control port.
+        query_slots: concurrent readers of a query.
+        trial: number of tasks that check executors; 0: none, since they run on this machine.
     """
 
     checkpoints: str
@@ -55,12 +55,12 @@ class SharedSettings:
 
 
 def query_slots(specs: Mapping[str, RouteSpec], spark: SparkSettings) -> int:
-    """How many readers a query of these routes has at once."""
+    """The number of concurrent readers of a query of these routes."""
     return spark.query_slots(has_unordered=any(spec.is_spread for spec in specs.values()))
 
 
 def task_slots(specs: Mapping[str, RouteSpec], query_slots: int) -> int:
-    """How many task slots the routes need: those of each group's query, one for each route that may be in quarantine, and one for tables."""
+    """The number of task slots for the routes: those of each group's query, one for each route that may be in quarantine, and one for tables."""
     queries = len({spec.steps for spec in specs.values()})
     return slots_needed(len(specs), queries, query_slots, has_tables=any(map(_ends_in_spool, specs.values())))
 
@@ -75,13 +75,13 @@ def open_shared_run(
     claim_seconds: Callable[[str], float],
     stop: threading.Event | None = None,
 ) -> SharedRun:
-    """Open the control port of a run whose routes share queries; nothing is carried yet.
+    """Open the control port of a run whose routes share queries; no route is carried yet.
 
     Args:
         spark: the session.
-        settings: how.
-        claim_seconds: for how long a claim, by its key, is still held. Called on another thread.
-        stop: set by whoever wants the run to end; ends the trial of executors.
+        settings: settings of the queries.
+        claim_seconds: for how many seconds a claim, by its key, is still locked. Called on another thread.
+        stop: set when the run has to end; ends the check of executors.
 
     Raises:
         ConfigError: an executor cannot carry a route.
@@ -106,7 +106,7 @@ def open_shared_run(
         return server
 
     def start(group: Group, name: str) -> StreamingQuery:
-        # Which of several readers died of a message would not be known: a route alone has one.
+        # With several readers the one that died of a message would be unknown: a route alone has one.
         slots = 1 if group.alone else settings.query_slots
         options = {"query": name, "control": opened[0].address, "control_token": token, "slots": str(slots)}
         if settings.lease_seconds:

@@ -1,4 +1,4 @@
-"""What is seen of a route, running or not."""
+"""The progress of a route, running or not."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ VIEW_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class SpoolView:
-    """What is in the spools of a route: settled at the source, and not at the target yet.
+    """The content of a route's spools: settled at the source, and not at the target yet.
 
     Attributes:
-        waiting: messages.
-        size_bytes: of the spools' files.
-        oldest_ms: wall time at which about the first of them was written; 0 where there are none.
-        suppressed: messages that a step `deduplicate` has not passed on, since the spool was made.
-        refused: messages that were set aside in the spool, since the target or a step refused them.
+        waiting: waiting messages.
+        size_bytes: size of the spools' files.
+        oldest_ms: approximate wall time at which the first of them was written; 0 if there are none.
+        suppressed: messages that a step `deduplicate` has not passed on since the spool was created.
+        refused: messages that were set aside in the spool because the target or a step refused them.
         in_windows: messages in windows of a step `aggregate` that have not closed; they wait in no spool.
     """
 
@@ -37,19 +37,19 @@ class SpoolView:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """What a running route tells of itself.
+    """The report of a running route.
 
     Attributes:
-        ready: whether its source has begun to look for messages.
-        counts: what became of messages since the route started in this process.
+        ready: whether its source has started receiving.
+        counts: counts of messages since the route started in this process.
         held: why it takes in nothing for now, e.g. that the target is away; empty where it does.
         processes: ids of the processes that work for the route now, as far as known; routes that share a query share them.
-        note: what its source wants an operator to know, and holds up no message; empty for nothing.
-        error: why it failed; empty where it has not. It begins again by itself.
-        retry_in_seconds: when, with `error`.
-        limit: the operator's rate that holds now, e.g. `100/s until 18:00 UTC`; empty for none.
-        limit_per_second: as messages a second; infinite for none.
-        spool: what is in its spools; None: it has none.
+        note: information of its source for the operator that does not delay messages; empty for none.
+        error: why it failed; empty if it has not. It restarts automatically.
+        retry_in_seconds: seconds until the restart, with `error`.
+        limit: the operator's rate limit that applies now, e.g. `100/s until 18:00 UTC`; empty for none.
+        limit_per_second: the same as messages a second; infinite for none.
+        spool: content of its spools; None: it has none.
     """
 
     ready: bool = True
@@ -66,13 +66,13 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What is before a route, by a look at its source.
+    """The messages before a route, by browsing its source.
 
     Attributes:
-        waiting: messages there, those under way included; at most so many, since messages that are deferred, or were
-            taken out of turn, are counted along.
-        oldest_enqueued_ms: wall time at which the first of them entered; 0 where none waits, or it is not known.
-        are_ready: whether the route gets all of them now, as far as the system tells.
+        waiting: messages there, including in-flight ones; an upper bound, since messages that are deferred, or were
+            received out of order, are also counted.
+        oldest_enqueued_ms: wall time at which the first of them entered; 0 if none waits, or unknown.
+        are_ready: whether the route gets all of them now, as far as the system reports.
     """
 
     waiting: int = 0
@@ -80,17 +80,17 @@ class Backlog:
     are_ready: bool = True
 
     def age_seconds(self, wall_ms: int) -> float | None:
-        """Age of the first of them; 0 where none waits, None where it is not known."""
+        """Age of the first of them; 0 if none waits, None if unknown."""
         if self.waiting and not self.oldest_enqueued_ms:
             return None
         return max(0, wall_ms - self.oldest_enqueued_ms) / 1000 if self.waiting else 0.0
 
 
 class Seldom:
-    """A look at spools that is taken no more often than every VIEW_SECONDS.
+    """Reads spools at most every VIEW_SECONDS.
 
     Args:
-        look: takes it.
+        look: reads them.
         clock: monotonic seconds.
     """
 

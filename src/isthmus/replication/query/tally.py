@@ -1,10 +1,10 @@
-"""What became of a route's messages, summed over its leases.
+"""The outcomes of a route's messages, summed over its leases.
 
-What it is: the counts that an operator sees. What it is not: the reports of leases that they are made of
+What it is: the counts for operators. What it is not: the reports of leases from which they are computed
 (`isthmus.bridge.host.control.tally`).
 
 Invariants:
-    I1. Moved are only messages that were settled because the target has acknowledged them.
+    I1. `moved` counts only messages that were settled because the target has acknowledged them.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ __all__ = ["NO_COUNTS", "Counts"]
 
 
 class Counts(NamedTuple):
-    """Messages by what became of them.
+    """Messages by outcome.
 
     Attributes:
-        settled: at the source, for whatever reason.
+        settled: settled at the source, for any reason.
         moved: settled because the target has acknowledged them.
         dead_lettered: set aside in the source's dead-letter queue, with a reason.
-        discarded: completed at the source without being sent, e.g. because they have been at the target.
+        discarded: completed at the source without being sent, e.g. because they have been at the target before.
         diverted: settled because the entity that a step diverted them to has acknowledged them.
         resent: sent again, after a refusal or a lost connection.
     """

@@ -1,1 +1,1 @@
-"""Routes with a step that looks at several messages together: they read through spools (docs/explanation/spool.md)."""
+"""Routes with a step that processes several messages together: they read through spools (docs/explanation/spool.md)."""

@@ -1,14 +1,14 @@
-"""What a query notes beside the messages of a batch, in the spool that it writes.
+"""The note that a query writes with the messages of a batch into its spool.
 
-What it is: the note, and where the last one is found. A note is a record without a key in the same block as the batch's messages; a block
-is on disk whole or not at all. So what Spark gives again is known, whatever Spark's checkpoint says. The last note is also a file of its
-own, since its segment may be deleted. What it is not: the query (`query`).
+What it is: the note, and the search for the last one. A note is a record without a key in the same block as the batch's messages; a block
+is on disk completely or not at all. So a batch that Spark repeats is recognised, independent of Spark's checkpoint. The last note is also
+stored in a separate file, since its segment may be deleted. What it is not: the query (`query`).
 
-Spark syncs nothing. After a power cut its checkpoint may have gone back by some batches, and a batch of a number that was written may end
-further on than it did: its number alone does not tell what of it was written.
+Spark syncs nothing. After a power cut its checkpoint may be some batches older, and a repeated batch may end later than the written batch
+with the same number: its number alone does not show which of its messages were written.
 
 Invariants:
-    I1. A note that is found says that the messages of its batch are in the spool; where none is found for a batch they are not.
+    I1. If a note of a batch is found, the messages of the batch are in the spool; if none is found, they are not.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class BatchNote:
     """The note of a batch.
 
     Attributes:
-        number: of the batch in this spool, from 1.
-        query: identity of the query, which its checkpoint keeps.
+        number: number of the batch in this spool, from 1.
+        query: identity of the query, stored in its checkpoint.
         batch: its number in the query.
         taken: messages that all batches have read.
         passed: messages that they have written.
-        suppressed: messages that they have not passed on, since one like them came before.
+        suppressed: messages that they have not passed on because an equal one arrived before.
         spool: identity of the spool that `deduplicate` reads.
-        read: the first record there that no batch has read; 0 where that is not known.
-        closed_ms: end of the latest window of `aggregate` that the query has written; 0 where there is none.
+        read: the first record there that no batch has read; 0 if unknown.
+        closed_ms: end of the latest window of `aggregate` that the query has written; 0 if there is none.
     """
 
     number: int = 0
@@ -58,15 +58,15 @@ class BatchNote:
         return query == self.query and batch <= self.batch
 
     def record(self) -> Record:
-        """As it is behind the messages."""
+        """The note as the record after the messages."""
         return Record("", -1, 0, json.dumps(asdict(self)).encode())
 
     @classmethod
     def from_bytes(cls, data: bytes) -> BatchNote:
-        """What `record` made.
+        """The note from the bytes of `record`.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the bytes are no note.
         """
         try:
             return cls(**json.loads(data))
@@ -75,7 +75,7 @@ class BatchNote:
 
 
 def last_note(spool: Path) -> BatchNote:
-    """The last note of a spool; an empty one where there is none.
+    """The last note of a spool; an empty one if there is none.
 
     Raises:
         SpoolError: the file of the last note is damaged.
@@ -94,7 +94,7 @@ def last_note(spool: Path) -> BatchNote:
 
 
 def write_note(spool: Path, note: BatchNote) -> None:
-    """Keep the last note beside the segments; it is on disk then."""
+    """Store the last note in a file beside the segments; returns once it is on disk."""
     write_file(spool / _FILE, note.record().message)
 
 

@@ -1,8 +1,8 @@
-"""Where the runs of a state folder have had their spools, so that one that the file no longer names is not forgotten.
+"""The spools that runs of a state folder have had, so that one that the file no longer names is not lost.
 
-What it is: a list in the state folder of the spools that lie elsewhere, as tasks and listeners name them. A spool holds messages that were
-settled at their source, or answered 200: where the setting is changed, or the task is renamed, no route sends on what is left in it, and nothing
-but this list knows of it. What it is not: the spools in the state folder itself, which are found there.
+What it is: a list in the state folder of the spools outside of it, as tasks and listeners name them. A spool contains messages that were
+settled at their source, or answered with 200: if the setting is changed, or the task is renamed, no route sends its remaining messages, and
+only this list records it. What it is not: the spools in the state folder itself, which are found there.
 
 Invariants:
     I1. A spool is on the list before a run writes into it.
@@ -24,7 +24,7 @@ _FILE = "spool-places.json"
 
 
 class SpoolPlace(NamedTuple):
-    """A spool: its folder, and the table that it is put into; empty where a route sends it on. `reader` is `listener` for the spool of one."""
+    """A spool: its folder, and its table; empty if a route sends its messages. `reader` is `listener` for a listener's spool."""
 
     spool: str
     table: str = ""
@@ -32,7 +32,7 @@ class SpoolPlace(NamedTuple):
 
 
 def known_places(state_folder: Path) -> list[SpoolPlace]:
-    """The spools that runs have had.
+    """The spools that earlier runs had.
 
     Raises:
         InvalidArgumentError: the list cannot be read.
@@ -44,8 +44,8 @@ def known_places(state_folder: Path) -> list[SpoolPlace]:
         return []
     except (OSError, ValueError, TypeError) as error:
         raise InvalidArgumentError(
-            f"{path}, which names the spools of earlier runs, cannot be read ({error}); repair it, or remove it after you have seen that no "
-            "spool of an earlier run holds messages"
+            f"{path}, which names the spools of earlier runs, cannot be read ({error}); repair it, or remove it after checking that no "
+            "spool of an earlier run contains messages"
         ) from None
 
 

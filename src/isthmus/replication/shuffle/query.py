@@ -1,22 +1,22 @@
 """The Spark query between the two spools of a route: deduplication, or aggregation.
 
-What it is: one streaming query in micro-batches. What a batch results in is collected at the driver and appended to the outgoing spool as one
-block, with a note of the batch. What it is not: the steps (`isthmus.replication.step`), or the routes into and out of the spools (`route`).
+What it is: one streaming query in micro-batches. The results of a batch are collected at the driver and appended to the outgoing spool as
+one block, with a note of the batch. What it is not: the steps (`isthmus.replication.step`), or the routes into and out of the spools (`route`).
 
-Where it is killed:
+After a kill:
     before the block is on disk    Spark repeats the batch from its checkpoint; the half-written block is cut off
     after that, before Spark's     Spark repeats the batch; its note is found, and nothing is written
     commit
     after Spark's commit           the next batch
-    with the machine's power       Spark's checkpoint may have gone back by some batches; of what it gives again that is written which the note
-                                   does not tell of
+    with the machine's power       Spark's checkpoint may be some batches older; repeated messages are written only if the note
+                                   does not include them
 
 Invariants:
-    I1. The messages of a batch are in the outgoing spool once, as a whole and before Spark commits the batch.
-    I2. Segments of the incoming spool are given up only after Spark has committed what read them.
-    I3. Its failure text is fit for an operator, and stays the same once it has ended.
-    I4. The state of windows that `aggregate` has open is never taken for that of other `fields`, or of another `by`, and no state for that of
-        another source, or of another step.
+    I1. The messages of a batch are in the outgoing spool once, completely and before Spark commits the batch.
+    I2. Segments of the incoming spool are deleted only after Spark has committed the batches that read them.
+    I3. Its failure text is written for operators, and does not change after it has ended.
+    I4. The state of open windows of `aggregate` is never used with other `fields`, or another `by`, and no state with another source
+        or another step.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ __all__ = ["ShuffleQuery", "ShuffleSettings", "check_folder", "results"]
 log = logging.getLogger(__name__)
 
 FORMAT = "isthmus_spool"
-# A batch's results are one block, and in the driver's memory some times over.
+# A batch's results are one block, several times in the driver's memory.
 _BATCH_BYTES = 16 << 20
 _STATE_STORE = (
     "spark.sql.streaming.stateStore.providerClass",
@@ -65,15 +65,15 @@ _START_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShuffleSettings:
-    """What is read and written where.
+    """The task, the step and the paths of a query.
 
     Attributes:
         task: the task's name.
-        step: the step, as `StepDeclaration.to_text` writes it.
+        step: the step, in the form of `StepDeclaration.to_text`.
         incoming: folder of the spool that is read.
         outgoing: folder of the spool that is written.
-        source: alias and entity that results of `aggregate` count as coming from.
-        checkpoint: of the query; a path, or a URI that Spark can write.
+        source: alias and entity that are the origin of results of `aggregate`.
+        checkpoint: checkpoint of the query; a path, or a URI that Spark can write.
     """
 
     task: str
@@ -85,7 +85,7 @@ class ShuffleSettings:
 
 
 def check_folder(path: Path, task: str) -> None:
-    """Say what keeps spools from being written below a folder, without changing anything.
+    """Check whether spools can be written below a folder, without changing anything.
 
     Raises:
         ConfigError: it is no folder that this user can write.
@@ -102,7 +102,7 @@ class ShuffleQuery:
 
     Args:
         spark: the session.
-        settings: what is read and written where.
+        settings: the task, the step and the paths.
     """
 
     def __init__(self, spark: SparkSession, settings: ShuffleSettings) -> None:
@@ -121,16 +121,16 @@ class ShuffleQuery:
 
     @property
     def note(self) -> BatchNote:
-        """Of the last batch that was written."""
+        """The note of the last written batch."""
         return self._note
 
     def start(self) -> ShuffleQuery:
-        """Take the outgoing spool and start.
+        """Lock the outgoing spool and start.
 
         Raises:
-            SpoolError: it cannot be written.
+            SpoolError: the spool cannot be written.
             SparkGoneError: Spark has ended.
-            ConfigError: its state is of other settings, or of another source.
+            ConfigError: its state belongs to other settings, or to another source.
         """
         self._writer.open()
         try:
@@ -144,7 +144,7 @@ class ShuffleQuery:
             self._started.set()
         except BaseException:
             self._is_stopped = True
-            self._started.set()  # whatever batch waits for it
+            self._started.set()  # a batch may wait for it
             if self._query is not None:
                 with suppress(SparkGoneError), calling_spark():
                     self._query.stop()
@@ -153,11 +153,11 @@ class ShuffleQuery:
         return self
 
     def _check_state(self, query: str) -> None:
-        """See that the query's state is of these settings (I4). Spark compares types alone: another field of the same type would be added
-        to what the first one had.
+        """Check that the query's state belongs to these settings (I4). Spark compares types alone: another field of the same type would be added
+        to the values of the first one.
 
         Raises:
-            ConfigError: it is of others.
+            ConfigError: the state belongs to other settings.
         """
         settings, kind = self._settings, self._step.kind
         fits = {name: self._step.settings.get(name) for name in ("fields", "by")} if kind == "aggregate" else {}
@@ -175,17 +175,17 @@ class ShuffleQuery:
                 raise ConfigError(
                     [
                         Fault(
-                            f"task {settings.task}: fields or by of the step aggregate were changed, and windows are open that were begun "
+                            f"task {settings.task}: fields or by of the step aggregate were changed, and windows are open that began "
                             "with the old ones",
-                            "write the old ones back, let the windows close with publishers stopped, and delete the checkpoint "
+                            "restore the old ones, let the windows close with publishers stopped, and delete the checkpoint "
                             f"{settings.checkpoint}",
                         )
                     ]
                 )
         elif messages := in_windows(settings.incoming, settings.outgoing):
             log.warning(
-                "task %s: %d messages are in windows of its step aggregate that another checkpoint than %s has, and in no result of this one: "
-                "put that back where the setting checkpoints was changed",
+                "task %s: %d messages are in windows of its step aggregate in another checkpoint than %s, and in no result of this one: "
+                "restore that one if the setting checkpoints was changed",
                 settings.task,
                 messages,
                 settings.checkpoint,
@@ -201,16 +201,16 @@ class ShuffleQuery:
     def _other_step(self, kind: str) -> Fault:
         settings = self._settings
         return Fault(
-            f"task {settings.task}: the state of its query is that of a step {kind}, and the step is {self._step.kind} now",
-            f"write {kind} back, let isthmus status show 0 waiting and windows close with publishers stopped, and delete the checkpoint "
+            f"task {settings.task}: the state of its query belongs to a step {kind}, and the step is {self._step.kind} now",
+            f"restore {kind}, wait until isthmus status shows 0 waiting and windows close with publishers stopped, and delete the checkpoint "
             f"{settings.checkpoint}",
         )
 
     def _other_source(self, source: str) -> Fault:
         was, now = (each.rpartition("/")[0] for each in (source, self._settings.source))
         return Fault(
-            f"task {self._settings.task}: the state of its step {self._step.kind} is of messages of {was}, and the task reads {now} now",
-            "write the former one back, let its windows close with publishers stopped, and delete the checkpoint "
+            f"task {self._settings.task}: the state of its step {self._step.kind} belongs to messages of {was}, and the task reads {now} now",
+            "restore the former source, let its windows close with publishers stopped, and delete the checkpoint "
             f"{self._settings.checkpoint}",
         )
 
@@ -247,7 +247,7 @@ class ShuffleQuery:
                 self._spark.conf.set(_STATE_STORE[0], before)
 
     def is_active(self) -> bool:
-        """Whether it runs.
+        """Whether the query runs.
 
         Raises:
             SparkGoneError: Spark has ended.
@@ -258,7 +258,7 @@ class ShuffleQuery:
             return bool(self._query.isActive)
 
     def failure(self) -> str:
-        """Why it ended; empty where it runs or was stopped.
+        """Why the query ended; empty if it runs or was stopped.
 
         Raises:
             SparkGoneError: Spark has ended.
@@ -270,12 +270,12 @@ class ShuffleQuery:
         return f"step {self._step}: {self._error}" if self._error else ""
 
     def has_all(self) -> bool:
-        """Whether everything in the incoming spool has been read by a batch that was committed."""
+        """Whether a committed batch has read every message of the incoming spool."""
         reader = SpoolReader(self._settings.incoming)
         return (reader.taken() or 0) >= reader.last().number
 
     def stop(self) -> None:
-        """End it; blocks until a batch under way has been given up, which the next start repeats."""
+        """Stop the query; blocks until a running batch has been given up, which the next start repeats."""
         if self._query is not None:
             with suppress(SparkGoneError), calling_spark():
                 self._query.stop()
@@ -300,11 +300,11 @@ class ShuffleQuery:
             raise TimeoutError("the query was not started in time")
         assert self._query is not None
         query = str(self._query.id)
-        found = rows.toArrow().to_pylist()  # also where the batch was written: Spark has to make its state again
+        found = rows.toArrow().to_pylist()  # also if the batch was written: Spark has to rebuild its state
         with self._lock:
             if self._is_stopped:
                 raise SpoolError("the query was stopped; the next start repeats the batch")
-            # A note of an earlier release tells no more than the batch's number.
+            # A note of an earlier release has only the batch's number.
             if not self._note.has(query, batch) or self._note.read or self._note.closed_ms:
                 self._append(found, query, batch)
 
@@ -343,8 +343,8 @@ class ShuffleQuery:
 
 
 def _passed(rows: list[dict[str, Any]], read: int) -> tuple[list[Record], int, int]:
-    """The messages that `deduplicate` lets pass, in the order of the source, of those that no batch has read before the record `read`; how
-    many of these there were, and the first record that is not among them.
+    """The messages that `deduplicate` passes, in the order of the source, among those that no batch has read before the record `read`; the
+    number of the latter, and the first record after them.
     """
     messages = sorted(
         (row for row in rows if row["kind"] == MESSAGE_ROW and row["spool_number"] >= read),
@@ -359,14 +359,14 @@ def _passed(rows: list[dict[str, Any]], read: int) -> tuple[list[Record], int, i
 def results(
     settings: Mapping[str, Any], rows: list[dict[str, Any]], task: str, source: str, number: int
 ) -> tuple[list[Record], int]:
-    """The messages of windows that have closed, in the order of the windows, and how many messages they are made of.
+    """The messages of closed windows, in the order of the windows, and the number of messages from which they are computed.
 
     Args:
-        settings: of the step.
-        rows: of `aggregated`.
+        settings: settings of the step.
+        rows: rows of `aggregated`.
         task: the task's name.
         source: the key of the records.
-        number: of the first record in the outgoing spool.
+        number: number of the first record in the outgoing spool.
     """
     closed = sorted((row for row in rows if row["kind"] == MESSAGE_ROW), key=lambda row: (row["start_ms"], row["by"]))
     made = [

@@ -1,10 +1,10 @@
 """A route that reads through spools, as the supervisor sees it.
 
-What it is: the route into the incoming spool, the query, and the route out of the outgoing spool, as one. What it is not: any of them.
+What it is: the route into the incoming spool, the query, and the route out of the outgoing spool, combined. What it is not: any of them.
 
 Invariants:
-    I1. When one of them has failed the route has failed, and all are stopped before they are started again.
-    I2. A run with an end ends only when the target has what the query has made of everything in the incoming spool.
+    I1. If one of them has failed, the route has failed, and all are stopped before they are started again.
+    I2. A run with an end ends only when the target has the query's results for all messages of the incoming spool.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class SpooledRoute:
         filling: the route into the incoming spool.
         sending: the route out of the outgoing spool.
         gathering: the query between them; None: there is one spool, and no query.
-        is_sent: whether the target has everything that is in the outgoing spool.
-        view: how much is in the spools, and what became of it.
+        is_sent: whether the target has all messages of the outgoing spool.
+        view: the content of the spools, and its outcomes.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class SpooledRoute:
         self._suppressed = view().suppressed
 
     def is_active(self) -> bool:
-        """Whether it runs.
+        """Whether the route runs.
 
         Raises:
             SparkGoneError: Spark has ended.
@@ -72,12 +72,12 @@ class SpooledRoute:
         return not ((self._gathering is None or self._gathering.has_all()) and self._is_sent())
 
     def failure(self) -> str:
-        """Why it ended; empty where it did not fail."""
+        """Why the route ended; empty if it did not fail."""
         gathering = self._gathering.failure() if self._gathering is not None else ""
         return self._filling.failure() or gathering or self._sending.failure()
 
     def sighting(self) -> Sighting:
-        """What both routes reported last. Moved is what the target has; settled, what is in the spool."""
+        """The last reports of both routes. Moved messages are at the target; settled ones at least in the spool."""
         came, went, view = self._filling.sighting(), self._sending.sighting(), self._view()
         counts = Counts(
             settled=came.counts.settled,
@@ -89,7 +89,7 @@ class SpooledRoute:
         )
         first = came if came.error else went
         return Sighting(
-            # The route out of a spool opens when there is something in it.
+            # The route out of a spool starts when the spool has messages.
             ready=came.ready,
             counts=counts,
             held=came.held or went.held,
@@ -102,16 +102,16 @@ class SpooledRoute:
         )
 
     def drain(self) -> None:
-        """Take in nothing more, and send nothing more: what is in the spools the next run sends."""
+        """Receive and send no more messages: the next run sends the messages in the spools."""
         self._filling.drain()
         self._sending.drain()
 
     def drained(self) -> bool:
-        """Whether nothing is under way between source and spool, and between spool and target."""
+        """Whether no messages are in flight between source and spool, and between spool and target."""
         return self._filling.drained() and self._sending.drained()
 
     def stop(self) -> None:
-        """End all; blocks."""
+        """Stop all; blocks."""
         try:
             self._filling.stop()
         finally:

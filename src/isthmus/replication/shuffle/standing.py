@@ -1,10 +1,10 @@
-"""What is in the spools of a route, for verification: settled at the source, and not known to be at the target.
+"""The messages in the spools of a route, for verification: settled at the source, and not known to be at the target.
 
-What it is: a look at the folders, which changes nothing. A message goes from the spool `in` to the spool `out`; so `in` is read first. What
+What it is: a reading of the folders, which changes nothing. A message goes from the spool `in` to the spool `out`; so `in` is read first. What
 it is not: the comparison (`isthmus.replication.verification.audit.audit`).
 
 Invariants:
-    I1. A message that was in the spools when the look began is found, unless it went on to the target meanwhile.
+    I1. A message that was in the spools when the reading began is found, unless it was sent to the target meanwhile.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _ALL = 1 << 62
 
 
 class SpoolsStanding:
-    """What is in the spools of routes.
+    """The messages in the spools of routes.
 
     Args:
-        routes: by name; those without a spool have nothing.
-        state_folder: of the run that carries them.
+        routes: routes by name; those without a spool have no messages.
+        state_folder: state folder of the run that carries them.
     """
 
     def __init__(self, routes: Mapping[str, Route], state_folder: Path) -> None:
@@ -40,7 +40,7 @@ class SpoolsStanding:
         }
 
     def waiting(self, route: str) -> Iterator[bytes]:
-        """Messages that wait there. Results of `aggregate` are no messages of the source."""
+        """Waiting messages of a route. Results of `aggregate` are not messages of the source."""
         folder, is_aggregate = self._folders.get(route, (None, False))
         if folder is None:
             return
@@ -49,7 +49,7 @@ class SpoolsStanding:
             yield from _from(folder / "out")
 
     def set_aside(self, route: str) -> Iterator[bytes]:
-        """Messages that were set aside there."""
+        """Messages of a route that were set aside."""
         folder, is_aggregate = self._folders.get(route, (None, False))
         if folder is None:
             return
@@ -64,7 +64,7 @@ def _is_aggregate(route: Route) -> bool:
 
 
 def _from(spool: Path) -> Iterator[bytes]:
-    """Messages of a spool that nobody has taken; segments that are given up meanwhile were taken."""
+    """Messages of a spool that were not taken; segments that are deleted meanwhile were taken."""
     reader = SpoolReader(spool)
     taken = reader.taken()
     place = reader.first() if taken is None else reader.place(taken)

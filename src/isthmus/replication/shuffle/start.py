@@ -1,6 +1,6 @@
 """The start of routes that read through spools.
 
-What it is: where a route's spools lie, the routes that it is carried as, their check before a run begins, and the start of all of them
+What it is: the folders of a route's spools, the routes that carry it, their check before a run begins, and the start of all of them
 together. What it is not: any of them (`route`, `query`).
 """
 
@@ -47,9 +47,9 @@ __all__ = [
 ]
 
 SPOOLS = "spools"
-"""In the state folder."""
+"""Folder in the state folder."""
 
-# What the route out of a spool is called beside the one into it.
+# Suffix of the name of the route out of a spool.
 _OUT = ".out"
 _LISTENER = "listener"
 
@@ -67,12 +67,12 @@ def spool_folder(route: Route, state_folder: Path) -> Path:
 
 
 def route_specs(route: Route, spec: RouteSpec, folder: Path) -> tuple[RouteSpec, ...]:
-    """What carries a route: itself, or the route into the spools and the route out of them.
+    """The specifications that carry a route: itself, or the route into the spools and the route out of them.
 
     Args:
         route: the route.
-        spec: what would carry it without a spool.
-        folder: of its spools.
+        spec: specification without a spool.
+        folder: folder of its spools.
     """
     if not is_spooled(route):
         return (spec,)
@@ -90,7 +90,7 @@ def route_specs(route: Route, spec: RouteSpec, folder: Path) -> tuple[RouteSpec,
         competing=False,
     )
     target = spec.target
-    # Steps before the spool have changed what comes out of it, and its provenance counts all the same.
+    # Steps before the spool may have changed messages that leave it, and their provenance is valid nevertheless.
     diverts = {
         name: _with_option(end, "trusts_provenance", "true") for name, end in _diverts(spec, parts.behind).items()
     }
@@ -114,7 +114,7 @@ def route_specs(route: Route, spec: RouteSpec, folder: Path) -> tuple[RouteSpec,
 
 
 def _is_aggregate(shuffle: str) -> bool:
-    """Whether the step between the spools, if there is one, is `aggregate`."""
+    """Whether there is a step between the spools and it is `aggregate`."""
     return bool(shuffle) and StepDeclaration.from_text(shuffle).kind == "aggregate"
 
 
@@ -124,21 +124,21 @@ def _with_option(end: End, name: str, value: str) -> End:
 
 
 def _diverts(spec: RouteSpec, steps: Iterable[str]) -> dict[str, End]:
-    """The entities that some steps divert to: no connection is held to the others."""
+    """The entities to which some steps divert: no connection to the others is opened."""
     used = diverts_of(map(StepDeclaration.from_text, steps))
     return {each.name: spec.diverts[each.name] for each in used}
 
 
 def _origin(route: Route) -> str:
-    """What results count as coming from: they are no copies of messages of the source, and have numbers of their own."""
+    """The origin of results: they are not copies of messages of the source, and have their own numbers."""
     return f"{route.source.alias}/{route.entered}/{route.task}"
 
 
 def check_spools(routes: Iterable[Route], state_folder: Path) -> None:
-    """Say what keeps spools from being written, or sent on, without changing anything.
+    """Check whether spools can be written and sent, without changing anything.
 
     Raises:
-        ConfigError: a folder cannot be written, or holds messages of an entity that the task does not read any more.
+        ConfigError: a folder cannot be written, or contains messages of an entity that the task no longer reads.
     """
     for route in routes:
         if not is_spooled(route):
@@ -151,23 +151,23 @@ def check_spools(routes: Iterable[Route], state_folder: Path) -> None:
 
 
 def _check_source(spool: Path, route: Route) -> None:
-    """A route's copies say that they come from where it reads, and `verify` and the prevention of loops believe it.
+    """Check that waiting messages are of the route's source: copies name it as their origin, and `verify` and the prevention of cycles rely on it.
 
     Raises:
-        ConfigError: what waits in the spool comes from another entity.
+        ConfigError: waiting messages in the spool are of another entity.
     """
     source = source_of_waiting(spool)
     alias, _, entity = source.partition("/")
     entered = entity.partition("/Subscriptions/")[0]
-    if not source or entered.lower().startswith(OWN):  # a mailbox, which does not tell its topic
+    if not source or entered.lower().startswith(OWN):  # a mailbox, which does not name its topic
         return
     if (alias, entered.lower()) != (route.source.alias, route.entered.lower()):
         raise ConfigError(
             [
                 Fault(
-                    f"task {route.task}: spool {spool} holds messages of {source}, and the task reads {route.source} now: their copies would "
-                    "say that they come from there",
-                    "let the former file's run send them first, with nothing sent there any more; or remove the spool with what is in it",
+                    f"task {route.task}: spool {spool} contains messages of {source}, and the task reads {route.source} now: their copies would "
+                    "name that as their origin",
+                    "let the former file's run send them first, with publishers stopped; or remove the spool with its messages",
                 )
             ]
         )
@@ -176,12 +176,12 @@ def _check_source(spool: Path, route: Route) -> None:
 def places_of(
     routes: Iterable[Route], state_folder: Path, namespaces: Mapping[str, NamespaceRef]
 ) -> Iterator[SpoolPlace]:
-    """The spools of routes that are not in the state folder.
+    """The spools of routes outside the state folder.
 
     Args:
-        routes: of a file.
-        state_folder: of the run.
-        namespaces: of the file, by alias.
+        routes: routes of a file.
+        state_folder: state folder of the run.
+        namespaces: namespaces of the file, by alias.
     """
     for route in routes:
         if route.options.table is not None:
@@ -199,15 +199,15 @@ def places_of(
 def stranded(
     routes: Iterable[Route], state_folder: Path, namespaces: Mapping[str, NamespaceRef]
 ) -> Iterator[tuple[Path, int]]:
-    """Spools of this and of earlier runs that hold messages which no route sends on, and how many.
+    """Spools of this and of earlier runs with messages that no route sends, and their number.
 
     Args:
-        routes: all of the file.
-        state_folder: of the run.
-        namespaces: of the file, by alias.
+        routes: all routes of the file.
+        state_folder: state folder of the run.
+        namespaces: namespaces of the file, by alias.
 
     Raises:
-        InvalidArgumentError: what earlier runs noted cannot be read.
+        InvalidArgumentError: the list of earlier runs' spools cannot be read.
     """
     every = list(routes)
     sent: set[Path] = set()
@@ -221,13 +221,13 @@ def stranded(
     sent |= {Path(each.spool) for each in places_of(every, state_folder, namespaces)}
     known = known_places(state_folder)
     for path in dict.fromkeys(Path(each.spool) for each in known):
-        # What one table has not, another one that the spool went into may have.
+        # Messages that one table lacks may be in another table that the spool was written to.
         if path not in sent and (messages := min(_left_in(each) for each in known if Path(each.spool) == path)):
             yield path, messages
 
 
 def _left_in(place: SpoolPlace) -> int:
-    """How many messages a spool holds that nobody has taken; those of windows count with the one that their results go to."""
+    """The number of messages in a spool that were not taken; those of windows count with the spool for their results."""
     path = Path(place.spool)
     if place.reader == _LISTENER:
         return listener_backlog(path)
@@ -239,7 +239,7 @@ def _left_in(place: SpoolPlace) -> int:
 
 
 def spool_view(folder: Path) -> SpoolView:
-    """What is in the spools of a route."""
+    """The content of a route's spools."""
     came, goes = spool_backlog(folder / "in"), spool_backlog(folder / "out")
     note = last_note(folder / "out")
     return SpoolView(
@@ -258,7 +258,7 @@ class SpoolStarter:
     Args:
         spark: the session.
         checkpoints: folder of the queries' checkpoint folders; a path, or a URI.
-        state_folder: of the run.
+        state_folder: state folder of the run.
     """
 
     def __init__(self, spark: SparkSession, checkpoints: str, state_folder: Path) -> None:
@@ -274,7 +274,7 @@ class SpoolStarter:
         Args:
             route: the route.
             specs: from `route_specs`.
-            start: starts what carries it.
+            start: starts a route by its specification.
 
         Raises:
             SpoolError: a spool cannot be written.
@@ -284,7 +284,7 @@ class SpoolStarter:
             return start(specs[0])
         filling, sending = specs
         folder = spool_folder(route, self._state_folder)
-        SpoolFolder(folder / "in").make()  # its reader may come before its writer
+        SpoolFolder(folder / "in").make()  # its reader may start before its writer
         query = self._query(route, folder)
         last = folder / ("in" if query is None else "out")
         view = Seldom(lambda: spool_view(folder))
@@ -301,7 +301,7 @@ class SpoolStarter:
             raise
 
     def _query(self, route: Route, folder: Path) -> ShuffleQuery | None:
-        """The query between a route's spools, started; None where it has none."""
+        """The query between a route's spools, started; None if it has none."""
         step = legs(route.options.steps).shuffle
         if not step:
             leave(folder / "in", folder / "out")

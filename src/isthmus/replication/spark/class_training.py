@@ -1,10 +1,11 @@
-"""Writes the archive of Spark's classes: starts Spark, does what routes and steps do, and lets the virtual machine write what it loaded.
+"""Writes the archive of Spark's classes: starts Spark, runs the operations of routes and steps, and lets the virtual machine write its classes.
 
-What it is: what `isthmus prepare` does. A process does it once, since it has one Spark. The archive holds the classes that were loaded until the end; what is used here stands for every kind of query that isthmus
-starts: a lease (a Python source and a Python sink, in Arrow batches), steps with and without a shuffle, tables.
+What it is: the implementation of `isthmus prepare`. A process does it once, since it has one Spark. The archive contains the classes that
+were loaded until the end; the queries here represent every kind that isthmus starts: a lease (a Python source and a Python sink, in Arrow
+batches), steps with and without a shuffle, tables.
 
 Invariants:
-    I1. Nothing is written beside the archive's folder and a temporary folder.
+    I1. Only the archive's folder and a temporary folder are written.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ _EXIT_TIMEOUT_SECONDS = 180.0
 
 
 def write_archive(archive: ClassArchive) -> None:
-    """Start Spark in this process, use it, end it, and put the archive in its place.
+    """Start Spark in this process, use it, end it, and install the archive.
 
     Raises:
-        ClassArchiveError: it could not be written.
+        ClassArchiveError: the archive could not be written.
     """
     try:
         archive.folder.mkdir(parents=True, exist_ok=True)
@@ -63,7 +64,7 @@ def write_archive(archive: ClassArchive) -> None:
 
 
 class _Source(DataSource):
-    """Rows of numbers, and a sink that drops what it gets."""
+    """Rows of numbers, and a sink that drops its rows."""
 
     @classmethod
     def name(cls) -> str:
@@ -136,7 +137,7 @@ def _run(rows: DataFrame, form: str, folder: Path, name: str) -> None:
 
 
 def _end(session: SparkSession) -> int:
-    """Ends the virtual machine, which writes the archive as it ends; its exit status: after a disk that was full a part may be left."""
+    """Ends the virtual machine, which then writes the archive. Returns its exit status: after a full disk a partial file may be left."""
     gateway = session.sparkContext._gateway
     assert gateway is not None
     session.stop()

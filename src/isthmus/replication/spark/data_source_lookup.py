@@ -1,13 +1,13 @@
-"""The data sources that Spark finds by itself, looked for while its virtual machine starts.
+"""Spark's lookup of data sources, run while its virtual machine starts.
 
-What it is: what Spark does before its first query: it looks for packages `pyspark_*` with a `DefaultSource`. Spark starts a Python process for
-it once its virtual machine runs; here that process is started beside the virtual machine, which is told the result. What it is not: another
-rule of what is found. Where anything is otherwise than in the releases of Spark that are known, nothing is told, and Spark looks itself.
+What it is: Spark's work before its first query: it searches packages `pyspark_*` with a `DefaultSource`. Spark starts a Python process for
+this once its virtual machine runs; here that process is started in parallel with the virtual machine, which then gets the result. What it is
+not: another lookup rule. With an unknown release of Spark the result is not passed on, and Spark runs its own lookup.
 Specification: Spark documentation, "Python Data Source API" (automatic registration).
 
 Invariants:
-    I1. What a session finds is what it would find without this.
-    I2. The driver imports none of the packages: what they import would stay in its memory.
+    I1. A session finds the same data sources as without this.
+    I2. The driver imports none of the packages: their imports would stay in its memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SECONDS = 60.0
 
 
 class DataSourceLookup:
-    """One lookup, in a process of its own from the start.
+    """One lookup, in a separate process.
 
     Args:
         python: the interpreter of Spark's workers.
@@ -48,17 +48,17 @@ class DataSourceLookup:
         )
 
     def close(self) -> None:
-        """Ends it where nobody waits for its result."""
+        """Ends the process if its result is not needed."""
         self._process.kill()
         self._process.communicate()
 
     def tell(self, session: SparkSession) -> bool:
-        """Gives the virtual machine what was found, unless it has looked itself; before the first query. Whether it was taken."""
+        """Passes the result to the virtual machine, unless that has run its own lookup; before the first query. Returns whether it was accepted."""
         try:
             output, _ = self._process.communicate(timeout=_SECONDS)
             return _tell(session._jvm, {name: bytes.fromhex(text) for name, text in json.loads(output).items()})
-        except Exception as error:  # noqa: BLE001 - whatever a package, or this release of Spark, has otherwise
-            log.debug("Spark looks for data sources itself: %s", error)
+        except Exception as error:  # noqa: BLE001 - a package, or this release of Spark, may differ
+            log.debug("Spark looks up data sources itself: %s", error)
             self.close()
             return False
 
@@ -82,7 +82,7 @@ def _object(package: Any, name: str) -> Any:
 
 
 def _look() -> dict[str, str]:
-    """Names and pickled classes, as Spark's own lookup has them."""
+    """Names and pickled classes, in the form of Spark's own lookup."""
     from pyspark.sql.datasource import DataSource
     from pyspark.worker_util import pickleSer
 
@@ -96,7 +96,7 @@ def _look() -> dict[str, str]:
 
 
 def _main() -> None:
-    """Writes what is found as one JSON object; what packages print goes elsewhere."""
+    """Writes the result as one JSON object; output of packages goes elsewhere."""
     with os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8") as answer:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         json.dump(_look(), answer)

@@ -1,13 +1,13 @@
-"""Spark's virtual machine, launched before the driver has imported what it needs to use it.
+"""Spark's virtual machine, launched before the driver has imported the modules that use it.
 
-What it is: what PySpark's `launch_gateway` does, in two parts: the launch of Spark's script, which imports nothing of PySpark, and the
-connection to it. Between them the driver imports PySpark and the connectors, and tries what its routes need; the virtual machine takes
-as long to start. What it is not: another way of starting Spark. Where anything is otherwise than expected, PySpark launches one itself.
-Specification: PySpark, `java_gateway.launch_gateway` (the environment variables that tell of a virtual machine that runs already).
+What it is: PySpark's `launch_gateway` in two parts: the launch of Spark's script, which needs no import of PySpark, and the
+connection to it. Between them the driver imports PySpark and the connectors, and checks its routes; the virtual machine takes
+as long to start. What it is not: another way of starting Spark. In any unexpected case, PySpark launches the virtual machine itself.
+Specification: PySpark, `java_gateway.launch_gateway` (the environment variables for a running virtual machine).
 
 Invariants:
-    I1. The virtual machine ends with this process, as one that PySpark launched: at the end of its standard input.
-    I2. One that is not attached in the end is killed.
+    I1. The virtual machine ends with this process, like one that PySpark launched: at the end of its standard input.
+    I2. A virtual machine that was not attached is killed in the end.
     I3. Ctrl-C does not reach it.
 """
 
@@ -34,21 +34,21 @@ log = logging.getLogger(__name__)
 _PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 _LOOK_SECONDS = 0.01
 _LENGTH = struct.Struct(">i")
-# A signal that is ignored stays so in the program that takes the shell's place.
+# An ignored signal stays ignored in the program that replaces the shell.
 _IGNORING_INTERRUPTS = ("/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh")
 
 
 @contextlib.contextmanager
 def launch_early(work_directory: Path, options: Mapping[str, str]) -> Iterator[EarlyJava | None]:
-    """A virtual machine for the session that is created while it lasts; None where it is left to PySpark to launch one.
+    """A virtual machine for the session that is created within the context; None if PySpark has to launch one.
 
     Args:
-        work_directory: as for `create_spark_session`; made if absent.
+        work_directory: as for `create_spark_session`; created if absent.
         options: as for `create_spark_session`.
     """
     early = None
     if _PORT not in os.environ:
-        # What is wrong is told by the one who creates the session, at its place among all faults.
+        # The creation of the session reports a fault, in order with all others.
         with contextlib.suppress(IsthmusError, OSError):
             early = EarlyJava(plan_launch("isthmus", slots=1, work_directory=work_directory, options=options))
     try:
@@ -59,10 +59,10 @@ def launch_early(work_directory: Path, options: Mapping[str, str]) -> Iterator[E
 
 
 class EarlyJava:
-    """A virtual machine that is starting.
+    """A starting virtual machine.
 
     Args:
-        launch: how.
+        launch: the settings of the launch.
 
     Raises:
         OSError: it cannot be started.
@@ -88,9 +88,9 @@ class EarlyJava:
             raise
 
     def attach(self) -> bool:
-        """Waits for it, and gives it to PySpark, unless that has one. Whether it was taken.
+        """Waits for the virtual machine, and passes it to PySpark, unless that has one. Returns whether it was accepted.
 
-        Called where the environment is that of the launch.
+        Called in the environment of the launch.
         """
         from pyspark import SparkContext
         from pyspark.java_gateway import launch_gateway
@@ -102,7 +102,7 @@ class EarlyJava:
         os.environ[_PORT], os.environ[_SECRET] = address
         try:
             gateway = launch_gateway()  # type: ignore[no-untyped-call]
-        except Exception as error:  # noqa: BLE001 - whatever this release of PySpark has otherwise
+        except Exception as error:  # noqa: BLE001 - this release of PySpark may differ
             log.debug("PySpark launches a virtual machine itself: %s", error)
             self.close()
             return False
@@ -115,7 +115,7 @@ class EarlyJava:
         return True
 
     def close(self) -> None:
-        """Ends it, unless PySpark has it."""
+        """Ends the virtual machine, unless PySpark has it."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -123,7 +123,7 @@ class EarlyJava:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _address(self) -> tuple[str, str] | None:
-        """The port, and the secret that a connection to it begins with; None where the virtual machine has ended."""
+        """The port, and the secret for a connection to it; None if the virtual machine has ended."""
         process = self._process
         while process is not None and not self._answer.exists():
             if process.poll() is not None:

@@ -1,11 +1,11 @@
-"""Whether executors can carry routes, found out before any route starts.
+"""The check, before any route starts, that executors can carry routes.
 
-What it is: one small Spark job, whose tasks each tell the version of isthmus that they have and try the control port. What it is not: a
-guarantee; an executor that joins later is not tried, and what it lacks is told by the route that it fails.
+What it is: one small Spark job whose tasks each report their version of isthmus and connect to the control port. What it is not: a
+guarantee; an executor that joins later is not checked, and the route that it fails reports what is missing.
 
 Invariants:
-    I1. A fault that only the operator can mend is told in one sentence, and ends the run before a route has started.
-    I2. A cluster without a free task slot is waited for without end, and told; a wish to stop ends the waiting.
+    I1. A fault that only the operator can correct is reported in one sentence, and ends the run before a route has started.
+    I2. The check waits without limit for a free task slot, and logs it; a stop request ends the wait.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _STEP_SECONDS = 0.1
 
 
 def check_executors(spark: SparkSession, address: str, token: str, slots: int, stop: threading.Event) -> None:
-    """Try executors; blocks until as many tasks as the run needs have been one.
+    """Check executors; blocks until as many tasks as the run needs have run on one.
 
     Args:
         spark: the session.
-        address: of the control port.
+        address: address of the control port.
         token: the key of the run.
-        slots: how many tasks to start: those that get no executor of their own share one.
-        stop: set by whoever wants the run to end.
+        slots: number of tasks to start; several may share an executor.
+        stop: set when the run has to end.
 
     Raises:
         ConfigError: an executor cannot carry a route.
@@ -59,7 +59,7 @@ def check_executors(spark: SparkSession, address: str, token: str, slots: int, s
                 context.setJobGroup(_GROUP, "isthmus: can executors carry routes?", interruptOnCancel=True)
                 tried = context.parallelize(range(slots), slots).mapPartitions(_trial(address, token))
                 found.extend(tried.collect())
-        except BaseException as error:  # noqa: BLE001 - the caller's thread tells it
+        except BaseException as error:  # noqa: BLE001 - the caller's thread raises it
             failed.append(error)
 
     thread = threading.Thread(target=run, name="check-executors", daemon=True)
@@ -103,7 +103,7 @@ def _trial(address: str, token: str) -> Callable[[Iterable[int]], Iterator[str]]
 
 
 def try_here(address: str, token: str, version: str) -> str:
-    """What is wrong with this process, which an executor has started; empty where nothing."""
+    """The fault of this process, which an executor has started; empty if there is none."""
     where = f"the executor on {socket.gethostname()}"
     if isthmus.__version__ != version:
         return f"{where} has isthmus {isthmus.__version__} and the driver {version}: install the same on both"

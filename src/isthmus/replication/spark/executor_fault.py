@@ -1,9 +1,9 @@
-"""What is wrong with an executor, told in one sentence.
+"""The fault of an executor, in one sentence.
 
-What it is: pure; Spark's long report in, a sentence with what to do out. What it is not: the trial that finds it early
+What it is: pure; Spark's long report in, a sentence with the correction out. What it is not: the check that finds it early
 (`isthmus.replication.spark.executor_check`).
 
-The texts are those of Spark 4.3: `PythonWorkerFactory` where a worker cannot be started, `pyspark.worker_util.check_python_version`,
+The texts are those of Spark 4.3: `PythonWorkerFactory` if a worker cannot be started, `pyspark.worker_util.check_python_version`,
 and Python's own.
 """
 
@@ -26,13 +26,13 @@ _SETTING = "spark: {settings: {spark.pyspark.python: PATH}}"
 
 
 def executor_fault(text: str, version: str, python: str = "") -> str:
-    """The sentence; empty where the report tells of none of these.
+    """The sentence; empty if the report has none of these faults.
 
     Args:
         text: Spark's report of a failed job or query.
-        version: of isthmus at the driver.
-        python: the interpreter that executors were told to start; empty where that is not known. Spark's report names the one that ran
-            in the end, which is another one where the path is that of a script or a link.
+        version: version of isthmus at the driver.
+        python: the interpreter that executors were configured to start; empty if unknown. Spark's report names the one that actually ran, which
+            differs if the path is that of a script or a link.
     """
     host = match["host"] if (match := _HOST.search(text)) else ""
     where = f"the executor on {host}" if host else "an executor"

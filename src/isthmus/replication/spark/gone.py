@@ -1,8 +1,8 @@
-"""The end of Spark's Java process, told in one sentence.
+"""The end of Spark's Java process, in one sentence.
 
-What it is: the error that replaces whatever the bridge to Java raises when there is nobody at its other end, and the block in
-which it does so. What it is not: a way back; a session cannot be started twice in one process, so that the run ends, and
-whoever keeps it (systemd, an orchestrator) starts it again.
+What it is: the error that replaces the exceptions of the bridge to Java when the other end has ended, and the context in
+which it does so. What it is not: a recovery; a session cannot be started twice in one process, so the run ends, and
+its service manager (systemd, an orchestrator) restarts it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class SparkGoneError(IsthmusError):
     def text(self) -> str:
         return (
             "Spark's Java process has ended (killed, or out of memory?), and the run ends with it: start it again, nothing is "
-            "lost; Spark's last words may be in spark.log and spark-stderr.log in the state folder"
+            "lost; Spark's last messages may be in spark.log and spark-stderr.log in the state folder"
         )
 
 
 @contextmanager
 def calling_spark() -> Iterator[None]:
-    """Within it, a call of a Java process that has ended raises `SparkGoneError`.
+    """Within the context, a call to an ended Java process raises `SparkGoneError`.
 
     Raises:
         SparkGoneError: Spark's Java process has ended.
@@ -41,7 +41,7 @@ def calling_spark() -> Iterator[None]:
     except (Py4JNetworkError, ConnectionError) as error:
         raise SparkGoneError from error
     except Py4JError as error:
-        # Java ended within the call: Py4J tells so by an error without a trace. Errors that Java answers have one.
+        # Java ended within the call: Py4J reports that with an error without a trace. Errors that Java returns have one.
         if type(error) is not Py4JError or "Trace:" in str(error):
             raise
         raise SparkGoneError from error

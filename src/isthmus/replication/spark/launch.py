@@ -1,11 +1,11 @@
-"""How Spark's virtual machine is launched: its Java, its Spark home, its settings and its environment.
+"""The settings for launching Spark's virtual machine: its Java, its Spark home, its settings and its environment.
 
-What it is: all that has to be known before it starts. It imports nothing of PySpark, so that a run can launch the virtual machine first and
+What it is: all inputs of the launch. It imports nothing of PySpark, so that a run can launch the virtual machine first and
 import PySpark meanwhile. What it is not: the launch (`isthmus.replication.spark.early_java`, `isthmus.replication.spark_session`).
 
 Invariants:
-    I1. Speculation is refused: a second copy of a running task would read, and settle, the same queue.
-    I2. Whatever looks like a key in a setting or a plan is replaced before Spark shows or logs it.
+    I1. Speculation is refused: a second copy of a running task would consume from the same queue.
+    I2. Any text like a key in a setting or a plan is replaced before Spark shows or logs it.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ __all__ = ["LOG_FILE", "Launch", "plan_launch"]
 
 # With few cores and a small heap the serial collector costs a fifth less CPU per message than the default one.
 _COLLECTOR = "-XX:+UseSerialGC"
-# Most of what Spark does for a route happens once a lease: compiled quickly, it is done sooner than compiled well. What is
-# done for each message is copying, which no compiler makes faster: 8.7 and 8.9 us of the virtual machine's CPU, measured.
+# Most of Spark's work for a route occurs once per lease: fast compilation finishes it sooner than optimised code. The work
+# per message is copying, which optimisation does not speed up: 8.7 and 8.9 us of the virtual machine's CPU, measured.
 _COMPILER = "-XX:TieredStopAtLevel=1"
-# Of what Spark allocates nearly all is garbage at once: a small young generation is collected as cheaply as a large one, whose
-# pages stay in memory all the same. The default takes 1/64 of the machine's memory at the start, and collects everything each time
-# that the loading of classes has filled 21 MiB, then 35, and so on; Spark loads 110.
+# Nearly all of Spark's allocations are short-lived: a small young generation is collected as cheaply as a large one, whose
+# pages stay in memory. The default takes 1/64 of the machine's memory at the start, and runs a full collection each time
+# that class loading has filled 21 MiB, then 35, and so on; Spark loads 110.
 _HEAP = "-Xms256m -Xmn32m -XX:MetaspaceSize=160m"
-# Java's and Arrow's own memory comes from so many arenas of the C library; by default eight for each processor, each of which keeps
-# what it had at its peak.
+# Number of arenas of the C library for Java's and Arrow's own memory; default: eight for each processor, each of which keeps
+# its peak size.
 _MALLOC_ARENAS = "2"
-# Spark's default starts a process for each file that it writes to a local disk, and writes a checksum beside each: a third
-# of the time that a lease change takes. This one renames in the process.
+# Spark's default starts a process for each file that it writes to a local disk, and writes a checksum file for each: a third
+# of the time of a lease change. This one renames within the process.
 _CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-# In the work directory: what Spark says of its errors.
+# In the work directory: Spark's log of its errors.
 LOG_FILE = "spark.log"
 PYTHON_SETTING = "spark.pyspark.python"
 _LOG_CONFIGURATION = Path(__file__).parents[1] / "log4j2.properties"
@@ -49,13 +49,13 @@ _SECRET_TEXTS = r"(?i)(SharedAccessKey|SharedAccessSignature|sig|AccountKey|pass
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A launch.
+    """The settings of a launch.
 
     Attributes:
-        java: runs Spark.
+        java: the Java that runs Spark.
         spark_home: the folder with Spark's scripts and JAR files.
         python: the interpreter of workers.
-        settings: of Spark.
+        settings: settings of Spark.
     """
 
     java: Java
@@ -65,7 +65,7 @@ class Launch:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What Spark's scripts and workers read from the environment while the virtual machine starts."""
+        """The environment of Spark's scripts and workers while the virtual machine starts."""
         return {
             **self.java.environment,
             "PYSPARK_PYTHON": self.python,
@@ -86,7 +86,7 @@ def plan_launch(
     java: Java | None = None,
     archive_file: Path | None = None,
 ) -> Launch:
-    """How to launch Spark; the arguments and errors are those of `create_spark_session`. Makes the work directory if absent."""
+    """The settings of the launch; arguments and errors are those of `create_spark_session`. Creates the work directory if absent."""
     settings = dict(options or {})
     if settings.get("spark.speculation", "false").strip().lower() == "true":
         raise InvalidArgumentError(
@@ -150,6 +150,6 @@ def _python(setting: str) -> str:
     if shutil.which(setting) is None:
         raise InvalidArgumentError(
             f"{PYTHON_SETTING} is {setting}, which this machine cannot run: Spark starts the interpreter by the same path on this machine "
-            "and on those of executors; install isthmus under that path on all of them, or make a link to it here"
+            "and on those of executors; install isthmus under that path on all of them, or create a link to it here"
         )
     return setting

@@ -1,11 +1,11 @@
-"""PySpark's conversion of numpy values for Java, asked only where numpy is loaded.
+"""PySpark's conversion of numpy values for Java, used only if numpy is loaded.
 
-What it is: a repair of Spark 4.3. At the first call into Java PySpark asks its two converters of numpy values whether they know the
-argument, and these load `pyspark.testing`, with pandas, Arrow and numpy, to find out whether numpy is there. The driver of a run uses
-none of them. What it is not: a change of what is converted: a value cannot be numpy's before numpy is loaded.
+What it is: a repair of Spark 4.3. At the first call into Java PySpark queries its two converters of numpy values about the
+argument, and these load `pyspark.testing`, with pandas, Arrow and numpy, to check whether numpy is installed. The driver of a run uses
+none of them. What it is not: a change of conversions: a value cannot be numpy's before numpy is loaded.
 
 Invariants:
-    I1. Where numpy is loaded, a converter answers as PySpark's own does.
+    I1. If numpy is loaded, a converter answers as PySpark's own does.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class NumpyConverter:
 
 
 def spare_numpy() -> None:
-    """Take the place of PySpark's own converters of numpy values. No error if that has been done."""
+    """Replace PySpark's own converters of numpy values. No error if they are replaced already."""
     converters = protocol.INPUT_CONVERTER
     for at, converter in enumerate(converters):
         if isinstance(converter, NumpyScalarConverter | NumpyArrayConverter):

@@ -1,19 +1,19 @@
 """The process that Spark forks its Python workers from.
 
-What it is: PySpark's own daemon, started by Spark as `spark.python.daemon.module`, after everything has been imported that
-isthmus's readers and sinks, and Spark's own worker, import. A route takes two workers, and each would spend most of a second
-of CPU on the same imports, and hold the same pages once more. What it is not: a change of the daemon.
+What it is: PySpark's own daemon, started by Spark as `spark.python.daemon.module`, after importing the modules of isthmus's readers and
+sinks, and of Spark's own worker. A route uses two workers, and each would spend most of a second of CPU on the same imports, and keep
+separate copies of the same pages. What it is not: a change of the daemon.
 
-A worker collects garbage after every task. What was imported before the fork is taken out of that: going through it took
+A worker collects garbage after every task. The imported objects are excluded from that before the fork: traversing them took
 30 ms at each lease change, and copied the pages that the workers share.
 
-Spark has a daemon of its own for each kind of worker: also for those in which it asks a data source for its schema, its reader and its writer, one
-after the other at the start of a query. They move no message, and import what the data source needs alone.
+Spark has a separate daemon for each kind of worker: also for those that query a data source for its schema, its reader and its writer, one
+after the other at the start of a query. They move no messages, and import only the modules of the data source.
 
 Invariants:
-    I1. What is imported here starts no thread of Python's and opens nothing: the daemon forks. The threads that OpenBLAS and Arrow have of
-        their own are made again by them in what is forked.
-    I2. Nothing here, and nothing that moves a message, loads pandas: it takes as long as all the rest.
+    I1. Imports here start no Python thread and open nothing: the daemon forks. OpenBLAS and Arrow start their own threads again in each
+        forked process.
+    I2. Neither this module nor the code that moves messages loads pandas: it takes as long as all other imports.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from importlib import import_module
 
 from pyspark.daemon import manager
 
-# By their names: an import that nothing here uses looks to a linter like one too many.
+# By name: a linter would report an unused import.
 PRELOADED = (
     "isthmus.bridge.host.reader.reader",
     "isthmus.bridge.host.sender.sender",

@@ -1,12 +1,12 @@
-"""The environment of Python workers, made fit for several queries at once.
+"""The environment of Python workers, made safe for concurrent queries.
 
 What it is: a repair of Spark 4.3. All queries that use a Python data source found by its package share one Scala map of
 environment variables, into which each of them writes when it starts Python processes, on its own thread and without a lock.
-Two that do so at the same instant can break the map permanently ("Illegal size 5 of collection, expected 6"): from then on no
-task of any query can be serialised ("Task not serializable"), until the process ends. Here a concurrent map takes its place.
+Two concurrent writes can break the map permanently ("Illegal size 5 of collection, expected 6"): from then on no
+task of any query can be serialised ("Task not serializable"), until the process ends. Here a concurrent map replaces it.
 
-Spark also sends the driver's own PYTHONPATH and the folders of its Spark to the workers of every machine. Executors elsewhere have paths of
-their own, so that it is left out there. What it is not: a say in the other variables.
+Spark also sends the driver's own PYTHONPATH and the folders of its Spark to the workers of every machine. Executors on other machines have
+their own paths, so these are removed there. What it is not: a change of the other variables.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _PYTHON_PATH = "PYTHONPATH"
 
 
 def make_shareable(spark: SparkSession, data_source: str, *, is_remote: bool = False) -> None:
-    """Give the data source's workers a map of environment variables that threads may share; before any query starts.
+    """Give the data source's workers a map of environment variables that is safe for threads; before any query starts.
 
     Args:
         spark: the session.
-        data_source: its short name. Nothing happens where Spark does not find one by that name.
-        is_remote: whether executors run elsewhere.
+        data_source: its short name. No effect if Spark does not find it.
+        is_remote: whether executors run on other machines.
     """
     virtual_machine, session = spark._jvm, spark._jsparkSession
     assert virtual_machine is not None

@@ -1,13 +1,13 @@
-"""The step `aggregate`: one message for all of a window, with counts and sums of their fields.
+"""The step `aggregate`: one message for all messages of a window, with counts and sums of their fields.
 
-What it is: the values of a message, Spark's aggregation over windows, and the message that is made of a result. What it is not: the
+What it is: the values of a message, Spark's aggregation over windows, and the message built from a result. What it is not: the
 spool that the rows come from (`isthmus.connectors.spool.timed_reader`), or the query (`isthmus.replication.shuffle`).
 Specification: Spark's documentation, "Structured Streaming", windows and watermarks; docs/explanation/spool.md.
 
 Invariants:
-    I1. Each message counts in one window. One that comes later than `wait` counts in the oldest window that is open.
-    I2. The message of a window and its group has the same MessageId whenever it is made, and no other one has it.
-    I3. What a message has to have is looked at before it is settled at its source (`open_aggregate`).
+    I1. Each message counts in one window. A message that is later than `wait` counts in the oldest open window.
+    I2. The message of a window and its group has the same MessageId each time it is built, and no other message has it.
+    I3. The required fields of a message are checked before it is settled at its source (`open_aggregate`).
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ if TYPE_CHECKING:
 
 __all__ = ["aggregated", "message_of", "open_aggregate", "result_of"]
 
-# Beyond it a float does not tell one integer from the next.
+# Beyond it a float cannot distinguish adjacent integers.
 _EXACT = 1 << 53
 _ID_CHARACTERS = 100
 SET_ASIDE_ROW = 2
 
 
 class Function(NamedTuple):
-    """What is made of a field: `count` without a field counts messages."""
+    """The function over a field: `count` without a field counts messages."""
 
     name: str
     field: str = ""
 
 
 class _Values:
-    """Takes what a message brings to its window."""
+    """Extracts the values of a message for its window."""
 
     def __init__(self, settings: Settings) -> None:
         self._by = [(name, reader(name)) for name in settings.get("by") or ()]
@@ -63,20 +63,20 @@ class _Values:
         self._fields = [(each, reader(each.field) if each.field else None) for each in functions]
 
     def of(self, message: StepMessage) -> tuple[str, list[float | None]]:
-        """Its group as JSON, and its value for each function; None where it has none.
+        """Its group as JSON, and its value for each function; None if it has none.
 
         Raises:
-            ValueError: it has no field that it is grouped by, or one that is no number.
+            ValueError: it lacks a field of the group, or a value is no number.
         """
         group = []
         for name, value_of in self._by:
             value = value_of(message)
             if value is ABSENT or isinstance(value, dict | list):
-                raise ValueError(f"it has no field {name} to be grouped by")
+                raise ValueError(f"it has no field {name} of the group")
             group.append(value)
         text = f"[{', '.join(map(write_json, group))}]"
         if not is_utf8(text):
-            raise ValueError("a field that it is grouped by holds half of a surrogate pair, which no text has")
+            raise ValueError("a field of the group contains half of a surrogate pair, which is no valid text")
         return text, [_value(message, *each) for each in self._fields]
 
 
@@ -96,12 +96,12 @@ def _value(message: StepMessage, function: Function, value_of: Callable[[StepMes
     if function.name == "count":
         return 1.0
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"its field {function.field} is {str(value)[:40]!r}, and {function.name} takes numbers")
+        raise ValueError(f"its field {function.field} is {str(value)[:40]!r}, and {function.name} needs numbers")
     return float(value)
 
 
 def open_aggregate(settings: Settings) -> MessageStep:
-    """What is done before the spool: the message is looked at, and set aside where it has not what the step needs."""
+    """The part before the spool: the message is checked, and set aside if it lacks the fields that the step needs."""
     values = _Values(settings)
 
     def step(message: StepMessage) -> Disposition | None:
@@ -115,9 +115,9 @@ def aggregated(rows: DataFrame, settings: Settings, spool: Path) -> DataFrame:
     """One row for each window and group that has closed: kind, start_ms, end_ms, by, count, v0, v1 …
 
     Args:
-        rows: of a spool, timed.
-        settings: of the step.
-        spool: that the rows come from; keeps a message that no longer has what the step needs, since its settings have changed.
+        rows: rows of a spool, with times.
+        settings: settings of the step.
+        spool: the spool of the rows; keeps a message that lacks the fields of changed settings.
     """
     from pyspark.sql import functions as F
 
@@ -152,7 +152,7 @@ def _with_values(settings: Settings, spool: Path, batches: Iterator[pa.RecordBat
             if kind == MESSAGE_ROW:
                 try:
                     brought = values.of(StepMessage(payload))
-                except Exception as error:  # noqa: BLE001 - one message's fault: it would stop its route permanently
+                except Exception as error:  # noqa: BLE001 - a fault of one message, which would stop its route permanently
                     told = Disposition("dead-letter", STEP_FAILED, f"step aggregate: {error}")
                     set_aside(spool, number, payload, told, time.time())
                     kinds[at] = SET_ASIDE_ROW
@@ -183,14 +183,14 @@ def message_of(settings: Settings, row: Mapping[str, Any], task: str, number: in
     """The message of a window.
 
     Args:
-        settings: of the step.
-        row: of `aggregated`.
+        settings: settings of the step.
+        row: a row of `aggregated`.
         task: the task's name.
-        number: its number in the spool that it is written into, by which copies are known.
+        number: its number in the spool that it is written to, which identifies copies.
     """
     by: Sequence[Any] = read_json(row["by"].encode())
     shown = list(map(_shown, by))
-    # With its length: where `window` was changed, another one may begin at the same time.
+    # With its length: after a change of `window`, another window may begin at the same time.
     window = f"{task}/{_text(row['start_ms'])}/{format_ms(row['end_ms'] - row['start_ms'])}"
     place = "/".join((window, *shown))
     is_plain = all(isinstance(value, str) != _is_json(text) for value, text in zip(by, shown, strict=True))
@@ -210,7 +210,7 @@ def _shown(value: Any) -> str:
 
 
 def _is_json(text: str) -> bool:
-    """Whether a text reads as a number, null, true or false: the group of "1" is another than that of 1."""
+    """Whether a text reads as a number, null, true or false: the group of "1" differs from that of 1."""
     try:
         json.loads(text[:_ID_CHARACTERS])
     except ValueError:

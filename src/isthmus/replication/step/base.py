@@ -1,10 +1,10 @@
-"""What a step of one message is.
+"""The interface of a single-message step.
 
-What it is: the type of such steps, how a step refuses a message, and the step's treatment of messages that it fails on. What it is
-not: any step.
+What it is: the type of such steps, how a step refuses a message, and the treatment of messages on which it fails. What it is
+not: a step.
 
 Invariants:
-    I1. Whatever a step raises, its message gets a disposition with the step's name and the error, and the next message is taken.
+    I1. If a step raises, its message gets a disposition with the step's name and the error, and the next message is processed.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ __all__ = [
 ]
 
 STEP_FAILED = "StepFailed"
-# Service Bus takes 4,096 characters of reason and description each; what is of use is at the beginning.
+# Service Bus accepts 4,096 characters of reason and description each; the useful part is at the beginning.
 _TEXT_LIMIT = 1000
 
 Settings: TypeAlias = Mapping[str, Any]
 """A step's settings, as `isthmus.topology.step` reads them; one that was not written and has no default is absent."""
 
 MessageStep: TypeAlias = Callable[[StepMessage], Disposition | None]
-"""Changes a message, or gives the disposition that it gets at its source instead of going on. It raises what goes wrong."""
+"""Changes a message, or returns its disposition at the source if it is not passed on. It raises on a failure."""
 
 
 class StepRefusalError(Exception):
@@ -54,9 +54,9 @@ class NamedStep(NamedTuple):
     """A step ready to be applied.
 
     Attributes:
-        name: for errors.
+        name: name for errors.
         apply: the step.
-        on_failure: `dead-letter`, `drop`, or `divert:` with where to.
+        on_failure: `dead-letter`, `drop`, or `divert:` with the entity.
     """
 
     name: str
@@ -65,18 +65,18 @@ class NamedStep(NamedTuple):
 
 
 def disposition_of(kind: str, reason: str, description: str) -> Disposition:
-    """What `on_failure` says becomes of a message."""
+    """The disposition of a message according to `on_failure`."""
     return Disposition("complete" if kind == "drop" else kind, _text(reason), _text(description))
 
 
 def failure_of(settings: Settings) -> str:
-    """What `on_failure` of a step says, as `disposition_of` takes it."""
+    """The value of `on_failure` of a step, for `disposition_of`."""
     divert = divert_of(settings)
     return str(settings.get("on_failure", "dead-letter")) if divert is None else f"{DIVERT}:{divert.name}"
 
 
 def _text(text: str) -> str:
-    """A text that can be encoded: JSON may hold halves of surrogate pairs, which no UTF-8 does."""
+    """A text that can be encoded: JSON may contain halves of surrogate pairs, which UTF-8 cannot."""
     return text[:_TEXT_LIMIT].encode(errors="backslashreplace").decode()
 
 
@@ -86,5 +86,5 @@ def guarded(step: NamedStep, message: StepMessage) -> Disposition | None:
         return step.apply(message)
     except StepRefusalError as error:
         return disposition_of(step.on_failure, error.reason, f"step {step.name}: {error}")
-    except Exception as error:  # noqa: BLE001 - one message's fault; the others go on
+    except Exception as error:  # noqa: BLE001 - a fault of one message; the others are processed
         return disposition_of(step.on_failure, STEP_FAILED, f"step {step.name}: {type(error).__name__}: {error}")

@@ -3,9 +3,9 @@
 Specification: NIST SP 800-38D (AES-GCM, nonces of 96 random bits); RFC 7516 for the format `jwe` (`isthmus.replication.step.encryption.jwe`).
 
 Invariants:
-    I1. A message is never sent on in clear because it could not be encrypted.
-    I2. ContentType before `encrypt` is that after `decrypt`.
-    I3. A key that was rotated is used by `decrypt` for the first message that is sealed with it, and by `encrypt` only if the algorithm takes it.
+    I1. A message that could not be encrypted is never sent on in plain text.
+    I2. `decrypt` restores the ContentType from before `encrypt`.
+    I3. After a rotation, `decrypt` uses the new key for the first message sealed with it, and `encrypt` uses it only if it fits the algorithm.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def open_encrypt(settings: Settings) -> MessageStep:
     def check(key: Key) -> None:
         if len(key.octets) != jwe.KEY_BYTES[algorithm]:
             raise InvalidArgumentError(
-                f"{settings['key']}: {algorithm} takes a key of {8 * jwe.KEY_BYTES[algorithm]} bits, this one has "
+                f"{settings['key']}: {algorithm} needs a key of {8 * jwe.KEY_BYTES[algorithm]} bits, this one has "
                 f"{8 * len(key.octets)}"
             )
 
@@ -65,7 +65,7 @@ def open_encrypt(settings: Settings) -> MessageStep:
 
     def plain(message: StepMessage) -> Disposition | None:
         if message.user(_ENCRYPTION) is not MISSING:
-            # Its properties name one key and one ContentType, without which nobody would get at what is within.
+            # Its properties name one key and one ContentType, without which the inner body could not be read.
             raise ValueError("the body is encrypted already; use the format jwe to encrypt it twice")
         key = ring.get()
         nonce = os.urandom(jwe.NONCE_BYTES)

@@ -1,11 +1,11 @@
 """The steps `python` and `sql`.
 
-What it is: the functions of the operator found by their names and applied, and a SELECT over the rows with the columns that it does not
-name kept. What it is not: the check that they only do what a lease can carry (`narrow`).
+What it is: finding and applying the operator's functions, and a SELECT over the rows that keeps the columns it does not
+name. What it is not: the check that they only use what a lease supports (`narrow`).
 
 Invariants:
-    I1. A name that leads to no function is refused before anything starts, with what was looked for.
-    I2. A SELECT loses no column of the rows, and no disposition that an earlier step has given.
+    I1. A name without a function is refused before anything starts, with the name that was searched.
+    I2. A SELECT loses no column of the rows, and no disposition of an earlier step.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def find_function(name: str) -> Callable[..., Any]:
     """The function that `package.module:function` names.
 
     Raises:
-        InvalidArgumentError: there is none.
+        InvalidArgumentError: there is no such function.
     """
     module_name, _, function_name = name.partition(":")
     if not module_name or not function_name:
@@ -72,7 +72,7 @@ def open_function(settings: Settings) -> MessageStep:
 
 
 def needed_columns(kind: str, settings: Settings) -> tuple[str, ...]:
-    """The columns that a step of DataFrames needs beside the raw ones."""
+    """The columns that a DataFrame step needs besides the raw ones."""
     if kind == "python":
         return tuple(settings.get("columns") or ("body",))
     if kind == "filter":
@@ -85,7 +85,7 @@ def frame_function(rows: DataFrame, settings: Settings) -> DataFrame:
     """The step `python` with `takes: rows`.
 
     Raises:
-        InvalidArgumentError: there is no such function, or it has lost what earlier steps decided.
+        InvalidArgumentError: there is no such function, or it has dropped the dispositions of earlier steps.
     """
     from pyspark.sql import functions as F
 
@@ -94,7 +94,7 @@ def frame_function(rows: DataFrame, settings: Settings) -> DataFrame:
     lost = [name for name in _MARKS if _KEPT + name not in made.columns]
     if lost:
         raise InvalidArgumentError(
-            f"'{settings['function']}' has dropped columns that it does not know: write rows.withColumns, not rows.select"
+            f"'{settings['function']}' has dropped columns that it did not add: write rows.withColumns, not rows.select"
         )
     marks = {name: F.coalesce(F.col(_KEPT + name), F.col(name)) for name in _MARKS if name in made.columns}
     marks |= {name: F.col(_KEPT + name) for name in _MARKS if name not in made.columns}
@@ -112,7 +112,7 @@ def frame_select(rows: DataFrame, settings: Settings) -> DataFrame:
         selected = rows.sparkSession.sql(_SELECT.sub(lambda match: f"{match[0]}{kept}, ", settings["select"], count=1))
     finally:
         rows.sparkSession.catalog.dropTempView(_VIEW)
-    # Of several columns with one name the last counts, so that `SELECT *, upper(subject) AS subject` says what it seems to.
+    # Of several columns with one name the last one is used, as `SELECT *, upper(subject) AS subject` suggests.
     places = {name: place for place, name in enumerate(selected.columns)}
     unique = selected.toDF(*(f"c{place}" for place in range(len(selected.columns))))
     columns = []

@@ -1,11 +1,11 @@
-"""The step `deduplicate`: a message that came before, within a window, is not passed on.
+"""The step `deduplicate`: a message with the key of an earlier one, within a window, is not passed on.
 
-What it is: the key of a message, and Spark's deduplication over keys. What it is not: the spool that the rows come from
+What it is: the key of a message, and Spark's deduplication over keys. What it is not: the spool of the rows
 (`isthmus.connectors.spool.timed_reader`), or the query (`isthmus.replication.shuffle`). docs/explanation/spool.md.
 Specification: Spark's documentation, "Structured Streaming", `dropDuplicatesWithinWatermark`.
 
 Invariants:
-    I1. Of the messages with one key within a window the first passes. A message without the key always passes.
+    I1. Of the messages with one key within a window the first one passes. A message without the key always passes.
     I2. The last row of a batch, which is no message, passes.
 """
 
@@ -32,15 +32,15 @@ _KEYED = "kind int, spool_number long, source string, time timestamp, message bi
 
 
 def slack_ms(settings: Settings) -> int:
-    """The delay of the watermark. Spark keeps a key until the watermark, so much behind the latest row, is so much behind the key's row:
-    half the window makes the whole.
+    """The delay of the watermark. Spark keeps a key until the watermark, which is this far behind the latest row, is this far after the key's
+    row: half the window results in the whole.
     """
     return max(1, int(settings["window"]) // 2)
 
 
 def key_of(settings: Settings) -> Callable[[bytes], str]:
-    """What tells a message's key; empty where it has none. It names what the key is made of: where that is changed, the keys that are
-    remembered are of something else, and no message is one that came before because a value of another field was the same.
+    """The function that returns a message's key; empty if it has none. The key includes the name of its field: after a change of the field, a
+    stored key of another field matches no message, even with an equal value.
     """
     by = settings["by"]
     value_of = reader(by)
@@ -50,7 +50,7 @@ def key_of(settings: Settings) -> Callable[[bytes], str]:
             return ""
         try:
             value = value_of(StepMessage(payload))
-        except Exception:  # noqa: BLE001 - a message of any bytes may come; without a key it passes
+        except Exception:  # noqa: BLE001 - a message may have any bytes; without a key it passes
             return ""
         if value is ABSENT or value is None or value == "":
             return ""
@@ -63,7 +63,7 @@ def key_of(settings: Settings) -> Callable[[bytes], str]:
 
 
 def deduplicated(rows: DataFrame, settings: Settings) -> DataFrame:
-    """The rows without those that came before; columns as they were."""
+    """The rows without repeated keys; columns unchanged."""
     keyed = rows.mapInArrow(partial(_with_keys, dict(settings)), _KEYED)
     delay = f"{slack_ms(settings)} milliseconds"
     return keyed.withWatermark("time", delay).dropDuplicatesWithinWatermark(["key"]).drop("key")
@@ -77,7 +77,7 @@ def _with_keys(settings: Settings, batches: Iterator[pa.RecordBatch]) -> Iterato
         kinds, numbers, messages = (batch.column(name).to_pylist() for name in ("kind", "spool_number", "message"))
         times = batch.column("time").to_pylist()
         found = [
-            # With its time: a spool that was deleted begins its numbers again.
+            # With its time: a spool that was deleted starts its numbers again.
             (find(message) if kind == MESSAGE_ROW else "") or f"#{kind}:{number}:{time}"
             for kind, number, message, time in zip(kinds, numbers, messages, times, strict=True)
         ]

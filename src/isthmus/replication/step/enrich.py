@@ -1,11 +1,11 @@
 """The step `enrich`.
 
-What it is: reference data as one mapping in memory, read again when its file has changed, or every so often from a database, and its columns
-added to JSON bodies. It is a look-up in the worker and not a join of Spark's: a lease is one micro-batch of an hour, for which Spark would
-read the data once. What it is not: the reading (`reference`).
+What it is: reference data as one mapping in memory, read again when its file has changed, or at intervals from a database, and its columns
+added to JSON bodies. It is a look-up in the worker and not a join of Spark: a lease is one micro-batch of an hour, for which Spark would
+read the data once. What it is not: reading the data (`reference`).
 
 Invariants:
-    I1. Data that cannot be read again leaves the data before in use.
+    I1. If data cannot be read again, the previous data stays in use.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def open_enrich(settings: Settings) -> MessageStep:
         found = None if is_absent else data.get().get(text_of(value))
         if found is None:
             if fails:
-                told = "the message has not got it" if is_absent else f"it is {text_of(value)!r}"
-                raise StepRefusalError(NO_REFERENCE_DATA, f"nothing is known for {field}: {told}")
+                told = "the message does not have it" if is_absent else f"it is {text_of(value)!r}"
+                raise StepRefusalError(NO_REFERENCE_DATA, f"there is no reference data for {field}: {told}")
             return None
         body = message.json_object()
         for name, each in zip(names, found, strict=True):

@@ -1,12 +1,12 @@
-"""The step `normalise`: a body from one encoding into another.
+"""The step `normalise`: conversion of a body to another encoding.
 
 What it is: readers and writers of JSON, Avro, XML and CSV, over the values of JSON. What it is not: a mapping of fields; that is `map`.
 Specification: RFC 8259; Apache Avro 1.11, "Binary encoding"; RFC 4180; W3C XML 1.0, without DTD.
 
 Invariants:
     I1. An XML document with a DTD is refused: entities can make a small body a large one.
-    I2. What a body holds beyond what the other encoding can say is refused, or kept: nothing is left out. Avro's floating-point numbers
-        round; a number beyond them is refused.
+    I2. A value that the other encoding cannot represent is refused, or kept: none is omitted. Avro's floating-point numbers
+        round; a number beyond their range is refused.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from isthmus.topology.step.material import load_avro_schema
 __all__ = ["open_normalise", "read_csv", "read_xml", "write_csv", "write_xml"]
 
 CONTENT_TYPES = {"json": "application/json", "avro": "avro/binary", "xml": "application/xml", "csv": "text/csv"}
-# What XML 1.0 holds; a carriage return becomes a line feed when it is read.
+# Characters of XML 1.0; a carriage return is read as a line feed.
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 _ATTRIBUTE = re.compile(r"[^\W\d][\w.-]*(:[^\W\d][\w.-]*)?")
@@ -89,11 +89,9 @@ def _writer(settings: Settings) -> Callable[[Any], bytes]:
             def write(value: Any) -> bytes:
                 out, parsed = io.BytesIO(), schema.get()
                 if exceeds_float(value):
-                    raise ValueError("it has a number beyond what Avro's types hold")
+                    raise ValueError("it has a number beyond the range of Avro's types")
                 check_datum(value, parsed)
-                schemaless_writer(
-                    out, parsed, value, strict_allow_default=True
-                )  # a field that it has not is no less a field
+                schemaless_writer(out, parsed, value, strict_allow_default=True)  # a missing field is also a field
                 return out.getvalue()
 
             return write
@@ -143,7 +141,7 @@ def read_csv(body: bytes, columns: list[str] | None) -> Any:
 
 
 def write_csv(value: Any, columns: list[str] | None) -> bytes:
-    """An object, or a list of them, as rows; with a header line where the columns are not given."""
+    """An object, or a list of them, as rows; with a header line if the columns are not given."""
     rows = value if isinstance(value, list) else [value]
     if not all(isinstance(row, dict) for row in rows):
         raise ValueError("CSV is written from an object or a list of objects")
@@ -169,15 +167,15 @@ def _csv_cell(value: Any) -> Any:
 
 
 def _scalar(value: Any) -> Any:
-    """A number, or what else is no text.
+    """A number, or another value that is no text.
 
     Raises:
-        ValueError: it is no number that JSON has.
+        ValueError: the number does not exist in JSON.
     """
     if isinstance(value, JsonNumber):
         return value.text
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"it has the number {value}, which is none of JSON's")
+        raise ValueError(f"it has the number {value}, which JSON does not have")
     return value if isinstance(value, int | float) else _json_value(value)
 
 
@@ -188,7 +186,7 @@ def read_xml(body: bytes) -> Any:
     """The content of a document's element: attributes are `@name`, text beside them `#text`, repeated elements lists.
 
     Raises:
-        ValueError: it is no XML, or has a DTD.
+        ValueError: the text is no XML, or has a DTD.
     """
     builder = ET.TreeBuilder()
     parser = expat.ParserCreate()
@@ -238,7 +236,7 @@ def _element(name: str, value: Any) -> ET.Element:
     element = ET.Element(name)
     if not isinstance(value, dict):
         if isinstance(value, list):
-            element.extend([_element("item", each) for each in value])  # a generator's error would be another one
+            element.extend([_element("item", each) for each in value])  # within a generator the error would change
         else:
             element.text = _xml_text(value)
         return element
@@ -263,5 +261,5 @@ def _xml_text(value: Any) -> str | None:
         return str(_scalar(value))
     found = _NO_XML.search(value)
     if found is not None:
-        raise ValueError(f"it has the character U+{ord(found[0]):04X}, which XML does not hold")
+        raise ValueError(f"it has the character U+{ord(found[0]):04X}, which XML cannot contain")
     return value

@@ -1,6 +1,6 @@
 """The steps `filter` and `set`: the rules language of Service Bus, as the broker's own closures.
 
-On rows that have columns for a step `python` or `sql` anyway, `filter` is a Spark column (`frame_filter`).
+On rows with columns for a step `python` or `sql`, `filter` is a Spark column (`frame_filter`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def open_set(settings: Settings) -> MessageStep:
 
 
 def frame_filter(rows: DataFrame, settings: Settings) -> DataFrame:
-    """The same over columns: rows that are not selected get a disposition; flush rows and rows that have one keep theirs."""
+    """The same over columns: rows that are not selected get a disposition; flush rows and rows with a disposition are unchanged."""
     from pyspark.sql import functions as F
 
     from isthmus.replication.rule_cell import RuleColumns

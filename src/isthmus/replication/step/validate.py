@@ -1,6 +1,6 @@
 """The step `validate`.
 
-Specification: JSON Schema draft 2020-12 (and those before it, as `$schema` says); Apache Avro 1.11.
+Specification: JSON Schema draft 2020-12 (and earlier drafts, according to `$schema`); Apache Avro 1.11.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _avro_binary(path: str) -> MessageStep:
         data = io.BytesIO(message.body)
         try:
             schemaless_reader(data, schema.get(), None)
-        except Exception as error:  # noqa: BLE001 - the decoder raises whatever bytes make of it
+        except Exception as error:  # noqa: BLE001 - the decoder may raise any exception
             raise StepRefusalError(
                 VALIDATION_FAILED, f"no datum of the schema: {type(error).__name__}: {error}"
             ) from None

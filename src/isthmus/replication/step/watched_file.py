@@ -1,11 +1,11 @@
 """A file that is read again after it has changed.
 
-What it is: what a loader makes of a file, kept, and made again when the file's time or size is another; looked at every few seconds.
-A lease lasts an hour, so a worker has to look itself. What it is not: the loaders.
+What it is: the result of a loader for a file, cached, and loaded again when the file's time or size changes; checked every few seconds.
+A lease lasts an hour, so a worker has to check itself. What it is not: the loaders.
 
 Invariants:
-    I1. A file that cannot be read after a change is told once, and what was made of it before stays in use.
-    I2. A file that is being written is not read: one that was cut in the middle of a line may well be a file of its kind.
+    I1. If a changed file cannot be read, that is logged once, and the previous result stays in use.
+    I2. A file that is being written is not read: a file that ends in the middle of a line may be valid.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 __all__ = ["LOOK_SECONDS", "WatchedFile"]
 
 LOOK_SECONDS = 2.0
-# A file that was written to so lately, by its time, may not be complete; it is when it is the same at two looks.
+# A file written this recently, by its time, may be incomplete; it is complete when two checks find it unchanged.
 _FRESH_SECONDS = 1.0
 
 log = logging.getLogger(__name__)
@@ -27,17 +27,17 @@ T = TypeVar("T")
 
 
 class WatchedFile(Generic[T]):
-    """What was made of a file.
+    """The result of loading a file.
 
     Args:
         path: the file.
-        load: makes it; called with the path.
+        load: loads the file; called with the path.
         clock: monotonic seconds.
-        wall: seconds since the epoch, as files' times are.
+        wall: seconds since the epoch, like files' times.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: nothing can be made of it.
+        ValueError: the file is invalid.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class WatchedFile(Generic[T]):
         self._is_told = False
 
     def get(self) -> T:
-        """What was made of the file as it stands."""
+        """The result for the current file."""
         now = self._clock()
         if now >= self._due:
             self._due = now + LOOK_SECONDS
@@ -73,10 +73,10 @@ class WatchedFile(Generic[T]):
             if self._look() == self._last:
                 self._value, self._seen, self._is_told = value, self._last, False
                 log.info("%s has changed and was read again", self._path)
-        except Exception as error:  # noqa: BLE001 - the loader is a library's; what was read before is good
+        except Exception as error:  # noqa: BLE001 - the loader belongs to a library; the previous result is valid
             if not self._is_told:
                 self._is_told = True
-                log.warning("%s cannot be read again; what was read before stays in use (%s)", self._path, error)
+                log.warning("%s cannot be read again; the previous content stays in use (%s)", self._path, error)
 
     def _is_fresh(self, seen: tuple[int, int]) -> bool:
         return seen[0] / 1e9 > self._wall() - _FRESH_SECONDS

@@ -1,1 +1,1 @@
-"""Verification: what the namespaces of a task hold against what entered them."""
+"""Verification: what the namespaces of a task contain, compared with what entered them."""

@@ -1,16 +1,16 @@
-"""What a message says, without what a replication adds.
+"""The content of a message, without what replication adds.
 
 What it is: a digest of the body and of the properties that the publisher set. The digests of a message and of its
 unchanged copy are equal. What it is not: the identity of a message; two messages may have equal content.
 
-Left out are the header (delivery count, remaining time to live), the annotations that a namespace sets, `RuleName`, the
+These are left out: the header (delivery count, remaining time to live), the annotations that a namespace sets, `RuleName`, the
 provenance (`repl-*`), the task's mark, every mark of the form that isthmus gives to tasks (a task has another one when its
-members change, and copies with the former remain) and what a dead-letter queue adds. Where a copy was given a MessageId of its own, the
-sender's counts, which the copy has as a property, or none.
+members change, and copies with the former one remain) and what a dead-letter queue adds. Where a copy was given a MessageId of its own, the
+sender's MessageId counts, which the copy has as a property, or none.
 
 Invariants:
     I1. The digest depends on values and their AMQP types, not on their encoding or the order of properties.
-    I2. Sections that cannot be decoded enter the digest as bytes.
+    I2. Sections that cannot be decoded are included in the digest as bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ADDED = frozenset({"rulename", "deadletterreason", "deadlettererrordescription"
 _PROVENANCE = "repl-"
 _SENDERS_ID = "repl-message-id"
 _MADE = re.compile(r"isthmus-[0-9a-f]{32}")
-# As `isthmus.topology.pattern.part.mark` makes them, in lower case.
+# The form in which `isthmus.topology.pattern.part.mark` creates them, in lower case.
 _MARK = re.compile(r"isthmus-.+-[0-9a-f]{6}", re.DOTALL)
 _PARTITION_KEYS = (b"x-opt-partition-key", b"x-opt-via-partition-key")
 
@@ -39,7 +39,7 @@ def content_digest(message: bytes, marks: tuple[str, ...] = (), made_id: str = "
     Args:
         message: as received or peeked.
         marks: the properties that the task's rule sets on copies, or has set.
-        made_id: of a copy, the MessageId that it was given if the message had none; empty: this is no copy.
+        made_id: for a copy, the MessageId that it was given if the message had none; empty: this is no copy.
 
     Raises:
         CodecError: the bytes are no message.
@@ -51,7 +51,7 @@ def content_digest(message: bytes, marks: tuple[str, ...] = (), made_id: str = "
         own = None
     start, end = where.body
     body = section.contents(message, start, end)
-    # A log keeps the contents of a data section and not how their length was encoded.
+    # A log preserves the contents of a data section but not how their length was encoded.
     digest = blake2b(body, digest_size=8, person=b"" if len(body) == end - start else b"data")
     for each in (
         _properties(message, where.properties, made_id, own or {}),

@@ -1,6 +1,6 @@
-"""Flows that are audited together, in the audit's terms.
+"""Flows that are audited together, converted to the parameters of an audit.
 
-What it is: which entities are read and what they are called, and the ways between them. Pure. What it is not: the choice of flows
+What it is: which entities are read, their labels, and the passages between them. Pure. What it is not: the choice of flows
 (`isthmus.replication.verification.verify`), or the reading (`isthmus.replication.verification.audit.audit`).
 """
 
@@ -18,15 +18,15 @@ SUBSCRIPTIONS = "/Subscriptions/"
 
 
 class Ground(NamedTuple):
-    """Flows that are audited together, in the audit's terms.
+    """Flows that are audited together, as the parameters of an audit.
 
     Attributes:
         places: by label, the entities that are read to their end.
-        passages: the flows.
-        origins: by entity that messages enter, or are copied from first, the origin's label.
+        passages: the flows as passages.
+        origins: by the entity that messages enter, or that they are first copied from, the origin's label.
         detection_ms: by label, the history window of duplicate detection.
-        shared: labels of the places that applications consume.
-        ttl_ms: by label, the time to live that a place gives its messages.
+        shared: labels of the entities that applications consume.
+        ttl_ms: by label, the time to live that an entity gives its messages.
     """
 
     places: Mapping[str, Endpoint]
@@ -38,10 +38,10 @@ class Ground(NamedTuple):
 
 
 def ground_of(flows: Sequence[Flow], chosen: Mapping[str, Route]) -> Ground:
-    """Flows in the audit's terms.
+    """Converts flows to the parameters of an audit.
 
     Args:
-        flows: that are audited together.
+        flows: those that are audited together.
         chosen: the task's routes by name.
     """
     label = _labels(
@@ -93,7 +93,7 @@ def ground_of(flows: Sequence[Flow], chosen: Mapping[str, Route]) -> Ground:
 
 
 def _labels(ends: Iterable[Endpoint]) -> Callable[[Endpoint], str]:
-    """Names for entities: the alias where only one is meant there, else with queue or topic, else the whole path."""
+    """Labels of entities: the alias where only one entity is meant there, else with queue or topic, else with the whole path."""
     by_alias: dict[str, dict[str, set[str]]] = {}
     for end in ends:
         by_alias.setdefault(end.alias, {}).setdefault(end.entity.partition(SUBSCRIPTIONS)[0], set()).add(end.entity)

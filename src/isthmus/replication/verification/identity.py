@@ -1,16 +1,16 @@
-"""Who a message is, wherever it is.
+"""The identity of a message, wherever it is.
 
-What it is: reading, from an encoded message as it was received or peeked, the identity that no copy changes: the
+What it is: reading, from an encoded message as it was received or peeked, the identity that copying does not change: the
 namespace that it entered, the entity there and its sequence number there (docs/explanation/guarantees.md). What it is
 not: the forms of provenance (`isthmus.message`), and their writing, which is the sink's.
 
 Invariants:
-    I1. A copy is known by the first hop of its provenance, or, for one task, by the first hop in an origin of that task:
-        what came from elsewhere entered the task where it entered its first origin.
+    I1. A copy is identified by the first hop of its provenance, or, for one task, by the first hop in an origin of that task:
+        a message from elsewhere entered the task where it entered its first origin.
     I2. A message without provenance entered where it is; its number is the topic's where it is in a
         subscription (`x-opt-enqueue-sequence-number`), else its own.
-    I3. Provenance that does not fit the message, or that nobody can read, counts as none; but where a message was diverted to it need not
-        fit: whoever mends a message there changes its body.
+    I3. Provenance that does not match the message, or that cannot be read, counts as none; but in an entity for diverted messages it need not
+        match: an operator who corrects a message there changes its body.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _LONGEST_NUMBER = 20
 
 
 class Identity(NamedTuple):
-    """A message's place here and at its origin.
+    """The position of a message here and at its origin.
 
     Attributes:
         sequence: its sequence number in the entity that was read.
@@ -58,9 +58,9 @@ class Identity(NamedTuple):
         entity: the entity there; empty where it entered this one.
         number: its sequence number there.
         reason: why it was dead-lettered; empty where it was not.
-        resent: under which number it had entered here before, and was dead-lettered; 0 where it was not.
-        entered_ms: when it entered there, as it tells; 0 where it entered this entity, or does not tell.
-        is_late: whether `isthmus redrive` has sent this copy: it is behind later ones, and whoever mended it may have changed it.
+        resent: the number under which it had entered here before, and was dead-lettered; 0 where it was not.
+        entered_ms: when it entered there, according to its provenance; 0 where it entered this entity, or where that does not say.
+        is_late: whether `isthmus redrive` has sent this copy: it is behind later ones, and an operator may have changed it.
     """
 
     sequence: int
@@ -74,10 +74,10 @@ class Identity(NamedTuple):
 
 
 class Members(NamedTuple):
-    """The entities that messages enter for a task, by which it knows the hops that are its own.
+    """The entities that messages enter for a task, by which the task recognizes its own hops.
 
     Attributes:
-        labels: by identity of the namespace and by the entity's name in lower case, what the audit calls it.
+        labels: by identity of the namespace and by the entity's name in lower case, the audit's label.
     """
 
     labels: Mapping[tuple[str, str], str]
@@ -96,8 +96,8 @@ def identify(message: bytes, members: Members | None = None, *, is_diverted: boo
 
     Args:
         message: as received or peeked.
-        members: of the task: other hops do not count; None: all hops count, by the aliases that they tell.
-        is_diverted: whether it is where steps divert messages to.
+        members: those of the task: other hops do not count; None: all hops count, by the aliases that they contain.
+        is_diverted: whether it was read from an entity that steps divert to.
 
     Raises:
         CodecError: the bytes are no message.
@@ -128,12 +128,12 @@ def identify(message: bytes, members: Members | None = None, *, is_diverted: boo
 
 
 def _is_of(place: str, hops: Sequence[Hop]) -> bool:
-    """Whether what was sent again is the message of one of these hops: copies of the copy tell of it, too."""
+    """Whether the message that was sent again is the one of one of these hops: copies of the copy carry the property, too."""
     return any(place == f"{each.alias}/{each.entity}/{each.sequence}" for each in hops)
 
 
 def _ms(text: str) -> int:
-    """A time as provenance has it; 0 where it is none."""
+    """A time in provenance, in milliseconds; 0 where the text is no time."""
     try:
         return max(0, round(datetime.fromisoformat(text).timestamp() * 1000))
     except (ValueError, OverflowError):
@@ -141,7 +141,7 @@ def _ms(text: str) -> int:
 
 
 def provenance_of(message: bytes) -> Provenance | None:
-    """Where a message has been; None where it has been nowhere else, as far as its provenance proves.
+    """Where a message has been; None where its provenance does not prove that it has been elsewhere.
 
     Raises:
         CodecError: the bytes are no message.

@@ -1,15 +1,15 @@
-"""Which entities prove a task, and the proof.
+"""The verification of a task: which entities are read for it, and the audit.
 
 What it is: which flows of a task's pattern can be compared, what of an origin's messages the task replicates, and the audit of each task.
-What it is not: any pattern, what flows come to for the audit (`isthmus.replication.verification.ground`), the reading
+What it is not: any pattern, the conversion of flows for the audit (`isthmus.replication.verification.ground`), the reading
 (`isthmus.replication.verification.audit.audit`) or the comparison (`isthmus.replication.verification.reconciliation.reconcile`).
 
 Invariants:
-    I1. Flows whose origin is kept are audited together where the same messages go; each other filter is an audit of its own.
-    I2. What cannot be compared is told: its flows are never called clean.
-    I3. A copy of a message that entered where nothing is compared counts nowhere as a message that entered.
-    I4. What a log's retention has removed is compared no more; nor, with `start: now`, what was in it before the task began. That something
-        was removed before a route had moved it, or that nothing of a log is known to have been moved, is told.
+    I1. Flows whose origin is retained are audited together where they select the same messages; each other filter is an audit of its own.
+    I2. What cannot be compared is reported: its flows are never called clean.
+    I3. A copy of a message that entered an entity which is not compared does not count anywhere as a message that entered.
+    I4. What a log's retention has removed is no longer compared; nor, with `start: now`, what was in it before the task began. If something
+        was removed before a route had moved it, or if no record of a log is known to have been moved, that is reported.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from isthmus.topology.route import routes
 __all__ = ["flows_of", "verify"]
 
 AUDIT = "audit"
-# A namespace that restarts meanwhile is back within this time; so is one that asks for a pause.
+# A namespace that restarts meanwhile is back within this time; so is one that throttles.
 PATIENCE_SECONDS = 30.0
 
 
@@ -58,8 +58,8 @@ def verify(
         federation: with absolute paths.
         task: this one only; empty for all.
         subscription: the subscription to read at every topic; empty to choose.
-        former_marks: properties that copies were marked with before the file named another mark.
-        state_folder: of the runs of the file, where routes have their spools; None: they have none there.
+        former_marks: properties with which copies were marked before the mark in the file was changed.
+        state_folder: the state folder of the file's runs, where routes have their spools; None: there are none.
         by_hour: whether to count also by the hour in which messages were enqueued at their origin (`Reconciliation.hours`,
             `Comparison.hours`).
 
@@ -83,7 +83,7 @@ def verify(
                 _audit(federation, each.name, group, chosen, reach, former_marks, spools, outside, by_hour=by_hour)
                 for group in _groups(read)
             ]
-            nothing = () if flows else (f"task {each.name} moves nothing that can be compared",)
+            nothing = () if flows else (f"no messages that task {each.name} moves can be compared",)
             yield _merged(each.name, results, (*dict.fromkeys(reasons.values()), *nothing), by_hour=by_hour)
 
 
@@ -94,7 +94,7 @@ def flows_of(federation: Federation, task: str, subscription: str = "") -> list[
         federation: which declares the task.
         task: its name.
         subscription: the one to read at every topic; empty: the audit subscription where the task has one, else the first that
-            holds all.
+            holds all messages.
 
     Raises:
         InvalidArgumentError: the task declares none.
@@ -104,7 +104,7 @@ def flows_of(federation: Federation, task: str, subscription: str = "") -> list[
         return [_read_by(flow, subscription) for flow in flows]
     if any(not flow.target.entity for flow in flows):
         raise InvalidArgumentError(
-            f"task {task} declares no subscription that holds every message: write audit: 1d in the task and apply "
+            f"task {task} declares no subscription that retains every message: write audit: 1d in the task and apply "
             "it, or name one with --subscription"
         )
     return flows
@@ -125,7 +125,7 @@ def _read_by(flow: Flow, subscription: str) -> Flow:
             if end.entity
             else topic.entity
         )
-        # What is no topic is read as it was, whoever consumes it.
+        # An entity other than a topic is read as declared, whoever consumes it.
         ends.append(
             (Endpoint(end.alias, f"{name}{SUBSCRIPTIONS}{subscription}"), is_shared) if name else (end, is_consumed)
         )
@@ -145,26 +145,26 @@ def _unread(flow: Flow, flows: Sequence[Flow], federation: Federation, chosen: M
     origin, target = (federation.namespaces.get(each.alias) for each in (flow.origin, flow.target))
     if flow.origin_is_recorded and flow.changes:
         return (
-            f"what goes from {flow.origin} to {flow.target} is not compared: {KINDS[origin.kind].title if origin else flow.origin} numbers no "
-            "messages, and steps change what they hold"
+            f"messages from {flow.origin} to {flow.target} are not compared: {KINDS[origin.kind].title if origin else flow.origin} numbers no "
+            "messages, and steps change their content"
         )
     if origin is not None and origin.is_plain and not flow.origin_is_recorded:
         return (
-            f"what goes from {flow.origin} to {flow.target} is not compared: {KINDS[origin.kind].title} numbers no messages, so that "
-            "what has left the queue is not known"
+            f"messages from {flow.origin} to {flow.target} are not compared: {KINDS[origin.kind].title} numbers no messages, so that "
+            "those that have left the queue are not known"
         )
     if flow.target_is_recorded:
         return ""
     if target is not None and target.is_plain and not KINDS[target.kind].browses:
         return (
-            f"what goes from {flow.origin} to {flow.target} is not compared: {KINDS[target.kind].title} cannot be read without taking "
+            f"messages from {flow.origin} to {flow.target} are not compared: {KINDS[target.kind].title} cannot be read without consuming "
             "its messages"
         )
     if flow.routes and flow.routes[-1] in chosen and chosen[flow.routes[-1]].options.plain.writes_topic:
-        return f"what goes from {flow.origin} to {flow.target} is not compared: a topic keeps nothing that could be read there"
+        return f"messages from {flow.origin} to {flow.target} are not compared: a topic retains no messages that could be read"
     others = [each for each in flows if each.target == flow.target and each.origin != flow.origin]
     if not flow.routes and others:
-        return f"what goes to {flow.target} is not compared: messages that several entities forward have equal numbers"
+        return f"messages to {flow.target} are not compared: messages that several entities forward have equal numbers"
     return ""
 
 
@@ -236,20 +236,20 @@ def _audit(
 
 
 def _outside(origins: Iterable[Endpoint], reach: Reach) -> dict[tuple[str, str], str]:
-    """Labels for origins whose messages are not compared: their copies entered at none of the others."""
+    """Labels for origins whose messages are not compared: their copies did not enter at any of the others."""
     found: dict[tuple[str, str], str] = {}
     for origin in dict.fromkeys(origins):
         names = {origin.alias}
-        with suppress(IsthmusError):  # it is not read otherwise; its copies tell the alias where it has no identity
+        with suppress(IsthmusError):  # it is not read otherwise; where it has no identity, its copies carry the alias
             names |= reach.identities((origin.alias,)).keys()
         found |= {(name, origin.entity.lower()): str(origin) for name in names}
     return found
 
 
 def _came_back(ground: Ground, reach: Reach) -> Callable[[Provenance], bool]:
-    """Whether a message has been where only copies of the task are now."""
+    """Whether a message has been in an entity that now receives only copies of the task."""
 
-    @cache  # asked for as soon as a message looks so, and only then
+    @cache  # only evaluated when the first message needs it
     def ends() -> frozenset[tuple[str, str]]:
         by_namespace = reach.identities(
             dict.fromkeys(each.alias for each in ground.places.values() if not each.is_table)
@@ -265,7 +265,7 @@ def _came_back(ground: Ground, reach: Reach) -> Callable[[Provenance], bool]:
 
 
 def _delivered(passage: Passage, ground: Ground, passed: Sequence[Route], outcome: str) -> dict[int, int]:
-    """What the ledger of a way's routes tells; nothing where the task keeps none."""
+    """What the ledger of a passage's routes records; nothing where the task keeps none."""
     if (path := _ledger(passage)) is None:
         return {}
     from isthmus.replication.ledger.moved import moved
@@ -278,7 +278,7 @@ def _delivered(passage: Passage, ground: Ground, passed: Sequence[Route], outcom
 
 
 def _enqueued(passage: Passage, ground: Ground) -> dict[int, int]:
-    """When that was enqueued at its origin, as far as the ledger tells."""
+    """When those messages were enqueued at their origin, as far as the ledger records it."""
     if (path := _ledger(passage)) is None:
         return {}
     from isthmus.replication.ledger.moved import enqueued
@@ -287,13 +287,13 @@ def _enqueued(passage: Passage, ground: Ground) -> dict[int, int]:
 
 
 def _ledger(passage: Passage) -> Path | None:
-    """The folder of the ledger of a way's last route, where there is one."""
+    """The folder of the ledger of a passage's last route, where there is one."""
     ledger = passage.routes[-1].options.ledger if passage.routes else None
     return None if ledger is None or not Path(ledger.path).exists() else Path(ledger.path)
 
 
 def _entities(passage: Passage, ground: Ground) -> list[str]:
-    """What provenance calls the origin of a way."""
+    """The names of a passage's origin in provenance."""
     return [str(end) for end, label in ground.origins.items() if label == passage.origin]
 
 

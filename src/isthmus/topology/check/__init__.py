@@ -1,1 +1,1 @@
-"""Checks of settings that concern what a task is made of, beyond one pattern."""
+"""Checks of settings that concern the parts of a task, independent of its pattern."""

@@ -1,7 +1,7 @@
-"""Rules that an operator wrote, checked before a broker sees them.
+"""Checks of operators' rules before a broker receives them.
 
-What it is: syntax and length of filters and actions, and filters that can never select a message or that shut out every
-message without a mark, as faults of the file. What it is not: the language, which is `isthmus.rules`.
+What it is: checks of syntax and length of filters and actions, and of filters that can never select a message or that exclude every
+unmarked message; the results are faults of the file. What it is not: the language, which is `isthmus.rules`.
 
 Invariants:
     I1. A filter that is refused as never matching matches no message.
@@ -20,20 +20,20 @@ __all__ = ["RULE_LIMIT", "check_action", "check_filter", "check_joined"]
 RULE_LIMIT = 1024
 
 _USUAL_MARKS = ("replication", "replicated")
-"""The guides to federation use the first in their rule and the second in their text."""
+"""The guides to federation use the first one in their rule and the second one in their text."""
 
 
 def check_filter(text: str, place: Place, document: Document, *, mark: str = "") -> bool:
-    """Fault a filter that is malformed, too long, can never select a message, or shuts out all unmarked messages.
+    """Fault a filter that is malformed, too long, can never select a message, or excludes all unmarked messages.
 
     Args:
         text: the SQL text.
-        place: where it is in the file.
-        document: takes the faults.
+        place: its position in the file.
+        document: receives the faults.
         mark: the property that marks copies in this task.
 
     Returns:
-        Whether it is without fault.
+        Whether it has no fault.
     """
     before = len(document.faults)
     try:
@@ -43,7 +43,7 @@ def check_filter(text: str, place: Place, document: Document, *, mark: str = "")
         return False
     never = never_matches(tree)
     if never:
-        document.fault(place, f"the filter never matches: {never}", "write a condition that some message fulfils")
+        document.fault(place, f"the filter never matches: {never}", "write a condition that a message can fulfil")
     elif _negates(tree):
         for name in {mark.lower() or _USUAL_MARKS[0], *_USUAL_MARKS}:
             why = needs_property(tree, name)
@@ -59,14 +59,14 @@ def check_filter(text: str, place: Place, document: Document, *, mark: str = "")
 
 
 def check_joined(text: str, place: Place, document: Document, *, mark: str, unmarked: str) -> None:
-    """Fault a replication rule, joined of the rule on the mark and the operator's filter, that is of no use.
+    """Fault a useless replication rule: the rule on the mark joined with the operator's filter.
 
     Args:
         text: the joined filter.
-        place: where the operator's filter is in the file.
-        document: takes the faults.
+        place: position of the operator's filter in the file.
+        document: receives the faults.
         mark: the property.
-        unmarked: the operator's filter joined with what every message fulfils that no route has copied.
+        unmarked: the operator's filter joined with a condition that every message fulfils that no route has copied.
     """
     if never_matches(Filter(unmarked).tree):
         document.fault(
@@ -88,7 +88,7 @@ def check_action(text: str, place: Place, document: Document) -> None:
 
 
 def _negates(tree: Predicate) -> bool:
-    """Whether a filter says what a value must not be, which people forget is unknown for a missing one."""
+    """Whether a filter excludes a value by negation; such a condition is unknown, not true, for a missing value."""
     pending: list[Node] = [tree]
     while pending:
         match pending.pop():

@@ -1,10 +1,10 @@
-"""The setting `session_state: copy`: where the state of sessions can be copied, and where not.
+"""The setting `session_state: copy`: where the state of sessions can be copied.
 
-What it is: the checks across a task and its routes. What it is not: how a state is copied
+What it is: the checks across a task and its routes. What it is not: the copying
 (`isthmus.connectors.servicebus.port.session.state_copier`).
 
-The state of a session belongs to one entity: an application that reads a queue has it there, and one that reads a subscription of a topic
-has it at that subscription. So it can be copied where a route empties the entity that applications read, into a queue.
+The state of a session belongs to one entity: the queue, or the subscription, that an application reads. So a state can be copied only
+if a route empties that entity, and its target is a queue.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OWN = "/subscriptions/isthmus."
 
 
 def check_session_states(federation: Federation, document: Document) -> None:
-    """Fault `session_state: copy` where it cannot be."""
+    """Fault `session_state: copy` where it is impossible."""
     for task in federation.tasks.values():
         if task.session_state != "copy":
             continue
@@ -29,7 +29,7 @@ def check_session_states(federation: Federation, document: Document) -> None:
         if getattr(task, "ordering", "") != "session":
             document.fault(
                 place,
-                "session_state: copy goes with ordering: session: a route that holds no session can read no state",
+                "session_state: copy needs ordering: session: a route without session locks cannot read a state",
                 "write ordering: session, or remove session_state"
                 if hasattr(task, "ordering")
                 else "remove session_state",
@@ -41,13 +41,13 @@ def check_session_states(federation: Federation, document: Document) -> None:
         if federation.spark.is_remote:
             document.fault(
                 place,
-                "session_state: copy keeps in the state folder what it has copied, which executors on other machines do not have",
+                "session_state: copy stores the copied states in the state folder, which executors on other machines cannot access",
                 "remove session_state, or run the task on one machine",
             )
 
 
 def _why_not(route: Route, task: Task, federation: Federation) -> tuple[str, str] | None:
-    """Why a route cannot copy states, and what to do instead."""
+    """The reason why a route cannot copy states, and the alternative."""
     target = route.target
     if target.is_table or not federation.namespaces[target.alias].is_service_bus:
         kind = "a table" if target.is_table else f"of kind {federation.namespaces[target.alias].kind}"
@@ -65,7 +65,7 @@ def _why_not(route: Route, task: Task, federation: Federation) -> tuple[str, str
     }
     if target.entity.lower() in topics:
         return (
-            f"{target} is a topic: a session has a state at each of its subscriptions, and none at the topic",
+            f"{target} is a topic: a session has a state at each subscription, and none at the topic",
             "write target_queue: NAME, or remove session_state",
         )
     return None

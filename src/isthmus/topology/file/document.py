@@ -1,10 +1,10 @@
-"""The federation file as YAML nodes that know their line and column.
+"""The federation file as YAML nodes with line and column.
 
-What it is: the composition of the text, and a reader that turns mappings into settings while it collects every fault with
-line and column. What it is not: the meaning of the settings, which `isthmus.topology.file.reader` and the patterns know.
+What it is: the composition of the text, and a reader that converts mappings to settings while it collects every fault with
+line and column. What it is not: the meaning of the settings, which `isthmus.topology.file.reader` and the patterns define.
 
 Invariants:
-    I1. No text makes it raise anything but `ConfigError`, aliases that contain themselves and deep nesting included.
+    I1. No text makes it raise anything but `ConfigError`, including aliases that contain themselves and deep nesting.
     I2. A doubled key, an unknown key and a key that is not available yet are faults.
     I3. A fault never repeats a value that looks like a secret.
 """
@@ -38,7 +38,7 @@ _SECRET_KEY = re.compile(r"(?i)^(password|secret|token|(shared_?access_?|access_
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something is in a file; both 1-based, 0 for nowhere."""
+    """A position in a file; both 1-based, 0 for none."""
 
     line: int = 0
     column: int = 0
@@ -46,10 +46,10 @@ class Place:
 
 @dataclass(slots=True)
 class Values:
-    """What was read of a mapping: parsed values by setting name, and where each is.
+    """The content of a mapping: parsed values by setting name, and their positions.
 
-    A setting that was not written has its default as value and the mapping's own place. One that is at fault has its
-    default too, and is named in `faulty`, so that no second fault follows from the first.
+    A setting that was not written has its default as value and the mapping's position. A faulty one also has its
+    default, and is named in `faulty`, so that no second fault follows from the first.
     """
 
     place: Place
@@ -61,11 +61,11 @@ class Values:
         return self.values.get(name)
 
     def written(self, name: str) -> bool:
-        """Whether the file has this setting, rightly or wrongly written."""
+        """Whether the file contains this setting, valid or not."""
         return name in self.places
 
     def at(self, name: str) -> Place:
-        """The setting's place, or the whole mapping's where it is not written."""
+        """The setting's position, or the mapping's if it is not written."""
         return self.places.get(name, self.place)
 
 
@@ -112,7 +112,7 @@ def _refuse_depth(text: str) -> None:
 
 
 class Document:
-    """Reads nodes of one file and collects what is wrong with them."""
+    """Reads nodes of one file and collects its faults."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -121,11 +121,11 @@ class Document:
         self._secrets: set[int] = set()
 
     def fault(self, place: Place, message: str, hint: str = "") -> None:
-        """Note a fault."""
+        """Record a fault."""
         self.faults.append(Fault(message, hint, self.file, place.line, place.column))
 
     def warn(self, place: Place, message: str, hint: str = "") -> None:
-        """Note what is allowed and goes wrong in time."""
+        """Record a warning: allowed, but harmful later."""
         self.warnings.append(Fault(message, hint, self.file, place.line, place.column))
 
     def error(self) -> ConfigError:
@@ -134,11 +134,11 @@ class Document:
 
     @staticmethod
     def place(node: Node) -> Place:
-        """Where a node begins."""
+        """The position of a node."""
         return Place(node.start_mark.line + 1, node.start_mark.column + 1)
 
     def scan_secrets(self, root: Node) -> None:
-        """Fault every scalar below a node that holds a secret itself instead of a reference to one."""
+        """Fault every scalar below a node that contains a secret instead of a reference to one."""
         pending, seen = [root], set()
         while pending:
             node = pending.pop()
@@ -203,7 +203,7 @@ class Document:
                     continue
                 for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
                     if not isinstance(source, yaml.MappingNode):
-                        self.fault(self.place(source), "<< takes an alias of a mapping", "write <<: *name")
+                        self.fault(self.place(source), "<< needs an alias of a mapping", "write <<: *name")
                     elif id(source) not in seen:
                         seen.add(id(source))
                         pending.append(source)
@@ -258,7 +258,7 @@ class Document:
 
     @staticmethod
     def scalar(setting: Setting, node: Node) -> str:
-        """The text of a scalar, whatever type YAML would give it, so that `no` and `007` stay what was written."""
+        """The text of a scalar as written, whatever type YAML would give it, e.g. `no` and `007`."""
         hint = f"write {setting.name}: {setting.example}" if setting.example else ""
         if not isinstance(node, yaml.ScalarNode):
             raise SettingError(f"{setting.name} takes one value", hint)

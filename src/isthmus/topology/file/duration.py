@@ -1,7 +1,7 @@
 """Durations as people write them.
 
 What it is: `10m`, `30s`, `1h30m`, `500ms` and ISO 8601 (`PT10M`) to milliseconds and back. What it is not: the
-administration API's own writing, which its connector does.
+notation of the administration API, which its connector converts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 __all__ = ["INFINITE_MS", "format_ms", "parse_ms"]
 
 INFINITE_MS = 922_337_203_685_477
-"""What Service Bus calls infinite: TimeSpan.MaxValue, P10675199DT2H48M5.4775807S, in whole milliseconds."""
+"""The infinite duration of Service Bus: TimeSpan.MaxValue, P10675199DT2H48M5.4775807S, in whole milliseconds."""
 
 _UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 _PART = re.compile(r"(\d{1,12})(ms|[dhms])")
@@ -41,8 +41,8 @@ def parse_ms(text: str) -> int:
 
 
 def format_ms(duration_ms: int) -> str:
-    """The shortest writing of a duration, e.g. ``1h30m``; ``infinite`` for Service Bus's largest."""
-    # The Python SDK rounds the largest TimeSpan; a century is as infinite as it.
+    """The shortest notation of a duration, e.g. ``1h30m``; ``infinite`` for Service Bus's largest."""
+    # The Python SDK rounds the largest TimeSpan; any duration over a century counts as infinite.
     if duration_ms >= 36_500 * _UNITS_MS["d"]:
         return "infinite"
     rest_ms, text = duration_ms, ""

@@ -1,4 +1,4 @@
-"""Names of the federation file and of what is kept beside it; a module of its own, since verbs need it before they read a file."""
+"""Names of the federation file and of the folder beside it; a separate module, since verbs need it before they read a file."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ DEFAULT_FILE = "isthmus.yaml"
 
 
 def state_folder(file: str | Path) -> Path:
-    """Where checkpoints, status and the state of pairs are kept: `.isthmus/<name>` beside the file."""
+    """The folder for checkpoints, status and the state of pairs: `.isthmus/<name>` beside the file."""
     path = Path(file).absolute()
     return path.parent / ".isthmus" / path.stem

@@ -1,4 +1,4 @@
-"""Text to federation.
+"""The reader of the federation file.
 
 What it is: the top of the federation file (version, namespaces, tasks, spark, pairs) read into the model, each part by its spec, with
 every fault collected. What it is not: checks across parts (`isthmus.topology.linter`).
@@ -31,7 +31,7 @@ VERSION = 1
 
 FILE_SPEC = Spec(
     "federation file",
-    "Namespaces and the replication tasks between them. Keys that begin with `x-` are ignored and may hold YAML anchors.",
+    "Namespaces and the replication tasks between them. Keys that begin with `x-` are ignored and may contain YAML anchors.",
     (
         Setting(
             name="isthmus",
@@ -46,13 +46,13 @@ FILE_SPEC = Spec(
             kind=Kind.MAPPING,
             required=True,
             description="Alias → namespace. The alias becomes part of every message's identity and of subscription names: "
-            "keep it short, and keep it.",
+            "keep it short, and do not change it.",
             example="{ewr: {connection: env:EWR_CONNECTION}}",
         ),
         Setting(
             name="tasks",
             kind=Kind.MAPPING,
-            description="Name → task. Only a file that has `pairs` may be without.",
+            description="Name → task. Only a file with `pairs` may omit it.",
             example="{flights: {pattern: all-active, topic: flights, members: [ewr, jfk]}}",
         ),
         Setting(
@@ -64,7 +64,7 @@ FILE_SPEC = Spec(
         Setting(
             name="pairs",
             kind=Kind.MAPPING,
-            description="Name → pair of namespaces, which `isthmus pair` keeps in step.",
+            description="Name → pair of namespaces, which `isthmus pair` keeps synchronised.",
             example="{contoso: {primary: ewr, secondary: jfk}}",
         ),
     ),
@@ -73,7 +73,7 @@ FILE_SPEC = Spec(
 
 NAMESPACE_SPEC = Spec(
     "namespace",
-    "Where a namespace is and what opens it: `connection` alone, or `host` with `identity`.",
+    "Address and credential of a namespace: `connection` alone, or `host` with `identity`.",
     (
         Setting(
             name="connection",
@@ -81,7 +81,7 @@ NAMESPACE_SPEC = Spec(
             secret=True,
             description="Reference to the connection string, which needs the Manage right for `apply` and Listen and Send "
             "for `run`: `env:NAME`, `file:/path` (the whole file), `file:/path#key` (a JSON object or KEY=value lines) or "
-            "`keyvault:vault/name`. A relative path is meant from the federation file's folder.",
+            "`keyvault:vault/name`. A relative path is relative to the federation file's folder.",
             example="env:EWR_CONNECTION",
         ),
         Setting(
@@ -95,8 +95,8 @@ NAMESPACE_SPEC = Spec(
         Setting(
             name="ca_file",
             kind=Kind.PATH,
-            description="PEM file of the authority that signed the namespace's TLS certificate, where the system does not "
-            "know it. Without it the environment variable ISTHMUS_CA_FILE, then the system's authorities.",
+            description="PEM file of the authority that signed the namespace's TLS certificate, if the system does not "
+            "trust it. Default: the file in the environment variable ISTHMUS_CA_FILE, then the system's authorities.",
             example="ewr/ca.pem",
         ),
         Setting(
@@ -104,8 +104,8 @@ NAMESPACE_SPEC = Spec(
             kind=Kind.CHOICE,
             choices=("amqp", "websockets"),
             default="amqp",
-            description="How messages travel: `amqp` over TCP, or `websockets` over port 443, where a network lets out "
-            "nothing else; through the proxy of the environment variable HTTPS_PROXY where one is set.",
+            description="The transport: `amqp` over TCP, or `websockets` over port 443, for networks that allow "
+            "nothing else; through the proxy in the environment variable HTTPS_PROXY if it is set.",
             example="websockets",
         ),
         Setting(
@@ -113,7 +113,7 @@ NAMESPACE_SPEC = Spec(
             kind=Kind.CHOICE,
             choices=tuple(KINDS),
             default=SERVICE_BUS.name,
-            description="Which system it is. Each kind other than `servicebus` has settings of its own.",
+            description="The system. Each kind except `servicebus` has its own settings.",
             example=SERVICE_BUS.name,
         ),
     ),
@@ -139,7 +139,7 @@ def read_model(text: str, file: str) -> tuple[Document, Federation]:
     """Read a federation file.
 
     Returns:
-        The document with the faults so far, and what could be read in spite of them.
+        The document with the faults so far, and the parts that could be read.
     """
     document, root = compose(text, file)
     if root is None:
@@ -182,7 +182,7 @@ def _namespaces(node: Any, document: Document) -> tuple[dict[str, NamespaceRef],
 
 
 def _kind(node: Any) -> NamespaceKind | None:
-    """The kind of a namespace; None where it is not written, or wrongly, which is told when its settings are read."""
+    """The kind of a namespace; None if it is missing or invalid, which is reported when its settings are read."""
     for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
         if getattr(key, "value", "") == KIND_SETTING.name:
             try:
@@ -193,7 +193,7 @@ def _kind(node: Any) -> NamespaceKind | None:
 
 
 def _other_namespace(alias: str, kind: NamespaceKind, values: Values, place: Place, document: Document) -> NamespaceRef:
-    """A namespace of a kind that has settings of its own."""
+    """A namespace of a kind with its own settings."""
     if not values.faulty:
         for name, message, hint in kind.faults(values.values, lambda name, value: f"{name}: {value}"):
             document.fault(values.at(name), f"namespace {alias}: {message}", hint)
@@ -208,7 +208,7 @@ def _namespace(alias: str, values: Values, place: Place, document: Document) -> 
     elif values.written("connection") and (written := [each for each in _IDENTITY if values.written(each)]):
         document.fault(
             values.at(written[0]),
-            f"namespace {alias}: {written[0]} goes with host",
+            f"namespace {alias}: {written[0]} needs host",
             "write host: instead of connection:",
         )
     elif not values.written("connection") and not values.written("host"):
@@ -293,7 +293,7 @@ def _task(name: str, place: Place, node: Any, declared: set[str], document: Docu
 
 
 def _check_aliases(values: Values, spec: Spec, declared: set[str], document: Document) -> None:
-    """Fault aliases that no namespace has; one that is declared wrongly is a fault at its own place only."""
+    """Fault undeclared aliases; an alias with a faulty declaration has a fault at its declaration only."""
     for setting in spec.settings:
         if not values.written(setting.name) or setting.name in values.faulty or not setting.available:
             continue

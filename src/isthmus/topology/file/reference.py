@@ -1,11 +1,11 @@
 """References to secrets.
 
 What it is: the syntax of the references that files, Spark options, plans and checkpoints carry instead of secrets:
-`env:NAME`, `file:/path#key`, `keyvault:vault/name`. What it is not: their resolution, which is I/O and lives in
+`env:NAME`, `file:/path#key`, `keyvault:vault/name`. What it is not: their resolution, which is I/O, in
 `isthmus.connectors.secret`.
 
 Invariants:
-    I1. A malformed reference is never repeated in an error: it may be a secret written where a reference belongs.
+    I1. A malformed reference is never repeated in an error: it may be a secret written instead of a reference.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class SecretError(IsthmusError):
-    """A reference is malformed, or what it points to cannot be read."""
+    """A reference is malformed, or its secret cannot be read."""
 
     code = "secret"
 
@@ -42,7 +42,7 @@ class SecretError(IsthmusError):
 
 @dataclass(frozen=True, slots=True)
 class SecretReference:
-    """Where a secret lies: a scheme and what that scheme needs.
+    """The location of a secret: a scheme and the scheme's parameters.
 
     Attributes:
         scheme: one of `SCHEMES`.

@@ -1,7 +1,7 @@
 """The reference page of the federation file.
 
-What it is: Markdown made from the same declarations that the reader uses, so that no setting is undocumented. What it is
-not: how to use them; that is in the tutorial and the how-to pages.
+What it is: Markdown generated from the declarations that the reader uses, so that every setting is documented. What it is
+not: instructions; they are in the tutorial and the how-to pages.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ _HEAD = """\
 
 <!-- Written by `make docs` from src/isthmus/topology; `make check` fails when it is not up to date. -->
 
-One YAML file declares the namespaces and the replication tasks between them. `isthmus lint` says everything that is wrong
-with it at once, with line, column and what to write instead; `isthmus schema` prints its JSON Schema for editors;
+One YAML file declares the namespaces and the replication tasks between them. `isthmus lint` reports every fault
+at once, with line, column and a correction; `isthmus schema` prints its JSON Schema for editors;
 `isthmus init PATTERN` writes a commented file to start from.
 
 ```yaml
 {example}```
 
-A key that this version does not know is a fault, never ignored; so is one that is planned but not available yet. Secrets are
-not in the file: it names them by reference. YAML anchors, aliases and merge keys (`<<`) can be used.
+A key that this version does not know is a fault, never ignored; so is one that is planned but not available yet. The file does not contain
+secrets: it refers to them. YAML anchors, aliases and merge keys (`<<`) can be used.
 """
 
 _STEPS = """\
 ## steps
 
-A task of any pattern can declare `steps`: what messages go through on each of its routes, in order. A step that fails on a message
-sets that message aside at its source and not the route. How to use them:
+A task of any pattern can declare `steps`, which process the messages of each of its routes, in order. A step that fails on a message
+sets that message aside at its source, and the route continues. How to use them:
 [change messages on the way](../how-to/change-messages-on-the-way.md).
 
 ```yaml

@@ -1,7 +1,7 @@
 """JSON Schema of the federation file, for editors.
 
-What it is: a schema (draft 2020-12) made from the same declarations that the reader uses. What it is not: as strict as
-lint, which also sees what no schema can: places, members that no namespace has, rules that never match.
+What it is: a schema (draft 2020-12) generated from the declarations that the reader uses. What it is not: as strict as
+lint, which also reports what no schema can: line and column, undeclared aliases, rules that never match.
 
 Invariants:
     I1. A file without faults is valid by the schema.
@@ -129,12 +129,12 @@ def _kind_schema(setting: Setting) -> dict[str, Any]:
             choices = [{"enum": list(setting.choices)}] if setting.choices else []
             return {"anyOf": [*choices, _inner_schema(setting)]}
         case Kind.TREE:
-            # Each alias of a tree has a tree below it; the schema tells the first two levels.
+            # Each alias of a tree has a tree below it; the schema has the first two levels.
             names = {"type": "array", "items": {"type": ["string", "number", "boolean"]}}
             below = {"type": "object", "additionalProperties": {"type": ["array", "object", "null"]}}
             return {"anyOf": [names, below]}
         case _:
-            # YAML reads `no` and `007` as other types; the reader takes what was written.
+            # YAML reads `no` and `007` as other types; the reader uses the text as written.
             return {"type": ["string", "number", "boolean"]}
 
 

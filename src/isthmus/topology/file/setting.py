@@ -1,12 +1,12 @@
 """Settings, declared once.
 
-What it is: the declaration of one setting (name, kind, default, limits, description, version) and of the sets of them
-that a connector, a namespace or a pattern takes. Parsing, lint, JSON Schema, reference pages, starter files and the
-scrubbing of secrets all read these declarations. What it is not: the readers themselves.
+What it is: the declaration of one setting (name, kind, default, limits, description, version) and of the sets of settings
+of a connector, a namespace or a pattern. Parsing, lint, JSON Schema, reference pages, starter files and the
+scrubbing of secrets all use these declarations. What it is not: the readers.
 
 Invariants:
-    I1. A value that `Setting.parse` takes is also taken by the JSON Schema made from the same setting.
-    I2. A setting or choice that is planned but not honoured is declared unavailable and refused, never ignored.
+    I1. A value that `Setting.parse` accepts is also valid by the JSON Schema of the same setting.
+    I2. A setting or choice that is planned but not implemented is declared unavailable and refused, never ignored.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SettingError(ValueError):
     """A value does not fit its setting.
 
     Attributes:
-        message: what is wrong; never repeats a value that may be a secret.
+        message: the fault; never repeats a value that may be a secret.
         hint: what to write instead.
     """
 
@@ -51,7 +51,7 @@ class SettingError(ValueError):
 
 
 class Kind(StrEnum):
-    """What a setting's value is."""
+    """The type of a setting's value."""
 
     TEXT = "text"
     INTEGER = "integer"
@@ -85,12 +85,12 @@ class Setting:
 
     Attributes:
         name: as written in the file or the option.
-        kind: what its value is.
+        kind: the type of its value.
         description: one or more sentences for the reference page and the editor.
-        default: the parsed value that holds when it is not written; None where there is none.
-        required: whether a file without it is at fault.
+        default: the parsed value if it is not written; None if there is none.
+        required: whether a file without it has a fault.
         secret: whether its value is a secret, or a reference to one, and is scrubbed from every output.
-        choices: the values that a CHOICE takes.
+        choices: the values of a CHOICE.
         planned: values of a CHOICE that are known but refused as not available yet.
         minimum: least INTEGER, NUMBER or DURATION (milliseconds).
         maximum: greatest INTEGER, NUMBER or DURATION (milliseconds).
@@ -98,7 +98,7 @@ class Setting:
         example: a value to show; also what a hint proposes.
         since: the version of isthmus that introduced it.
         available: False for a setting that is known but refused as not available yet.
-        refusal: why a setting that people expect here can never be written, and what to write instead; with `available` False.
+        refusal: the reason why an expected setting is never allowed here, and the alternative; with `available` False.
         inner: the settings of a MAPPING, or of each mapping of a LIST.
     """
 
@@ -126,7 +126,7 @@ class Setting:
             str; int for INTEGER; float for NUMBER; milliseconds for DURATION; bool; `SecretReference` for REFERENCE.
 
         Raises:
-            SettingError: the text is no such value.
+            SettingError: the text is no value of this setting.
         """
         return _PARSERS.get(self.kind, _parse_text)(self, text)
 
@@ -143,10 +143,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """The settings that one thing takes.
+    """The settings of one thing.
 
     Attributes:
-        name: what takes them, e.g. `namespace` or `all-active`.
+        name: the thing, e.g. `namespace` or `all-active`.
         description: a sentence about it.
         settings: in the order in which a reference page shows them.
     """
@@ -160,7 +160,7 @@ class Spec:
         return next((setting for setting in self.settings if setting.name == name), None)
 
     def names(self) -> tuple[str, ...]:
-        """The names of the settings that can be written today."""
+        """The names of the available settings."""
         return tuple(setting.name for setting in self.settings if setting.available)
 
 

@@ -1,6 +1,6 @@
 """The federation file on disk.
 
-What it is: the place of topology that reads the file, and has what it names looked at, for the verbs of the command line. What it is not: the parse.
+What it is: reading the file, and checking the files that it names, for the verbs of the command line. What it is not: the parse.
 """
 
 from __future__ import annotations
@@ -47,5 +47,5 @@ def load(file: str | Path = DEFAULT_FILE) -> Federation:
 
 
 def file_faults(federation: Federation) -> list[Fault]:
-    """What is wrong with the files that a federation names."""
+    """The faults of the files that a federation names."""
     return check_material(federation, Path(federation.file).absolute().parent)

@@ -1,6 +1,6 @@
-"""Files to start from.
+"""Starter files.
 
-What it is: for each pattern a federation file that has no fault, with every setting that can be written shown and
+What it is: for each pattern a federation file without faults, with every available setting shown and
 explained from its declaration. What it is not: a template engine.
 
 Invariants:
@@ -20,7 +20,7 @@ from isthmus.topology.pattern import LOG_PATTERNS, PATTERNS
 
 __all__ = ["starter"]
 
-# What a starter writes of a pattern's settings; the others are comments.
+# The settings that a starter writes; the others are comments.
 _WRITTEN = {
     "active-passive": {"topic": "flights", "primary": "ewr", "secondary": "jfk", "failover_within": "1m"},
     "spillover": {"queue": "payments", "members": "[ewr, jfk]", "deadline": "10m"},
@@ -40,11 +40,11 @@ _WRITTEN = {
 
 _WIDTH = 100
 _HEAD = """\
-# A federation of namespaces. Check it with `isthmus lint`, see what it would do with `isthmus plan`, make the entities
+# A federation of namespaces. Check it with `isthmus lint`, see the changes with `isthmus plan`, create the entities
 # with `isthmus apply`, move messages with `isthmus run`.
 isthmus: {version}
 
-# Alias -> namespace. The alias becomes part of every message's identity: keep it short, and keep it.
+# Alias -> namespace. The alias becomes part of every message's identity: keep it short, and do not change it.
 namespaces:
 """
 

@@ -1,1 +1,1 @@
-"""Ways of messages through a federation: edges, cycles, forwarding."""
+"""Paths of messages through a federation: edges, cycles, forwarding."""

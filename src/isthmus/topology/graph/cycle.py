@@ -1,15 +1,15 @@
-"""Ways on which messages could go round for ever.
+"""Cycles in which messages could circulate for ever.
 
 What it is: the search in a directed graph of entities for cycles that neither a mark nor contradicting filters stop. What it is not:
-the graph of a federation (`isthmus.topology.graph.edge`), nor what stops a message at run time whose way no file shows (its provenance,
+the graph of a federation (`isthmus.topology.graph.edge`), nor the check at run time for cycles that no file shows (provenance,
 docs/explanation/guarantees.md).
 
-A mark stops a message where it comes to an edge of that mark a second time. That holds as long as nothing on the way takes the mark
-away, and, of a mark that holds the copy's MessageId, as long as nothing without that mark gives the message another MessageId.
+A mark stops a message when it reaches an edge with that mark a second time. That holds as long as no edge on the path removes the
+mark, and, for a mark with the copy's MessageId, as long as no edge without that mark gives the message another MessageId.
 
 Invariants:
     I1. In a graph without a cycle by this search, a message makes at most `nodes × (marks + 1)` hops.
-    I2. Of a graph without filters and changes, every cycle that is found lets messages go round for ever.
+    I2. In a graph without filters and changes, every reported cycle lets messages circulate for ever.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ __all__ = ["Edge", "Node", "cycles"]
 Node = tuple[str, str]
 """Alias and entity, in lower case."""
 
-# What a message keeps on its way from broker to broker, unless somebody changes it.
+# Properties that a message keeps from broker to broker, unless an edge changes them.
 _KEPT = frozenset({"CorrelationId", "Label", "To", "ReplyTo", "ReplyToSessionId", "ContentType"})
-# So many are looked at in milliseconds, and hold every cycle of a file that a person wrote.
+# This many steps take milliseconds, and find every cycle of a file written by hand.
 _STEP_LIMIT = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
-    """A way from one entity to another.
+    """A path from one entity to another.
 
     Attributes:
-        source: where messages are.
-        target: where they come to.
-        task: name of the task that has it.
-        text: what it is, for people, e.g. `route flights.ewr.jfk`.
-        mark: lower-case name of the property that it puts on messages, and by which it leaves out messages; empty: none.
-        value: what the mark holds, as text, so that marks of one name and two values are two.
-        holds_id: whether the mark holds the message's MessageId, and leaves out messages with the same one only.
-        filters: conditions of which a message must fulfil one; none: every message goes.
+        source: the entity that messages leave.
+        target: the entity that they reach.
+        task: name of its task.
+        text: its description for people, e.g. `route flights.ewr.jfk`.
+        mark: lower-case name of the property that it sets on messages, and by which it excludes messages; empty: none.
+        value: the value of the mark, as text; marks with one name and two values are two marks.
+        holds_id: whether the value of the mark is the message's MessageId, so that it excludes only messages with the same one.
+        filters: conditions of which a message must fulfil one; none: every message passes.
         changed: lower-case names of properties, `sys.` before a broker's own, that it may change or remove; None: any.
         changes_id: whether it may give the message another MessageId.
     """
@@ -62,12 +62,12 @@ class Edge:
 
     @property
     def key(self) -> tuple[str, str, bool]:
-        """What makes its mark one with that of another edge."""
+        """Identifies the mark: edges with the same key have the same mark."""
         return self.mark, self.value, self.holds_id
 
 
 def cycles(edges: Iterable[Edge]) -> Iterator[tuple[Edge, ...]]:
-    """One cycle, of the shortest, for each part of the graph in which messages could go round for ever."""
+    """For each part of the graph in which messages could circulate for ever, one of its shortest cycles."""
     for part in _parts(list(edges)):
         lasting = {edge.key for edge in part if edge.mark and _lasts(edge, part)}
         rest = [edge for edge in part if edge.key not in lasting]
@@ -78,7 +78,7 @@ def cycles(edges: Iterable[Edge]) -> Iterator[tuple[Edge, ...]]:
 
 
 def _lasts(mark: Edge, part: Sequence[Edge]) -> bool:
-    """Whether nothing in a part of the graph takes a mark's effect away."""
+    """Whether no edge in a part of the graph removes the effect of a mark."""
     return not any(
         other.changed is None
         or mark.mark in other.changed
@@ -90,7 +90,7 @@ def _lasts(mark: Edge, part: Sequence[Edge]) -> bool:
 
 
 def _unstopped(edges: Sequence[Edge], part: Sequence[Edge]) -> tuple[Edge, ...]:
-    """The shortest cycle whose filters do not contradict each other; any, where there are too many to look at."""
+    """The shortest cycle without contradicting filters; any cycle, if there are too many to check."""
     changed: set[str] | None = {edge.mark for edge in part}
     for edge in part:
         changed = None if changed is None or edge.changed is None else changed | edge.changed
@@ -104,7 +104,7 @@ def _unstopped(edges: Sequence[Edge], part: Sequence[Edge]) -> tuple[Edge, ...]:
 
 
 def _contradict(cycle: Sequence[Edge], changed: set[str] | None) -> bool:
-    """Whether no message that nobody changes can fulfil the filters of all edges."""
+    """Whether no unchanged message can fulfil the filters of all edges."""
     if changed is None:
         return False
     lasting = [
@@ -151,7 +151,7 @@ def _neighbours(edges: Sequence[Edge], *, forward: bool) -> dict[Node, list[Node
 
 
 def _visited(start: Node, ahead: Mapping[Node, list[Node]], seen: set[Node]) -> list[Node]:
-    """What is reached from a node and was not seen before, each after all that is reached from it."""
+    """The unvisited nodes that are reachable from a node, each after all nodes reachable from it."""
     if start in seen:
         return []
     seen.add(start)
@@ -172,16 +172,18 @@ def _visited(start: Node, ahead: Mapping[Node, list[Node]], seen: set[Node]) -> 
 def _any_cycle(edges: Sequence[Edge]) -> tuple[Edge, ...]:
     """A cycle of a strongly connected part."""
     first = edges[0]
-    ways: dict[Node, tuple[Edge, ...]] = {first.target: (first,)}
-    while first.source not in ways:
-        ways |= {
-            edge.target: (*ways[edge.source], edge) for edge in edges if edge.source in ways and edge.target not in ways
+    paths: dict[Node, tuple[Edge, ...]] = {first.target: (first,)}
+    while first.source not in paths:
+        paths |= {
+            edge.target: (*paths[edge.source], edge)
+            for edge in edges
+            if edge.source in paths and edge.target not in paths
         }
-    return ways[first.source]
+    return paths[first.source]
 
 
 def _simple_cycles(edges: Sequence[Edge]) -> Iterator[tuple[Edge, ...] | None]:
-    """The cycles that pass no node twice, each from its first node in the order of the edges; None where there are too many."""
+    """The cycles that pass no node twice, each from its first node in the order of the edges; None if there are too many."""
     leaving: dict[Node, list[Edge]] = defaultdict(list)
     for edge in edges:
         leaving[edge.source].append(edge)

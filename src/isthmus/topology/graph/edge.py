@@ -1,8 +1,8 @@
-"""The graph of a federation: every way by which a message can come from one entity to another.
+"""The graph of a federation: every path of a message from one entity to another.
 
-What it is: the edges of all tasks, from what they want at the namespaces (forwarding of queues, subscriptions and dead letters) and
+What it is: the edges of all tasks, from the entities that they want (forwarding of queues, subscriptions and dead letters) and
 from their routes with the rules of the subscriptions that feed them, and the faults of cycles in it. What it is not: the search
-(`isthmus.topology.graph.cycle`); what is at a namespace without being in the file.
+(`isthmus.topology.graph.cycle`); entities of a namespace that are not in the file.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ Fed = dict[tuple[str, str, str], SubscriptionState]
 
 
 def cycle_faults(federation: Federation) -> Iterator[Fault]:
-    """A fault for each cycle in which messages could go round for ever."""
+    """A fault for each cycle in which messages could circulate for ever."""
     names = list(federation.tasks)
     for cycle in cycles(edges(federation)):
         last = max({edge.task for edge in cycle}, key=names.index)
-        way = _shown(cycle[0].source) + "".join(
+        path = _shown(cycle[0].source) + "".join(
             f" → {_shown(edge.target)} (task {edge.task}: {edge.text})" for edge in cycle
         )
         place = federation.tasks[last].place
         yield Fault(
-            f"messages would go round for ever, no mark stops them: {way}",
-            "remove one of these ways, or let one end elsewhere; for copies in both directions write pattern: all-active",
+            f"messages would circulate for ever, no mark stops them: {path}",
+            "remove one of these paths, or give one another target; for copies in both directions write pattern: all-active",
             federation.file,
             place.line,
             place.column,
@@ -77,7 +77,7 @@ def _forwards(task: Task, alias: str, entity: str, state: QueueState | Subscript
 
 
 def _read_from(route: Route) -> tuple[str, str]:
-    """The entity that a route reads, and the subscription; empty: it reads none."""
+    """The entity that a route reads, and the subscription; empty: none."""
     path = (route.options.feed or route.source.entity).lower()
     for suffix in _DEAD_LETTERS:
         path = path.partition(suffix)[0]
@@ -86,7 +86,7 @@ def _read_from(route: Route) -> tuple[str, str]:
 
 
 def _diverted(route: Route, fed: Fed) -> Iterator[Edge]:
-    """The edges to where steps divert messages, as they were received: with no mark, and the reason added."""
+    """The edges to the entities to which steps divert messages: as received, without a mark, with the reason added."""
     entity, subscription = _read_from(route)
     state = fed.get((route.source.alias, entity, subscription))
     for divert in route.options.diverts:
@@ -116,7 +116,7 @@ def _edge(route: Route, fed: Fed, *, is_changed: bool) -> Edge:
 
 
 def _stopping(edge: Edge, route: Route) -> Edge:
-    """The edge of a route whose source has no rules: the route itself stops what carries its mark with the MessageId."""
+    """The edge of a route whose source has no rules: the route itself excludes messages whose mark is their MessageId."""
     options = route.options
     if not options.mark or options.mark_is_number or not (options.log.group or options.plain.reads):
         return edge
@@ -124,7 +124,7 @@ def _stopping(edge: Edge, route: Route) -> Edge:
 
 
 def _marked(edge: Edge, state: SubscriptionState, route: Route) -> Edge:
-    """The edge with the mark that its route sets and that every rule of its subscription leaves out."""
+    """The edge with the mark that its route sets and that every rule of its subscription excludes."""
     options, rules = route.options, state.rules or ()
     unmarked = mark_filter(options.mark, is_number=options.mark_is_number) if options.mark else ""
     if (
@@ -147,7 +147,7 @@ def _marked(edge: Edge, state: SubscriptionState, route: Route) -> Edge:
 
 
 def _constants(rules: tuple[RuleState, ...]) -> dict[str, bool | int | float | str]:
-    """The properties to which the only rule of a subscription gives a constant."""
+    """The properties that the only rule of a subscription sets to a constant."""
     found: dict[str, bool | int | float | str] = {}
     with suppress(RuleSyntaxError):
         for each in parse_action(rules[0].action).statements if len(rules) == 1 and rules[0].action else ():
@@ -159,7 +159,7 @@ def _constants(rules: tuple[RuleState, ...]) -> dict[str, bool | int | float | s
 
 
 def _ruled(edge: Edge, state: SubscriptionState) -> Edge:
-    """The edge with the filters of a subscription's rules, and what their actions change."""
+    """The edge with the filters of a subscription's rules, and the properties that their actions change."""
     trees: list[Predicate] = []
     changed: set[str] = set()
     for rule in state.rules or ():
@@ -171,7 +171,7 @@ def _ruled(edge: Edge, state: SubscriptionState) -> Edge:
         except RuleSyntaxError:
             return replace(
                 edge, changed=None, changes_id=True
-            )  # a correlation filter, or a rule that has a fault of its own
+            )  # a correlation filter, or a rule with a fault reported elsewhere
     return replace(
         edge,
         filters=tuple(trees),

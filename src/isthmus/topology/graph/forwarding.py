@@ -1,12 +1,12 @@
-"""Where the entities of a namespace forward to, and how far a message goes.
+"""The forwarding of a namespace's entities, and the number of hops of a message.
 
-What it is: the graph of auto-forwarding and of dead-letter forwarding, with the walks that Service Bus does not let a
-message end. What it is not: the order in which such entities are made (`planning.order`).
+What it is: the graph of auto-forwarding and of dead-letter forwarding, with the walks that Service Bus does not
+complete. What it is not: the order in which such entities are created (`planning.order`).
 Spec: Microsoft Learn, "Chaining Service Bus entities with autoforwarding"; docs/explanation/protocol.md, Forwarding.
 
 Invariants:
-    I1. A walk that goes in a circle, or that has more than HOP_LIMIT hops, is found whichever entities it begins with.
-    I2. Every found walk begins where no longer one passes through: one mistake is told once.
+    I1. A walk that is a circle, or that has more than HOP_LIMIT hops, is found, whichever entity it begins with.
+    I2. Every reported walk begins where no longer one passes: one mistake is reported once.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from isthmus.topology.model import Federation
 from isthmus.topology.planning.wanted import wanted, wanted_of
 from isthmus.topology.state import EntityState, QueueState, SubscriptionState
 
-__all__ = ["HOP_LIMIT", "hop_faults", "long_walks", "told_walk"]
+__all__ = ["HOP_LIMIT", "hop_faults", "long_walks", "walk_fault"]
 
 HOP_LIMIT = 4
-"""A message that is to go on once more is dead-lettered with the reason MaxTransferHopCountExceeded."""
+"""A message is dead-lettered with the reason MaxTransferHopCountExceeded at the next hop."""
 
 
 def long_walks(entities: Iterable[EntityState]) -> Iterator[tuple[str, ...]]:
-    """Walks that are too long, each as the lower-case names that it passes; one that is a circle ends where it was before."""
+    """Walks that are too long, each as the lower-case names that it passes; a circle ends with a name that it has passed before."""
     links = _links(entities)
     reached = {target for targets in links.values() for target in targets}
     passed: set[str] = set()
@@ -38,16 +38,16 @@ def long_walks(entities: Iterable[EntityState]) -> Iterator[tuple[str, ...]]:
             yield walk
 
 
-def told_walk(walk: tuple[str, ...]) -> str:
-    """What is wrong with a walk."""
-    way = " → ".join(walk)
+def walk_fault(walk: tuple[str, ...]) -> str:
+    """The description of a faulty walk."""
+    path = " → ".join(walk)
     if len(set(walk)) < len(walk):
-        return f"messages are forwarded in a circle: {way}"
-    return f"messages are forwarded {len(walk) - 1} times: {way}; Service Bus dead-letters them after {HOP_LIMIT}"
+        return f"messages are forwarded in a circle: {path}"
+    return f"messages are forwarded {len(walk) - 1} times: {path}; Service Bus dead-letters them after {HOP_LIMIT}"
 
 
 def hop_faults(federation: Federation) -> Iterator[Fault]:
-    """A fault for each walk of the file that is too long, at the last task that has a link of it."""
+    """A fault for each walk of the file that is too long, at the last task with a link of it."""
     for alias, entities in wanted(federation).items():
         for walk in long_walks(entities):
             on_it = [
@@ -60,8 +60,8 @@ def hop_faults(federation: Federation) -> Iterator[Fault]:
             ]
             names, place = ", ".join(task.name for task in on_it), on_it[-1].place
             yield Fault(
-                f"at {alias} {told_walk(walk)} (tasks: {names})",
-                "forward to the last of them at once",
+                f"at {alias} {walk_fault(walk)} (tasks: {names})",
+                "forward directly to the last of them",
                 federation.file,
                 place.line,
                 place.column,
@@ -69,7 +69,7 @@ def hop_faults(federation: Federation) -> Iterator[Fault]:
 
 
 def _links(entities: Iterable[EntityState]) -> dict[str, set[str]]:
-    """By name the entities that messages go on to; those of a topic by all its subscriptions."""
+    """By name, the entities to which messages are forwarded; for a topic, those of all its subscriptions."""
     found: dict[str, set[str]] = {}
     for entity in entities:
         forwarding: tuple[QueueState | SubscriptionState, ...] = (
@@ -87,7 +87,7 @@ def _links(entities: Iterable[EntityState]) -> dict[str, set[str]]:
 
 
 def _longest(start: str, links: dict[str, set[str]]) -> tuple[str, ...]:
-    """The longest walk from an entity, or one that is a circle."""
+    """The longest walk from an entity, or a circle."""
     known: dict[str, tuple[str, ...]] = {}
 
     def walk(name: str, before: tuple[str, ...]) -> tuple[str, ...]:

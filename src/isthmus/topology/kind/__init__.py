@@ -1,7 +1,7 @@
 """The kinds of namespaces that a federation file can declare: one module each.
 
 A new kind is one module with a `NamespaceKind`, one line in `KINDS`, its connector in `isthmus.bridge.registry` and its system in
-`isthmus.connectors.system`; reader, lint, schema and reference page know it then.
+`isthmus.connectors.system`; reader, lint, schema and reference page then include it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The kind `amqp`: any broker that speaks AMQP 1.0, e.g. ActiveMQ Artemis, RabbitMQ, Qpid, Solace.
+"""The kind `amqp`: any broker with AMQP 1.0, e.g. ActiveMQ Artemis, RabbitMQ, Qpid, Solace.
 
-What it is: the settings of a broker and what is wrong with them together. What it is not: the connector's other options
+What it is: the settings of a broker and the faults of their combination. What it is not: the connector's other options
 (`isthmus.connectors.amqp.option`).
 """
 
@@ -23,14 +23,14 @@ _EXAMPLE = "amqps://broker.example.com:5671"
 
 
 def amqp_faults(values: Mapping[str, Any], write: Callable[[str, str], str]) -> Iterator[SettingFault]:
-    """What is wrong with the settings of a broker together.
+    """The faults of a broker's combined settings.
 
     Args:
-        values: by the names of the settings.
-        write: how a setting and its value are written where they are given.
+        values: values by setting name.
+        write: formats a setting and its value for a hint.
 
     Yields:
-        The setting at fault, what is wrong, and a hint.
+        The faulty setting, the fault, and a hint.
     """
     found = URL.fullmatch(str(values["url"] or ""))
     if values["url"] and (found is None or int(found["port"] or 1) not in range(1, 65536)):
@@ -38,7 +38,7 @@ def amqp_faults(values: Mapping[str, Any], write: Callable[[str, str], str]) -> 
         yield (
             "url",
             f"url {what}",
-            f"write {write('url', _EXAMPLE)}, and username and password as settings of their own",
+            f"write {write('url', _EXAMPLE)}, and username and password as separate settings",
         )
         return
     if found is not None and found["scheme"].startswith("amqp") and (found["path"] or "/") != "/":
@@ -56,7 +56,7 @@ def amqp_faults(values: Mapping[str, Any], write: Callable[[str, str], str]) -> 
     elif mechanism == "plain" and not values["username"]:
         yield "sasl", "SASL PLAIN needs username and password", f"write {write('username', 'NAME')}"
     elif mechanism in ("anonymous", "external", "none") and values["username"]:
-        yield "username", f"sasl {mechanism} shows no password", f"write {write('sasl', 'plain')}"
+        yield "username", f"sasl {mechanism} uses no password", f"write {write('sasl', 'plain')}"
     if mechanism == "external" and not values["certificate_file"]:
         yield "sasl", "SASL EXTERNAL needs a client certificate", f"write {write('certificate_file', 'client.pem')}"
     files = next((name for name in ("ca_file", "certificate_file", "key_file") if values[name]), "")
@@ -82,8 +82,8 @@ AMQP = NamespaceKind(
             kind=Kind.TEXT,
             required=True,
             example=_EXAMPLE,
-            description="Address of the broker: `amqps://` (TLS, port 5671 where none is written), `amqp://` (5672), `wss://` or `ws://` "
-            "(WebSocket, 443 or 80, with its path). Over `amqp://` and `ws://` no password is shown to a host that is not this machine, "
+            description="Address of the broker: `amqps://` (TLS, default port 5671), `amqp://` (5672), `wss://` or `ws://` "
+            "(WebSocket, 443 or 80, with its path). Over `amqp://` and `ws://` no password is sent to another machine, "
             "unless `ISTHMUS_ALLOW_PLAIN_HOSTS` names it.",
         ),
         Setting(
@@ -92,10 +92,16 @@ AMQP = NamespaceKind(
             choices=("auto", "plain", "anonymous", "external", "none"),
             default="auto",
             example="plain",
-            description="How the client says who it is. `auto`: `plain` with a username, `external` with a certificate, else `anonymous`; "
+            description="How the client authenticates. `auto`: `plain` with a username, `external` with a certificate, else `anonymous`; "
             "`none`: without SASL.",
         ),
-        Setting(name="username", kind=Kind.TEXT, default="", example="isthmus", description="With SASL PLAIN: who."),
+        Setting(
+            name="username",
+            kind=Kind.TEXT,
+            default="",
+            example="isthmus",
+            description="With SASL PLAIN: the user name.",
+        ),
         Setting(
             name="password",
             kind=Kind.REFERENCE,
@@ -109,14 +115,14 @@ AMQP = NamespaceKind(
             kind=Kind.TEXT,
             default="",
             example="vhost:orders",
-            description="What the connection asks for instead of the host's name; of RabbitMQ `vhost:NAME`.",
+            description="The host name that the connection requests instead of the host's name; for RabbitMQ `vhost:NAME`.",
         ),
         Setting(
             name="ca_file",
             kind=Kind.PATH,
             default="",
             example="broker/ca.pem",
-            description="With TLS: certificates to trust beside the system's.",
+            description="With TLS: certificates to trust in addition to the system's.",
         ),
         Setting(
             name="certificate_file",
@@ -144,8 +150,9 @@ AMQP = NamespaceKind(
             name="rejects",
             kind=Kind.BOOLEAN,
             default=False,
-            description="Whether the broker keeps what is rejected, in dead-letter addresses of its own, so that a message can be set "
-            "aside by rejecting it. A broker without them drops it; without this setting, and `dead_letter_queue` in the task, refusals block.",
+            description="Whether the broker keeps rejected messages in dead-letter addresses, so that a message can be set "
+            "aside by rejecting it. A broker without them drops it; without this setting and `dead_letter_queue` in the task, "
+            "refusals block.",
         ),
     ),
 )

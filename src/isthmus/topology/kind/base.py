@@ -1,10 +1,10 @@
-"""What a kind of namespace is to the federation file.
+"""The declaration of a kind of namespace in the federation file.
 
-What it is: the declaration that reader, lint, schema, reference page and the kind's connector share. What it is not: a connector; that
-is found by kind in `isthmus.bridge.registry`, and what the driver needs of the system in `isthmus.connectors.system`.
+What it is: the declaration that reader, lint, schema, reference page and the kind's connector share. What it is not: a connector, which
+`isthmus.bridge.registry` finds by kind, nor the system's part on the driver, in `isthmus.connectors.system`.
 
 Invariants:
-    I1. A setting of a kind that is not Service Bus is an option of its connector under the name that `option` gives.
+    I1. A setting of a kind that is not Service Bus is an option of its connector under the name that `option` returns.
 """
 
 from __future__ import annotations
@@ -32,41 +32,41 @@ __all__ = [
 REFERENCE = "Reference: `env:NAME`, `file:/path#key` or `keyvault:vault/name`."
 PASSWORD_EXAMPLE = "env:NAME"
 
-# Neither a user nor a query, which a token or a SAS may be: an address ends up in plans and logs.
+# Neither a user nor a query, which may be a token or a SAS: an address appears in plans and logs.
 ADDRESS = re.compile(r"https?://[^/?#@\s]+(/[^?#\s]*)?")
 
 SettingFault = tuple[str, str, str]
-"""The setting at fault, what is wrong, and a hint."""
+"""The faulty setting, the fault, and a hint."""
 
 
 class Shape(Enum):
-    """What the entities of a kind are, for patterns, planning and verification."""
+    """The nature of a kind's entities, for patterns, planning and verification."""
 
     SERVICE_BUS = "service-bus"
-    """Queues, topics, subscriptions with rules, locks and dead-letter queues; may hold claims."""
+    """Queues, topics, subscriptions with rules, locks and dead-letter queues; may contain claims."""
     LOG = "log"
     """Streams whose records stay after they are settled, with partitions and consumer groups."""
     QUEUE = "queue"
-    """Queues, or addresses, without rules and claims: a message leaves when it is settled. What is only written to has this shape, too."""
+    """Queues, or addresses, without rules and claims: a message leaves when it is settled. Entities that are only written to have this shape, too."""
 
 
 def address_faults(
-    values: Mapping[str, Any], name: str, example: str, place: str, write: Callable[[str, str], str]
+    values: Mapping[str, Any], name: str, example: str, secret: str, write: Callable[[str, str], str]
 ) -> Iterator[SettingFault]:
-    """What is wrong with a setting that is an address of HTTP.
+    """The faults of a setting that is an HTTP address.
 
     Args:
-        values: by the names of the settings.
-        name: of the setting.
-        example: of an address.
-        place: the setting that a secret goes into.
-        write: how a setting and its value are written where they are given.
+        values: values by setting name.
+        name: name of the setting.
+        example: an example of an address.
+        secret: the setting for a secret.
+        write: formats a setting and its value for a hint.
     """
     if values[name] and ADDRESS.fullmatch(str(values[name])) is None:
         yield (
             name,
-            f"{name} is no address, or has a user, a query or a fragment, which would be sent nowhere or be a secret",
-            f"write {write(name, example)}; a secret goes into {place}",
+            f"{name} is no address, or has a user, a query or a fragment, which would not be sent or may be a secret",
+            f"write {write(name, example)}; write a secret into {secret}",
         )
 
 
@@ -90,28 +90,28 @@ def _no_faults(values: Mapping[str, Any], write: Callable[[str, str], str]) -> I
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceKind:
-    """A kind.
+    """A kind of namespace.
 
     Attributes:
         name: as written in the file.
-        title: as people call the system.
-        settings: what a namespace of this kind takes beside `kind`; empty for Service Bus, which the reader knows.
-        option_names: connector options that have another name than the setting.
-        shape: what its entities are.
+        title: the usual name of the system.
+        settings: the settings of a namespace of this kind besides `kind`; empty for Service Bus, whose settings the reader declares.
+        option_names: connector options with another name than the setting.
+        shape: the nature of its entities.
         reads: whether its entities can be sources.
         writes: whether its entities can be targets.
-        dead_letters: of a queue: whether a message can be set aside at the source without being told where.
-        dead_letters_by: else the setting which says that the system keeps what is rejected; empty: there is none.
-        takes_dead_letters: of a queue: whether its source can be told a queue for what is set aside (option `dead_letters`).
-        browses: of a queue: whether what is in it can be read without taking it; verification needs it at a target.
-        audits_by: of a queue: the setting with which a topic can keep what passes it for verification (`PlainState.audit`); empty: none can.
-        fans_out: whether each of several routes can read all that is written to an entity, also what other routes write to it.
-        address: the settings that tell two systems apart, with spaces between them.
-        granted_by: what grants the rights `listen`, `send` and `manage`, for people.
-        faults: what is wrong with settings together; takes the values by the names of the settings, and how a setting and its value are
-            written where they are given.
-        plain_places: the hosts to which a password or token goes without TLS, each with what to write instead; takes the values that the file
-            has, as text. Of a kind that refuses to show them there are none.
+        dead_letters: of a queue: whether a message can be set aside at the source without a configured queue.
+        dead_letters_by: otherwise the setting which declares that the system keeps rejected messages; empty: there is none.
+        takes_dead_letters: of a queue: whether its source accepts a queue for messages that are set aside (option `dead_letters`).
+        browses: of a queue: whether its messages can be read without consuming them; verification needs this at a target.
+        audits_by: of a queue: the setting with which a topic can record its messages for verification (`PlainState.audit`); empty: no topic can.
+        fans_out: whether each of several routes can read all messages of an entity, also those that other routes write to it.
+        address: the settings that distinguish two systems, separated by spaces.
+        granted_by: the permissions that grant the rights `listen`, `send` and `manage`, for people.
+        faults: the faults of combined settings; gets the values by setting name, and a function that formats a setting and its value for a
+            hint.
+        plain_places: the hosts to which a password or token goes without TLS, each with a correction; gets the values of the file, as text.
+            A kind that refuses such settings returns none.
     """
 
     name: str
@@ -145,7 +145,7 @@ class NamespaceKind:
         return self.shape is Shape.QUEUE
 
     def spec(self, kind: Setting) -> Spec:
-        """The settings of a namespace of this kind; `kind` is the setting that chooses it."""
+        """The settings of a namespace of this kind; `kind` is the setting that selects it."""
         return Spec(f"namespace of kind {self.name}", f"How to reach {self.title}.", (*self.settings, kind))
 
     def option(self, setting: str) -> str:

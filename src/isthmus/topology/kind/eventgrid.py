@@ -35,7 +35,7 @@ EVENT_GRID = NamespaceKind(
     granted_by={
         "listen": "role EventGrid Data Receiver on the subscription's topic, or a key of the namespace",
         "send": "role EventGrid Data Sender on the topic, or a key",
-        "manage": "nothing is made there",
+        "manage": "nothing is created there",
     },
     settings=(
         Setting(
@@ -43,14 +43,14 @@ EVENT_GRID = NamespaceKind(
             kind=Kind.TEXT,
             default="",
             example=_ENDPOINT,
-            description="Of the namespace, or of a custom topic.",
+            description="The endpoint of the namespace, or of a custom topic.",
         ),
         Setting(
             name="tier",
             kind=Kind.CHOICE,
             choices=("namespace", "topic"),
             default="namespace",
-            description="What the endpoint is: of a `namespace`, whose topics are entities, or of one custom `topic`.",
+            description="The kind of endpoint: that of a `namespace`, whose topics are entities, or of one custom `topic`.",
         ),
         Setting(
             name="key",
@@ -58,14 +58,14 @@ EVENT_GRID = NamespaceKind(
             secret=True,
             default="",
             example="env:EVENT_GRID_KEY",
-            description=f"An access key; without, the `identity` is used. {REFERENCE}",
+            description=f"An access key; without it, the `identity` is used. {REFERENCE}",
         ),
         Setting(
             name="schema",
             kind=Kind.CHOICE,
             choices=("cloudevents", "eventgrid"),
             default="cloudevents",
-            description="What a message becomes. Namespaces take CloudEvents only.",
+            description="The format of an event. Namespaces accept CloudEvents only.",
         ),
         Setting(
             name="delivery",
@@ -103,7 +103,7 @@ EVENT_GRID = NamespaceKind(
             default=1,
             minimum=1,
             maximum=64,
-            description="Requests that publish at a time. With more than one, events do not keep their order.",
+            description="Concurrent requests that publish. With more than one, events do not keep their order.",
         ),
         Setting(
             name="timeout_seconds",
@@ -111,7 +111,7 @@ EVENT_GRID = NamespaceKind(
             default=30.0,
             minimum=1,
             maximum=300,
-            description="How long one request may take.",
+            description="Time limit of one request.",
         ),
         Setting(
             name="ca_file",

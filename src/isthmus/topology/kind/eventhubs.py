@@ -1,6 +1,6 @@
 """The kind `eventhubs`: a namespace of Azure Event Hubs, or one of isthmus with event hubs.
 
-What it is: the settings of a namespace and what is wrong with them together. What it is not: the connector's other options
+What it is: the settings of a namespace and the faults of their combination. What it is not: the connector's other options
 (`isthmus.connectors.eventhubs.option`).
 """
 
@@ -40,22 +40,23 @@ CONNECTION = (
         kind=Kind.TEXT,
         default="default",
         example="managed",
-        description="With host: the Microsoft Entra identity, as the option `identity` of the data source has it: `default`, `managed` and so on, "
-        "with their settings behind semicolons.",
+        description="With host: the Microsoft Entra identity, as in the option `identity` of the data source: `default`, "
+        "`managed` and so on, "
+        "with its settings after semicolons.",
     ),
     Setting(
         name="ca_file",
         kind=Kind.PATH,
         default="",
         example="namespace/ca.pem",
-        description="Certificates to trust beside the system's.",
+        description="Certificates to trust in addition to the system's.",
     ),
     Setting(
         name="transport_type",
         kind=Kind.CHOICE,
         choices=("amqp", "websockets"),
         default="amqp",
-        description="Whether AMQP travels over TCP or in a WebSocket (port 443).",
+        description="Whether AMQP uses TCP or in a WebSocket (port 443).",
     ),
 )
 CHECKPOINTS = (
@@ -64,7 +65,8 @@ CHECKPOINTS = (
         kind=Kind.PATH,
         default="",
         example="checkpoints",
-        description="To read: a folder in which it is kept how far each consumer group is. All processes that may carry a route have to see "
+        description="For sources: a folder that stores the position of each consumer group. All processes that may carry a "
+        "route have to access "
         "the same folder.",
     ),
     Setting(
@@ -72,8 +74,9 @@ CHECKPOINTS = (
         kind=Kind.TEXT,
         default="",
         example="https://contoso.blob.core.windows.net/checkpoints",
-        description="To read, instead of a folder: the address of a container of Azure Blob Storage, in which checkpoints are as the "
-        "vendor's SDKs write them.",
+        description="For sources, instead of a folder: the address of a container of Azure Blob Storage, with checkpoints in "
+        "the format of the "
+        "vendor's SDKs.",
     ),
     Setting(
         name="checkpoint_connection",
@@ -90,7 +93,7 @@ CHECKPOINTS = (
         default=0.5,
         minimum=0.05,
         maximum=300,
-        description="How often a checkpoint is written at most. Azure bills each write to a container.",
+        description="The shortest interval between two checkpoints. Azure bills each write to a container.",
     ),
     Setting(
         name="owner_level",
@@ -98,14 +101,15 @@ CHECKPOINTS = (
         default=0,
         minimum=-1,
         maximum=1 << 62,
-        description="The owner level (epoch) of readers: each shuts out readers of the same group with the same level, or a lower one, or none. "
-        "-1: none, so that up to five readers read everything side by side.",
+        description="The owner level (epoch) of readers: each disconnects readers of the same group with the same level, a "
+        "lower one, or none. "
+        "-1: none, so that up to five readers read everything concurrently.",
     ),
 )
 
 
 def connection_faults(values: Mapping[str, Any], write: Callable[[str, str], str]) -> Iterator[SettingFault]:
-    """What is wrong with how a namespace is reached."""
+    """The faults of the settings that address a namespace."""
     if values["connection"] and values["host"]:
         yield "host", "connection and host are both given", "write one of them"
     elif not values["connection"] and not values["host"]:
@@ -118,15 +122,15 @@ def connection_faults(values: Mapping[str, Any], write: Callable[[str, str], str
 
 
 def checkpoint_faults(values: Mapping[str, Any], write: Callable[[str, str], str]) -> Iterator[SettingFault]:
-    """What is wrong with where checkpoints are kept."""
+    """The faults of the settings for checkpoints."""
     container = str(values["checkpoint_container"] or "")
     if container and values["checkpoints"]:
         yield "checkpoint_container", "checkpoints and checkpoint_container are both given", "write one of them"
     if container and (ADDRESS.fullmatch(container) is None or not urlsplit(container).path.strip("/")):
         yield (
             "checkpoint_container",
-            "checkpoint_container is no address of a container, or holds a secret",
-            f"write {write('checkpoint_container', _CONTAINER)}; a key or a SAS goes into checkpoint_connection",
+            "checkpoint_container is no address of a container, or contains a secret",
+            f"write {write('checkpoint_container', _CONTAINER)}; write a key or a SAS into checkpoint_connection",
         )
     if values["checkpoint_connection"] and not container:
         yield (

@@ -1,4 +1,4 @@
-"""The kind `http`: addresses that messages are posted to, and a listener that takes them.
+"""The kind `http`: addresses to which messages are posted, and a listener that receives them.
 
 What it is: the settings of an address and of a listener. What it is not: the connector's other options (`isthmus.connectors.http.option`).
 """
@@ -29,9 +29,9 @@ HTTP = NamespaceKind(
     faults=_faults,
     fans_out=False,
     granted_by={
-        "listen": "who sends has the listener's secret",
+        "listen": "the sender has the listener's secret",
         "send": "the receiver's token or key",
-        "manage": "nothing is made there",
+        "manage": "nothing is created there",
     },
     settings=(
         Setting(
@@ -39,14 +39,15 @@ HTTP = NamespaceKind(
             kind=Kind.TEXT,
             default="",
             example=_URL,
-            description="Where messages are posted to: this address and the entity's name as path.",
+            description="The address to which messages are posted; the entity's name is added as path.",
         ),
         Setting(
             name="mode",
             kind=Kind.CHOICE,
             choices=("structured", "binary", "body"),
             default="structured",
-            description="What a message becomes: a CloudEvent in `structured` or `binary` mode, or its `body` with its properties as headers.",
+            description="The format of a request: a CloudEvent in `structured` or `binary` mode, or its `body` with its "
+            "properties as headers.",
         ),
         Setting(
             name="parallel",
@@ -54,7 +55,7 @@ HTTP = NamespaceKind(
             default=1,
             minimum=1,
             maximum=64,
-            description="Requests at a time. With more than one, messages do not keep their order.",
+            description="Concurrent requests. With more than one, messages do not keep their order.",
         ),
         Setting(
             name="timeout_seconds",
@@ -62,7 +63,7 @@ HTTP = NamespaceKind(
             default=30.0,
             minimum=0.1,
             maximum=600,
-            description="How long one request may take; then nobody knows what became of it, and it is made again with the same id.",
+            description="Time limit of one request; after it the outcome is unknown, and the request is repeated with the same id.",
         ),
         Setting(
             name="ca_file",

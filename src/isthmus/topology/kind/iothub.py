@@ -1,6 +1,6 @@
 """The kind `iothub`: an IoT hub of Azure.
 
-What it is: the settings of a hub and what is wrong with them together. What it is not: the connector's other options
+What it is: the settings of a hub and the faults of their combination. What it is not: the connector's other options
 (`isthmus.connectors.iothub.option`).
 """
 
@@ -33,7 +33,7 @@ IOT_HUB = NamespaceKind(
     granted_by={
         "listen": "a shared access policy with ServiceConnect, e.g. `service`",
         "send": "a shared access policy with ServiceConnect, e.g. `service`",
-        "manage": "a shared access policy with ServiceConnect, e.g. `service`; consumer groups are made in the portal",
+        "manage": "a shared access policy with ServiceConnect, e.g. `service`; consumer groups are created in the portal",
     },
     settings=(
         Setting(

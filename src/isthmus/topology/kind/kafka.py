@@ -1,6 +1,6 @@
 """The kind `kafka`: an Apache Kafka cluster.
 
-What it is: the settings of a cluster and what is wrong with them together. What it is not: the connector's other options
+What it is: the settings of a cluster and the faults of their combination. What it is not: the connector's other options
 (`isthmus.connectors.kafka.option`).
 """
 
@@ -18,14 +18,14 @@ _PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 def kafka_faults(values: Mapping[str, Any], write: Callable[[str, str], str]) -> Iterator[SettingFault]:
-    """What is wrong with the settings of a Kafka cluster together.
+    """The faults of a Kafka cluster's combined settings.
 
     Args:
-        values: by the names of the settings.
-        write: how a setting and its value are written where they are given.
+        values: values by setting name.
+        write: formats a setting and its value for a hint.
 
     Yields:
-        The setting at fault, what is wrong, and a hint.
+        The faulty setting, the fault, and a hint.
     """
     has_login = next((name for name in ("username", "password") if values[name]), "")
     protocol, mechanism = str(values["security"] or ""), values["mechanism"]
@@ -41,7 +41,7 @@ def kafka_faults(values: Mapping[str, Any], write: Callable[[str, str], str]) ->
     if bool(values["certificate_file"]) != bool(values["key_file"]):
         yield (
             "certificate_file" if values["certificate_file"] else "key_file",
-            "certificate_file and key_file go together",
+            "certificate_file and key_file must be used together",
             "write both or none",
         )
 
@@ -94,9 +94,11 @@ KAFKA = NamespaceKind(
             choices=(*_PASSWORD_MECHANISMS, "GSSAPI", "OAUTHBEARER"),
             default="PLAIN",
             example="SCRAM-SHA-512",
-            description="With SASL: how.",
+            description="With SASL: the mechanism.",
         ),
-        Setting(name="username", kind=Kind.TEXT, default="", example="isthmus", description="With SASL: who."),
+        Setting(
+            name="username", kind=Kind.TEXT, default="", example="isthmus", description="With SASL: the user name."
+        ),
         Setting(
             name="password",
             kind=Kind.REFERENCE,

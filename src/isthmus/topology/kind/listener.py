@@ -1,6 +1,6 @@
-"""The settings of a listener, which kinds have whose events are sent to them by HTTP.
+"""The settings of an HTTP listener, for kinds whose events are pushed to it.
 
-What it is: where it listens, what it asks for, and where it keeps what came. What it is not: the listener (`isthmus.connectors.listen`).
+What it is: its address, the proof it requires, and its storage for events. What it is not: the listener (`isthmus.connectors.listen`).
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ LISTENER = (
         kind=Kind.TEXT,
         default="",
         example="0.0.0.0:8443",
-        description="Where the listener listens: address and port. Events are posted to the path that the entity's name is.",
+        description="Address and port of the listener. Events are posted to the entity's name as path.",
     ),
     Setting(
         name="spool",
         kind=Kind.PATH,
         default="",
         example="/var/lib/isthmus/hooks",
-        description="Folder, on a disk of the machine that listens: a request is answered once its events are there. One folder for each "
+        description="Folder, on a disk of the machine that listens: a request is answered once its events are stored there. "
+        "One folder for each "
         "listener.",
     ),
     Setting(
@@ -31,7 +32,7 @@ LISTENER = (
         kind=Kind.CHOICE,
         choices=("none", "bearer", "hmac"),
         default="none",
-        description="How requests have to prove where they come from: not, by a `bearer` token, or by an `hmac` signature.",
+        description="How requests have to prove their origin: not at all, by a `bearer` token, or by an `hmac` signature.",
     ),
     Setting(
         name="secret",
@@ -53,7 +54,7 @@ LISTENER = (
         kind=Kind.PATH,
         default="",
         example="hook/server.pem",
-        description="The listener's certificate and those that prove it, PEM; without, it listens without TLS.",
+        description="The listener's certificate and its chain, PEM; without it, the listener uses no TLS.",
     ),
     Setting(
         name="key_file",
@@ -68,13 +69,13 @@ LISTENER = (
         default=1 << 20,
         minimum=1,
         maximum=256 << 20,
-        description="The largest body of a request that is taken; a larger one is answered 413.",
+        description="The largest accepted body of a request; a larger one is answered with 413.",
     ),
     Setting(
         name="spool_bytes",
         kind=Kind.INTEGER,
         default=1 << 30,
         minimum=4096,
-        description="How much the folder may hold; then requests are answered 503 with Retry-After.",
+        description="The largest size of the folder; beyond it, requests are answered with 503 and Retry-After.",
     ),
 )

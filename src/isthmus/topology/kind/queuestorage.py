@@ -1,6 +1,6 @@
 """The kind `queuestorage`: an account of Azure Queue Storage.
 
-What it is: the settings of an account and of what is read and written there, and what is wrong with them together. What it is not: the
+What it is: the settings of an account and of reading and writing there, and the faults of their combination. What it is not: the
 connector's other options (`isthmus.connectors.queuestorage.option`).
 """
 
@@ -19,12 +19,12 @@ __all__ = ["QUEUE_STORAGE", "queue_storage_faults"]
 # Azure: the longest that a message is invisible.
 LONGEST_SECONDS = 7 * 24 * 3600
 _EXAMPLE = "https://flights.queue.core.windows.net"
-# Neither a user nor a query, which a SAS would be: an address ends up in logs.
+# Neither a user nor a query, which may be a SAS: an address appears in logs.
 _ADDRESS = re.compile(r"https?://[^/?#@\s]+(/[^?#@\s]*)?")
 
 
 def queue_storage_faults(values: Mapping[str, Any], write: Callable[[str, str], str]) -> Iterator[SettingFault]:
-    """What is wrong with the settings of an account together; arguments as in `NamespaceKind.faults`."""
+    """The faults of an account's combined settings; arguments as in `NamespaceKind.faults`."""
     if bool(values["connection"]) == bool(values["account_url"]):
         what = (
             "both connection and account_url are" if values["connection"] else "neither connection nor account_url is"
@@ -32,8 +32,8 @@ def queue_storage_faults(values: Mapping[str, Any], write: Callable[[str, str], 
         hint = f"write {write('connection', 'env:NAME')}, or {write('account_url', 'https://…')} and identity"
         yield "connection", f"{what} given", hint
     elif values["account_url"] and _ADDRESS.fullmatch(str(values["account_url"])) is None:
-        hint = f"write {write('account_url', _EXAMPLE)}; a key or a SAS goes into connection"
-        yield "account_url", "account_url is no address, or holds a secret", hint
+        hint = f"write {write('account_url', _EXAMPLE)}; write a key or a SAS into connection"
+        yield "account_url", "account_url is no address, or contains a secret", hint
 
 
 QUEUE_STORAGE = NamespaceKind(
@@ -71,7 +71,7 @@ QUEUE_STORAGE = NamespaceKind(
             kind=Kind.CHOICE,
             choices=("base64", "text"),
             default="base64",
-            description="How messages are written in the queue: `base64`, as Azure Functions and most SDKs have it, or as plain `text`.",
+            description="The encoding of messages in the queue: `base64`, as Azure Functions and most SDKs use it, or plain `text`.",
         ),
         Setting(
             name="visibility_seconds",
@@ -79,16 +79,17 @@ QUEUE_STORAGE = NamespaceKind(
             default=60,
             minimum=2,
             maximum=LONGEST_SECONDS,
-            description="How long a message that was read stays invisible to others; renewed while it is on its way, and so how "
-            "late it comes again when the reader dies.",
+            description="How long a received message stays invisible to others; renewed while the route has it. It is also how "
+            "late it is delivered again when the reader dies.",
         ),
         Setting(
             name="max_dequeue_count",
             kind=Kind.INTEGER,
             default=100,
             minimum=0,
-            description="A message that was read more often is put into the poison queue. Reading counts also when a route pauses or is "
-            "restarted. 0: none is.",
+            description="A message that was received more often is moved to the poison queue. Receiving counts also when a "
+            "route pauses or is "
+            "restarted. 0: never.",
         ),
         Setting(
             name="in_flight",
@@ -104,7 +105,7 @@ QUEUE_STORAGE = NamespaceKind(
             default=8,
             minimum=1,
             maximum=64,
-            description="Requests that delete and renew at a time: each concerns one message.",
+            description="Concurrent requests that delete and renew; each concerns one message.",
         ),
         Setting(
             name="poll_seconds",
@@ -112,15 +113,16 @@ QUEUE_STORAGE = NamespaceKind(
             default=1.0,
             minimum=0.05,
             maximum=60,
-            description="How long to wait at most before an empty queue is read again.",
+            description="The longest wait before an empty queue is read again.",
         ),
         Setting(
             name="form",
             kind=Kind.CHOICE,
             choices=("envelope", "cloudevents", "body"),
             default="envelope",
-            description="What a message becomes: `envelope` (JSON with its properties) or `cloudevents` (CloudEvents 1.0, JSON), both of which "
-            "the way back opens; or its `body` alone, without properties and provenance.",
+            description="The format of a message: `envelope` (JSON with its properties) or `cloudevents` (CloudEvents 1.0, "
+            "JSON), both of which "
+            "the source decodes again; or its `body` alone, without properties and provenance.",
         ),
         Setting(
             name="parallel",
@@ -128,14 +130,14 @@ QUEUE_STORAGE = NamespaceKind(
             default=1,
             minimum=1,
             maximum=64,
-            description="Messages that are put at a time. With more than one they do not keep their order.",
+            description="Concurrent requests that send. With more than one, messages do not keep their order.",
         ),
         Setting(
             name="time_to_live_seconds",
             kind=Kind.INTEGER,
             default=0,
             minimum=0,
-            description="How long a message lives that has no TimeToLive of its own. 0: for ever.",
+            description="The time to live of a message without TimeToLive. 0: for ever.",
         ),
         Setting(
             name="timeout_seconds",
@@ -143,7 +145,7 @@ QUEUE_STORAGE = NamespaceKind(
             default=30.0,
             minimum=1,
             maximum=300,
-            description="How long one request may take.",
+            description="Time limit of one request.",
         ),
     ),
 )

@@ -1,6 +1,6 @@
 """The kind `rabbitmq`: a virtual host of a RabbitMQ broker.
 
-What it is: the settings of a broker and what is wrong with them together. What it is not: the connector's other options
+What it is: the settings of a broker and the faults of their combination. What it is not: the connector's other options
 (`isthmus.connectors.rabbitmq.option`).
 """
 
@@ -23,7 +23,7 @@ def addresses_of(host: str, tls: bool) -> list[tuple[str, int]]:
     """Hosts and ports of a list of addresses.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is no list of addresses.
     """
     found = []
     for each in host.split(","):
@@ -38,14 +38,14 @@ def addresses_of(host: str, tls: bool) -> list[tuple[str, int]]:
 
 
 def rabbitmq_faults(values: Mapping[str, Any], write: Callable[[str, str], str]) -> Iterator[SettingFault]:
-    """What is wrong with the settings of a broker together.
+    """The faults of a broker's combined settings.
 
     Args:
-        values: by the names of the settings.
-        write: how a setting and its value are written where they are given.
+        values: values by setting name.
+        write: formats a setting and its value for a hint.
 
     Yields:
-        The setting at fault, what is wrong, and a hint.
+        The faulty setting, the fault, and a hint.
     """
     if values["host"] and "@" not in str(values["host"]):
         try:
@@ -76,12 +76,12 @@ def rabbitmq_faults(values: Mapping[str, Any], write: Callable[[str, str], str])
     if bool(values["certificate_file"]) != bool(values["key_file"]):
         yield (
             "certificate_file" if values["certificate_file"] else "key_file",
-            "certificate_file and key_file go together",
+            "certificate_file and key_file must be used together",
             "write both or none",
         )
     for name, example in (("host", "rabbit-1.example.com:5671"), ("management", _MANAGEMENT)):
         if "@" in str(values[name]):
-            hint = f"write {write(name, example)}, and username and password as settings of their own"
+            hint = f"write {write(name, example)}, and username and password as separate settings"
             yield name, f"{name} has user information", hint
     if values["management"] and not str(values["management"]).startswith(("http://", "https://")):
         yield "management", "management is no URL", f"write {write('management', _MANAGEMENT)}"
@@ -116,7 +116,8 @@ RABBITMQ = NamespaceKind(
             kind=Kind.TEXT,
             required=True,
             example="rabbit-1.example.com:5671,rabbit-2.example.com:5671",
-            description="Addresses of the nodes, separated by commas; they are tried in turn. The port is 5672, with TLS 5671.",
+            description="Addresses of the nodes, separated by commas; they are tried one after the other. The default port is "
+            "5672, with TLS 5671.",
         ),
         Setting(name="virtual_host", kind=Kind.TEXT, default="/", example="orders", description="The virtual host."),
         Setting(
@@ -126,7 +127,9 @@ RABBITMQ = NamespaceKind(
             default="PLAIN",
             description="How to log in: by user name and password, or by the client's certificate.",
         ),
-        Setting(name="username", kind=Kind.TEXT, default="", example="isthmus", description="With PLAIN: who."),
+        Setting(
+            name="username", kind=Kind.TEXT, default="", example="isthmus", description="With PLAIN: the user name."
+        ),
         Setting(
             name="password",
             kind=Kind.REFERENCE,
@@ -171,36 +174,37 @@ RABBITMQ = NamespaceKind(
             default=20,
             minimum=1,
             maximum=600,
-            description="A connection over which nothing came for twice as long is lost.",
+            description="A connection without traffic for twice this time is lost.",
         ),
         Setting(
             name="management",
             kind=Kind.TEXT,
             default="",
             example=_MANAGEMENT,
-            description="The management plugin's address, by which queues, exchanges and bindings are looked at and made. Empty: nothing is "
-            "made, and what a route needs has to be there.",
+            description="The management plugin's address, used to read and create queues, exchanges and bindings. Empty: nothing is "
+            "created, and the entities of a route have to exist.",
         ),
         Setting(
             name="queue_type",
             kind=Kind.CHOICE,
             choices=("quorum", "classic"),
             default="quorum",
-            description="Of queues that `apply` makes.",
+            description="Type of queues that `apply` creates.",
         ),
         Setting(
             name="exchange_type",
             kind=Kind.CHOICE,
             choices=("topic", "fanout", "headers"),
             default="topic",
-            description="Of exchanges that `apply` makes.",
+            description="Type of exchanges that `apply` creates.",
         ),
         Setting(
             name="dead_letter_exchange",
             kind=Kind.BOOLEAN,
             default=False,
-            description="The queues that tasks read have a dead-letter exchange: messages that are set aside are rejected, and RabbitMQ moves "
-            "them there, without a reason. Where one has none, RabbitMQ would drop them.",
+            description="Whether the queues that tasks read have a dead-letter exchange: messages to set aside are rejected, "
+            "and RabbitMQ moves "
+            "them there, without a reason. RabbitMQ would drop them if a queue had none.",
         ),
     ),
 )

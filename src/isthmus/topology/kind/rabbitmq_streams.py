@@ -1,6 +1,6 @@
 """The kind `rabbitmq-streams`: the streams of a virtual host of a RabbitMQ broker, read as logs.
 
-What it is: the settings of a broker and of where checkpoints are kept. What it is not: the kind of its queues and exchanges
+What it is: the settings of a broker and of the checkpoints. What it is not: the kind of its queues and exchanges
 (`rabbitmq`), or the connector's other options (`isthmus.connectors.rabbitmq_streams.option`).
 """
 
@@ -17,14 +17,14 @@ __all__ = ["BROKER", "RABBITMQ_STREAMS"]
 
 _OF_QUEUES = ("queue_type", "exchange_type", "dead_letter_exchange")
 BROKER = tuple(each for each in RABBITMQ.settings if each.name not in _OF_QUEUES)
-"""How the broker is reached."""
+"""The settings that address the broker."""
 _CHECKPOINTS = (
     Setting(
         name="checkpoints",
         kind=Kind.PATH,
         default="",
         example="checkpoints",
-        description="A folder in which it is kept how far each route has read. All processes that may carry a route have to see the same "
+        description="A folder that stores the position of each route. All processes that may carry a route have to access the same "
         "folder.",
     ),
     Setting(
@@ -33,7 +33,7 @@ _CHECKPOINTS = (
         default=0.5,
         minimum=0.05,
         maximum=300,
-        description="How often a checkpoint is written at most.",
+        description="The shortest interval between two checkpoints.",
     ),
 )
 
@@ -41,7 +41,7 @@ _CHECKPOINTS = (
 def _faults(values: Mapping[str, Any], write: Callable[[str, str], str]) -> Iterator[SettingFault]:
     yield from rabbitmq_faults(values, write)
     if not values["checkpoints"]:
-        yield "checkpoints", "there is no place for checkpoints", f"write {write('checkpoints', 'FOLDER')}"
+        yield "checkpoints", "there is no folder for checkpoints", f"write {write('checkpoints', 'FOLDER')}"
 
 
 RABBITMQ_STREAMS = NamespaceKind(

@@ -1,4 +1,4 @@
-"""The kind `servicebus`; the reader knows its settings (`isthmus.topology.file.reader`)."""
+"""The kind `servicebus`; the reader declares its settings (`isthmus.topology.file.reader`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pair of namespaces, as the federation file declares it.
+"""The declaration of a pair of namespaces in the federation file.
 
 What it is: the settings of `pairs:` and their reader. What it is not: the state of a pair, i.e. which member is active;
 that changes with a fail-over and is in the state folder (`isthmus.pairing.state.state`).
@@ -7,7 +7,7 @@ Geo-Disaster Recovery".
 
 Invariants:
     I1. Both members are declared namespaces of kind servicebus, and not the same one.
-    I2. A namespace is a member of one pair at most: two pairs would fence each other's members.
+    I2. A namespace is a member of at most one pair: two pairs would fence each other's members.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _ALIAS = Setting(name="pair", kind=Kind.ALIAS, description="Name of a pair.", ex
 
 PAIR_SPEC = Spec(
     "pair",
-    "Two namespaces of kind `servicebus` whose metadata is kept in step: `isthmus pair` reads it. At first `primary` is the "
+    "Two namespaces of kind `servicebus` whose metadata is kept synchronised by `isthmus pair`. Initially, `primary` is the "
     "active one. `isthmus run` does not use it.",
     (
         Setting(
             name="primary",
             kind=Kind.ALIAS,
             required=True,
-            description="Namespace that is active at first.",
+            description="Namespace that is active initially.",
             example="ewr",
         ),
         Setting(
@@ -49,8 +49,8 @@ PAIR_SPEC = Spec(
         Setting(
             name="listen",
             kind=Kind.TEXT,
-            description="Address of the alias, `host:port`: where `isthmus pair run` leads applications to the active member. "
-            "Without it there is no alias, and the metadata is kept in step only.",
+            description="Address of the alias, `host:port`: where `isthmus pair run` redirects applications to the active member. "
+            "Without it there is no alias, and only the metadata is kept synchronised.",
             example="127.0.0.1:5670",
         ),
         Setting(
@@ -59,15 +59,15 @@ PAIR_SPEC = Spec(
             default=DEFAULT_INTERVAL_MS,
             minimum=500,
             maximum=3_600_000,
-            description="How often `isthmus pair run` compares the members. A comparison that takes long lengthens it: "
-            "at most a fifth of the time goes into comparing namespaces that do not tell whether anything has changed, as Azure's.",
+            description="How often `isthmus pair run` compares the members. A slow comparison lengthens the interval: "
+            "at most a fifth of the time is spent on namespaces that do not report changes, such as Azure's.",
             example="2s",
         ),
         Setting(
             name="exclude",
             kind=Kind.TEXTS,
-            description="Queues and topics that are left alone at both members; `*` stands for any text. Names that begin with "
-            "`isthmus.` always are.",
+            description="Queues and topics that are ignored at both members; `*` matches any text. Names that begin with "
+            "`isthmus.` are always ignored.",
             example="[local-*]",
         ),
     ),
@@ -80,12 +80,12 @@ class Pair:
 
     Attributes:
         name: its key in the file.
-        primary: alias of the namespace that is active at first.
-        secondary: alias of the other one.
+        primary: alias of the namespace that is active initially.
+        secondary: alias of the other namespace.
         listen: `host:port` of the alias; empty for none.
         interval_ms: time between two comparisons.
-        exclude: patterns of names that are left alone.
-        place: where the file declares it.
+        exclude: patterns of ignored names.
+        place: its position in the file.
     """
 
     name: str
@@ -103,12 +103,12 @@ class Pair:
 
 
 def read_pairs(node: Any, kinds: Mapping[str, str], declared: set[str], document: Document) -> dict[str, Pair]:
-    """The pairs of a file; what is wrong becomes a fault of the document.
+    """The pairs of a file; faults go to the document.
 
     Args:
-        node: of `pairs`, or None.
+        node: the node of `pairs`, or None.
         kinds: kind of each namespace that could be read, by alias.
-        declared: aliases that the file has, rightly or wrongly written.
+        declared: aliases that the file has, valid or not.
         document: collects the faults.
     """
     found: dict[str, Pair] = {}

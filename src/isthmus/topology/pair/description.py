@@ -1,10 +1,10 @@
-"""What one member of a pair holds, in a form that can be compared.
+"""The entities of one member of a pair, in a comparable form.
 
 What it is: a queue, topic, subscription or rule with all its settings, and a snapshot of a whole namespace. What it is
-not: the part of an entity that tasks plan with (`isthmus.topology.state`), or the reading of it.
+not: the part of an entity that planning of tasks uses (`isthmus.topology.state`), or reading it from a namespace.
 
 Invariants:
-    I1. No description shows a key: of an authorisation rule only a digest of its keys is compared.
+    I1. No description contains a key: authorisation rules are compared by a digest of their keys.
     I2. Names are compared without case, as Service Bus does.
 """
 
@@ -36,22 +36,22 @@ __all__ = [
 
 EntityKind: TypeAlias = Literal["queue", "topic", "subscription", "rule"]
 Key: TypeAlias = tuple[str, ...]
-"""The names of an entity, lower-cased: of a rule its topic's, its subscription's and its own."""
+"""The names of an entity, in lower case: for a rule those of its topic, its subscription and its own."""
 
 MARKER = f"{OWN}pair."
-"""What the name of the queue begins with in whose metadata a namespace keeps which member of a pair is active."""
+"""Prefix of the queue in whose metadata a namespace stores which member of a pair is active."""
 
 CLOSED: Mapping[str, str] = {"queue": "Disabled", "topic": "SendDisabled", "subscription": "ReceiveDisabled"}
 """The status by which an entity of a fenced member refuses applications. A topic has no ReceiveDisabled and a subscription no
 SendDisabled (Microsoft Learn, "Suspend and reactivate messaging entities")."""
 
 TAKES_NONE = frozenset({"SendDisabled", "Disabled"})
-"""The statuses by which a queue or topic refuses what is sent to it."""
+"""The statuses with which a queue or topic refuses messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccessRule:
-    """A shared access authorisation rule; `digest` stands for its keys."""
+    """A shared access authorisation rule; `digest` represents its keys."""
 
     name: str
     rights: tuple[str, ...]
@@ -59,7 +59,7 @@ class AccessRule:
 
     @classmethod
     def of(cls, name: str, rights: Iterable[str], primary: str, secondary: str) -> AccessRule:
-        """The rule with these keys, which are not kept."""
+        """The rule with these keys, which are not stored."""
         text = f"{len(primary)}:{primary}{secondary}".encode()
         return cls(name, tuple(sorted(rights)), hashlib.sha256(text).digest())
 
@@ -72,11 +72,11 @@ class Description:
     """An entity.
 
     Attributes:
-        kind: what it is.
-        names: its own name after those of what it belongs to.
+        kind: the kind of the entity.
+        names: its own name after those of its parents.
         settings: by the names of the administration client; durations in milliseconds, forwarding targets as entity
-            paths, "" for none. None: the namespace does not tell.
-        native: what the administration client made of it, for making a copy.
+            paths, "" for none. None: the namespace does not report it.
+        native: the administration client's object, for creating a copy.
     """
 
     kind: EntityKind
@@ -106,16 +106,16 @@ class Description:
         return str(self.settings.get("status") or "Active")
 
     def with_settings(self, **changed: Any) -> Description:
-        """The same with other values."""
+        """The same with other settings."""
         return replace(self, settings={**self.settings, **changed})
 
 
 Snapshot: TypeAlias = Mapping[Key, Description]
-"""All that a namespace holds."""
+"""All entities of a namespace."""
 
 
 def kept(descriptions: Iterable[Description], exclude: Iterable[str] = ()) -> dict[Key, Description]:
-    """The descriptions that a pair keeps in step: not isthmus's own, and none that matches a pattern."""
+    """The descriptions that a pair keeps synchronised: not isthmus's own, and none that matches a pattern."""
     patterns = [pattern.lower() for pattern in exclude]
 
     def is_kept(each: Description) -> bool:
@@ -127,7 +127,7 @@ def kept(descriptions: Iterable[Description], exclude: Iterable[str] = ()) -> di
 
 
 def closed(snapshot: Snapshot) -> dict[Key, Description]:
-    """A snapshot as it has to be at a fenced member."""
+    """A snapshot as required at a fenced member."""
     return {
         key: each.with_settings(status=CLOSED[each.kind]) if each.kind in CLOSED else each
         for key, each in snapshot.items()
@@ -135,7 +135,7 @@ def closed(snapshot: Snapshot) -> dict[Key, Description]:
 
 
 def label(name: str) -> str:
-    """A setting as the service writes it, e.g. `LockDuration`."""
+    """The service's name of a setting, e.g. `LockDuration`."""
     return "".join(word.capitalize() for word in name.split("_"))
 
 

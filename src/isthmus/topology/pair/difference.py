@@ -1,14 +1,14 @@
-"""What has to change at one member of a pair so that it holds what the other one holds.
+"""The changes at one member of a pair that make its entities equal to the other member's.
 
-What it is: two snapshots in, steps out, in groups. What it is not: the making of them.
+What it is: two snapshots in, steps out, in groups. What it is not: carrying them out.
 
 Invariants:
-    I1. The steps of one group are independent of each other; a group is made after all those before it.
-    I2. What is forwarded to is created before what forwards, and deleted after it. In a ring of forwarding one entity is
+    I1. The steps of one group are independent of each other; a group is carried out after all earlier groups.
+    I2. A forwarding target is created before the entity that forwards to it, and deleted after it. In a ring of forwarding one entity is
         created without its target, which it gets by an update.
-    I3. Only what pairing made is deleted, unless the operator consents.
-    I4. A setting that cannot change while an entity exists is a conflict; if pairing made the entity, it is replaced.
-    I5. The steps lead to a snapshot that has no difference (but conflicts and what is foreign).
+    I3. Only entities that pairing created are deleted, unless the operator consents.
+    I4. A setting that cannot change while an entity exists is a conflict; if pairing created the entity, it is replaced.
+    I5. The steps lead to a snapshot without differences (except conflicts and foreign entities).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Step:
     """One change of one entity.
 
     Attributes:
-        action: what is done.
-        after: what exists afterwards; None after a deletion.
-        before: what existed; None before a creation.
+        action: the kind of change.
+        after: the entity after the change; None after a deletion.
+        before: the entity before the change; None before a creation.
         changed: names of the settings that an update changes.
-        rules: of a subscription that is created, its rules.
+        rules: the rules of a created subscription.
     """
 
     action: Literal["create", "update", "delete"]
@@ -45,14 +45,14 @@ class Step:
 
     @property
     def entity(self) -> Description:
-        """What it is about."""
+        """The entity that it concerns."""
         entity = self.after or self.before
         assert entity is not None
         return entity
 
     @property
     def details(self) -> tuple[str, ...]:
-        """Each setting that changes, for people; keys are never shown."""
+        """Each setting that changes, for people; keys are never included."""
         if self.action == "update" and self.after is not None and self.before is not None:
             return tuple(_changes(self.before, self.after, self.changed))
         return tuple(f"rule {rule.names[-1]}" for rule in self.rules)
@@ -64,7 +64,7 @@ class Step:
 
 
 class Conflict(NamedTuple):
-    """What pairing does not change by itself."""
+    """A difference that pairing does not change automatically."""
 
     path: str
     reason: str
@@ -76,12 +76,12 @@ class Conflict(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How far two members are apart.
+    """The differences between two members.
 
     Attributes:
-        groups: of steps, in order.
-        conflicts: what the steps leave apart.
-        foreign: what only the standby member holds and pairing did not make.
+        groups: groups of steps, in order.
+        conflicts: differences that the steps do not remove.
+        foreign: entities that only the standby member has and that pairing did not create.
     """
 
     groups: tuple[tuple[Step, ...], ...] = ()
@@ -95,16 +95,16 @@ class Drift:
 
     @property
     def is_none(self) -> bool:
-        """Whether the members are in step."""
+        """Whether the members are equal."""
         return not self.groups and not self.conflicts
 
 
-def unlike(wanted: Description, standing: Description) -> tuple[str, ...]:
-    """Names of the settings that differ; one that either side does not tell is passed over."""
+def unlike(wanted: Description, existing: Description) -> tuple[str, ...]:
+    """Names of the settings that differ; a setting that either side does not report is ignored."""
     return tuple(
         name
         for name, value in wanted.settings.items()
-        if value is not None and (found := standing.settings.get(name)) is not None and not _same(name, found, value)
+        if value is not None and (found := existing.settings.get(name)) is not None and not _same(name, found, value)
     )
 
 
@@ -115,40 +115,42 @@ def _same(name: str, found: object, value: object) -> bool:
 
 
 def difference(
-    wanted: Snapshot, standing: Snapshot, *, made: Collection[Key] = (), may_delete_foreign: bool = False
+    wanted: Snapshot, existing: Snapshot, *, made: Collection[Key] = (), may_delete_foreign: bool = False
 ) -> Drift:
-    """The steps from what exists to what is wanted.
+    """The steps from the existing entities to the wanted ones.
 
     Args:
-        wanted: what the active member holds.
-        standing: what the standby member holds.
-        made: keys of what pairing made at the standby member.
-        may_delete_foreign: whether the operator consents to the deletion of what pairing did not make.
+        wanted: entities of the active member.
+        existing: entities of the standby member.
+        made: keys of the entities that pairing created at the standby member.
+        may_delete_foreign: whether the operator consents to the deletion of entities that pairing did not create.
     """
-    gone = {key for key in standing if key not in wanted}
-    own = {key for key in gone if may_delete_foreign or key in made or _is_rule_of_paired(key, wanted)}
-    alien = {key for key in gone - own if len(key) < _RULE}
-    replaced, conflicts = _irreconcilable(wanted, standing, made, alien)
+    deleted = {key for key in existing if key not in wanted}
+    own = {key for key in deleted if may_delete_foreign or key in made or _is_rule_of_paired(key, wanted)}
+    alien = {key for key in deleted - own if len(key) < _RULE}
+    replaced, conflicts = _irreconcilable(wanted, existing, made, alien)
     left = tuple(conflicts)
-    fresh = [key for key in wanted if (key not in standing or _is_within(key, replaced)) and not _is_within(key, left)]
-    stand = [key for key in wanted if key in standing and not _is_within(key, replaced) and not _is_within(key, left)]
+    fresh = [key for key in wanted if (key not in existing or _is_within(key, replaced)) and not _is_within(key, left)]
+    kept = [key for key in wanted if key in existing and not _is_within(key, replaced) and not _is_within(key, left)]
     removed = {
         key
         for key in own
         if not _is_within(key, replaced) and not _is_within(key, left) and not any(_within(each, key) for each in alien)
     }
     foreign = tuple(
-        standing[key] for key in sorted(gone - removed) if len(key) < _RULE and not _is_within(key, (*replaced, *left))
+        existing[key]
+        for key in sorted(deleted - removed)
+        if len(key) < _RULE and not _is_within(key, (*replaced, *left))
     )
     creations, completed = _creations(wanted, fresh)
     groups = [
-        # What is replaced goes first; whatever else is deleted goes last, when no creation can fail any more.
-        *_deletions(standing, replaced),
+        # Replaced entities are deleted first; all other deletions are last, when no creation can fail any more.
+        *_deletions(existing, replaced),
         *creations,
-        *_updates(wanted, standing, stand),
+        *_updates(wanted, existing, kept),
         completed,
-        *_rules(wanted, standing, fresh, stand, [key for key in sorted(removed) if len(key) == _RULE]),
-        *_deletions(standing, [key for key in sorted(removed) if len(key) < _RULE]),
+        *_rules(wanted, existing, fresh, kept, [key for key in sorted(removed) if len(key) == _RULE]),
+        *_deletions(existing, [key for key in sorted(removed) if len(key) < _RULE]),
     ]
     return Drift(tuple(tuple(group) for group in groups if group), tuple(conflicts.values()), foreign)
 
@@ -161,23 +163,23 @@ def _within(key: Key, other: Key) -> bool:
 
 
 def _is_within(key: Key, others: Collection[Key]) -> bool:
-    """Whether it, or something that it belongs to, is among others."""
+    """Whether an entity, or one of its parents, is among others."""
     return any(key[:length] in others for length in range(1, len(key) + 1))
 
 
 def _is_rule_of_paired(key: Key, wanted: Snapshot) -> bool:
-    """Rules belong to their subscription: one that the active member's subscription lacks goes."""
+    """Rules belong to their subscription: a rule that the active member's subscription lacks is deleted."""
     return len(key) == _RULE and key[:_SUBSCRIPTION] in wanted
 
 
 def _irreconcilable(
-    wanted: Snapshot, standing: Snapshot, made: Collection[Key], alien: Collection[Key]
+    wanted: Snapshot, existing: Snapshot, made: Collection[Key], alien: Collection[Key]
 ) -> tuple[list[Key], dict[Key, Conflict]]:
-    """Entities that only a new creation could bring in step: those that pairing replaces, and the others."""
+    """Entities that only a new creation could make equal: those that pairing replaces, and the others."""
     replaced: list[Key] = []
     conflicts: dict[Key, Conflict] = {}
     for key, each in wanted.items():
-        found = standing.get(key)
+        found = existing.get(key)
         if found is None or each.kind == "rule":
             continue
         reason = ""
@@ -214,7 +216,7 @@ def _creations(wanted: Snapshot, fresh: Iterable[Key]) -> tuple[list[list[Step]]
 
 
 def _levels(entities: Snapshot) -> tuple[dict[Key, int], dict[Key, list[str]]]:
-    """A level for each entity, above those of what it forwards to, and the settings that would close a ring."""
+    """A level for each entity, above those of its forwarding targets, and the settings that would close a ring."""
     levels: dict[Key, int] = {}
     stripped: dict[Key, list[str]] = {}
     under_way: set[Key] = set()
@@ -247,53 +249,53 @@ def _levels(entities: Snapshot) -> tuple[dict[Key, int], dict[Key, list[str]]]:
     return levels, stripped
 
 
-def _updates(wanted: Snapshot, standing: Snapshot, keys: Iterable[Key]) -> list[list[Step]]:
+def _updates(wanted: Snapshot, existing: Snapshot, keys: Iterable[Key]) -> list[list[Step]]:
     return [
         [
-            Step(action="update", before=standing[key], after=wanted[key], changed=changed)
+            Step(action="update", before=existing[key], after=wanted[key], changed=changed)
             for key in keys
-            if len(key) < _RULE and (changed := unlike(wanted[key], standing[key]))
+            if len(key) < _RULE and (changed := unlike(wanted[key], existing[key]))
         ]
     ]
 
 
 def _rules(
-    wanted: Snapshot, standing: Snapshot, fresh: Collection[Key], stand: Iterable[Key], gone: Iterable[Key]
+    wanted: Snapshot, existing: Snapshot, fresh: Collection[Key], kept: Iterable[Key], deleted: Iterable[Key]
 ) -> list[list[Step]]:
-    """Rules of subscriptions that exist; new ones first, so that no message falls between."""
+    """Rules of existing subscriptions; new ones first, so that no message is unselected in between."""
     created = set(fresh)
     rules = [key for key in fresh if len(key) == _RULE and key[:_SUBSCRIPTION] not in created]
     new = [Step(action="create", after=wanted[key]) for key in rules]
     changed = [
-        Step(action="update", before=standing[key], after=wanted[key], changed=names)
-        for key in stand
-        if len(key) == _RULE and (names := unlike(wanted[key], standing[key]))
+        Step(action="update", before=existing[key], after=wanted[key], changed=names)
+        for key in kept
+        if len(key) == _RULE and (names := unlike(wanted[key], existing[key]))
     ]
-    return [new, changed, [Step(action="delete", before=standing[key]) for key in gone]]
+    return [new, changed, [Step(action="delete", before=existing[key]) for key in deleted]]
 
 
-def _deletions(standing: Snapshot, keys: Collection[Key]) -> list[list[Step]]:
-    """Subscriptions whose topics stay, then queues and topics, what forwards before its targets."""
+def _deletions(existing: Snapshot, keys: Collection[Key]) -> list[list[Step]]:
+    """Subscriptions whose topics stay, then queues and topics; entities that forward before their targets."""
     subscriptions = [key for key in keys if len(key) == _SUBSCRIPTION and key[:_ENTITY] not in keys]
-    entities = {key: standing[key] for key in keys if len(key) == _ENTITY}
+    entities = {key: existing[key] for key in keys if len(key) == _ENTITY}
     levels, _ = _levels(entities)
     groups: list[list[Step]] = [[] for _ in range(max(levels.values(), default=-1) + 1)]
     for key, level in levels.items():
         groups[level].append(Step(action="delete", before=entities[key]))
-    return [[Step(action="delete", before=standing[key]) for key in subscriptions], *reversed(groups)]
+    return [[Step(action="delete", before=existing[key]) for key in subscriptions], *reversed(groups)]
 
 
 def _changes(before: Description, after: Description, names: Iterable[str]) -> Iterator[str]:
     for name in names:
-        stood, value = before.settings.get(name), after.settings.get(name)
+        old, value = before.settings.get(name), after.settings.get(name)
         if name == "authorization_rules":
-            yield _access_change(stood or (), value or ())
+            yield _access_change(old or (), value or ())
         else:
-            yield f"{label(name)} {shown(name, stood)} → {shown(name, value)}"
+            yield f"{label(name)} {shown(name, old)} → {shown(name, value)}"
 
 
-def _access_change(stood: Iterable[AccessRule], wanted: Iterable[AccessRule]) -> str:
-    old, new = {each.name: each for each in stood}, {each.name: each for each in wanted}
+def _access_change(old: Iterable[AccessRule], wanted: Iterable[AccessRule]) -> str:
+    old, new = {each.name: each for each in old}, {each.name: each for each in wanted}
     parts = [f"+{each}" for name, each in new.items() if name not in old]
     parts += [f"-{name}" for name in old if name not in new]
     for name, each in new.items():

@@ -1,7 +1,7 @@
-"""The patterns that a task can have: one module each.
+"""The patterns of tasks: one module each.
 
 A new pattern is one module with a class that fulfils `Pattern`, and one line in `PATTERNS`; reader, lint, plan, schema,
-reference page and starter files know it then.
+reference page and starter files then include it.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ AS_STEPS = {
     "enrichment": "enrich",
     "normalisation": "normalise",
 }
-"""What people look for among the patterns, and the step by which a task of any pattern does it."""
+"""Names that users expect among the patterns, and the step with which a task of any pattern does the same."""
 
 
 def by_step(name: str) -> tuple[str, str]:
-    """What is wrong with one of `AS_STEPS` as a pattern, and what to write."""
+    """The fault and the hint for one of `AS_STEPS` written as a pattern."""
     step = AS_STEPS[name]
     return (
         f"{name} is no pattern, but the step {step} of a task of any pattern",

@@ -1,10 +1,10 @@
-"""Active-passive: what is sent to the primary is at the secondary too, for as long as a failover needs it.
+"""Active-passive: messages sent to the primary are also at the secondary, for as long as a failover needs them.
 
 What it is: the pattern's settings, its checks, the entities it wants and its one route (Microsoft Learn, "Message replication
 tasks patterns", active-passive; "Insulating applications against Service Bus outages and disasters"). The primary's topic gets a
-replication subscription whose DefaultMessageTimeToLive is twice `failover_within`; the route gives each copy what is left of
-its life, at most that long, so that the secondary holds only the window that a failover needs. A rule's action could set the time
-as well, but it cannot take the lesser of two: it would lengthen the life of a message that its publisher gave a shorter one.
+replication subscription whose DefaultMessageTimeToLive is twice `failover_within`; the route gives each copy the rest of the original's
+life, at most that long, so that the secondary has only the messages that a failover needs. A rule's action could also set the time to
+live, but not to the lesser of two values: it would lengthen the life of a message with a shorter one.
 What it is not: the failover of publishers and consumers (docs/how-to/active-passive.md).
 
 Invariants:
@@ -57,8 +57,8 @@ __all__ = ["ActivePassive", "ActivePassiveTask"]
 
 SPEC = Spec(
     "active-passive",
-    "The primary is used; the secondary holds copies of the last messages, so that publishers and consumers can go on there when "
-    "the primary is away. Copies live at most twice as long as a failover may take. Nothing goes back to the primary.",
+    "Applications use the primary; the secondary has copies of the last messages, so that publishers and consumers can continue there when "
+    "the primary is unavailable. Copies live at most twice as long as a failover may take. Nothing is copied back to the primary.",
     (
         Setting(
             name="topic",
@@ -83,7 +83,7 @@ SPEC = Spec(
             name="secondary",
             kind=Kind.ALIAS,
             required=True,
-            description="Alias of the namespace that they go to while the primary is away.",
+            description="Alias of the namespace that applications use while the primary is unavailable.",
             example="jfk",
         ),
         Setting(
@@ -92,8 +92,8 @@ SPEC = Spec(
             required=True,
             minimum=1_000,
             maximum=86_400_000,
-            description="How long it takes until consumers read at the secondary once the primary is away. A copy's TimeToLive is "
-            "what is left of its original's, and at most twice this time, both while it waits for the secondary and there.",
+            description="The longest time until consumers read at the secondary after the primary became unavailable. A copy's TimeToLive is "
+            "the rest of its original's, and at most twice this time, both while it waits for the secondary and there.",
             example="1m",
         ),
         SUBSCRIPTION,
@@ -117,17 +117,17 @@ class ActivePassiveTask(Task):
 
     Attributes:
         entity: the topic's name at both.
-        is_queue: whether it stands for a queue.
+        is_queue: whether it models a queue.
         failover_within_ms: how long a failover may take.
         subscriptions: the ordinary subscriptions to keep at both.
-        audit_ms: how long the audit subscription keeps a message; 0 for no limit; None where there is no such subscription.
+        audit_ms: how long the audit subscription keeps a message; 0 for no limit; None if there is no such subscription.
         topic_size_gb: size of topics that are created.
         filter: condition on what is replicated; empty for all.
         mark: property that copies carry.
-        mark_is_number: whether they carry it with the number 1; else with their MessageId.
-        duplicates: what becomes of a copy that is sent again: `auto`, `origin`, `message-id` or `allow`.
+        mark_is_number: whether its value is the number 1; otherwise their MessageId.
+        duplicates: the treatment of a copy that is sent again: `auto`, `origin`, `message-id` or `allow`.
         duplicate_detection_ms: history window of `message-id`; 0 for off.
-        lock_duration_ms: of the replication subscription.
+        lock_duration_ms: LockDuration of the replication subscription.
         start: see `RouteOptions`.
         ordering: see `RouteOptions`.
         refused: see `RouteOptions`.
@@ -151,7 +151,7 @@ class ActivePassiveTask(Task):
 
     @property
     def window_ms(self) -> int:
-        """How long a copy lives at most."""
+        """The longest life of a copy."""
         return 2 * self.failover_within_ms
 
 
@@ -203,8 +203,8 @@ class ActivePassive:
         if task.mark_is_number:
             return task
         members = [namespaces[alias] for alias in task.members if alias in namespaces]
-        places = [(each.alias, str(each.connection) if each.connection else each.host) for each in members]
-        return replace(task, mark=default_mark(task.name, places))
+        addresses = [(each.alias, str(each.connection) if each.connection else each.host) for each in members]
+        return replace(task, mark=default_mark(task.name, addresses))
 
     def check(self, task: ActivePassiveTask, federation: Federation, document: Document) -> None:
         check_subscription_name(task.name, task.members[1], task.place, document)
@@ -215,7 +215,7 @@ class ActivePassive:
             if same and other.members == task.members:
                 document.fault(
                     task.places.get("queue" if task.is_queue else "topic", task.place),
-                    f"topic {task.entity} goes from {' to '.join(task.members)} in task {other.name} already",
+                    f"topic {task.entity} is replicated from {' to '.join(task.members)} by task {other.name} already",
                     "write another topic, or remove one of the tasks",
                 )
 
@@ -263,7 +263,7 @@ class ActivePassive:
 
     def audit(self, task: ActivePassiveTask) -> Iterator[Flow]:
         primary, secondary = task.members
-        # What the filter of an audit subscription leaves out would be missed nowhere.
+        # A filter of the audit subscription would hide missing messages.
         has_audit = any(each.name.lower() == AUDIT and not each.rules for each in task.subscriptions)
         whole = next((each.name for each in task.subscriptions if not each.rules), "")
         name = AUDIT if has_audit else whole

@@ -1,9 +1,9 @@
-"""All-active: N namespaces each hold the topic, and every message sent to any of them reaches all.
+"""All-active: N namespaces have the topic, and every message sent to any of them reaches all.
 
-What it is: the pattern's settings, its checks, the entities it wants and the routes it compiles to (Microsoft Learn,
+What it is: the pattern's settings, its checks, the entities that it wants and its routes (Microsoft Learn,
 "Message replication tasks patterns"). Per ordered pair of members the source topic gets a replication subscription without `$Default`, whose one
-rule selects what no route has marked and marks the copy, so that no copy ever goes back. A queue is modelled as a topic
-with exactly one ordinary subscription that all its consumers share. What it is not: the routes' execution; the rule on the
+rule selects messages that no route has marked and marks the copy, so that no copy is copied back. A queue is modelled as a topic
+with exactly one ordinary subscription that all its consumers share. What it is not: the execution of routes; the rule on the
 mark (`mark`).
 
 Invariants:
@@ -63,8 +63,8 @@ __all__ = ["AUDIT", "AUDIT_TTL_MS", "AllActive", "AllActiveTask"]
 
 SPEC = Spec(
     "all-active",
-    "Every member holds the topic; every message sent to any member reaches all of them. A copy that a crash sends twice "
-    "is dropped as `duplicates` says.",
+    "Every member has the topic; every message sent to any member reaches all of them. A copy that a crash sends twice "
+    "is dropped according to `duplicates`.",
     (
         Setting(
             name="topic",
@@ -76,7 +76,7 @@ SPEC = Spec(
             name="queue",
             kind=Kind.ENTITY,
             description="A queue, modelled as a topic of this name with exactly one ordinary subscription that all "
-            "consumers share. Each member's consumers get every message: share work within a member, not across.",
+            "consumers share. Each member's consumers get every message: consumers compete within a member, not across members.",
             example="bookings",
         ),
         Setting(
@@ -108,23 +108,23 @@ class AllActiveTask(Task):
 
     Attributes:
         entity: the topic's name in every member.
-        is_queue: whether it stands for a queue.
+        is_queue: whether it models a queue.
         subscriptions: the ordinary subscriptions to keep.
-        audit_ms: how long the audit subscription keeps a message; 0 for no limit; None where there is no such subscription.
+        audit_ms: how long the audit subscription keeps a message; 0 for no limit; None if there is no such subscription.
         topic_size_gb: size of topics that are created.
         filter: condition on what is replicated; empty for all.
         mark: property that copies carry.
-        mark_is_number: whether they carry it with the number 1; else with their MessageId.
-        duplicates: what becomes of a copy that is sent again: `auto`, `origin`, `message-id` or `allow`.
+        mark_is_number: whether its value is the number 1; otherwise their MessageId.
+        duplicates: the treatment of a copy that is sent again: `auto`, `origin`, `message-id` or `allow`.
         duplicate_detection_ms: history window of `message-id`; 0 for off.
-        lock_duration_ms: of the replication subscriptions.
+        lock_duration_ms: LockDuration of the replication subscriptions.
         start: see `RouteOptions`.
         ordering: see `RouteOptions`.
         refused: see `RouteOptions`.
         logs: members that are logs, e.g. clusters of Kafka.
         plains: members that are neither logs nor Service Bus, e.g. RabbitMQ.
-        blocking: members that keep nothing that is set aside: there refusals block.
-        recorded: of the plain members those whose topic can keep what passes for verification.
+        blocking: members that cannot keep messages that are set aside: refusals there block.
+        recorded: plain members whose topic can record messages for verification.
     """
 
     entity: str
@@ -148,7 +148,7 @@ class AllActiveTask(Task):
 
     @property
     def claim_members(self) -> tuple[str, ...]:
-        """Those that are Service Bus: nothing else can hold a claim."""
+        """The members that are Service Bus: only these can contain a claim."""
         return tuple(each for each in self.members if each not in (*self.logs, *self.plains))
 
     @property
@@ -212,8 +212,8 @@ class AllActive:
         if task.mark_is_number:
             return task
         members = [namespaces[alias] for alias in task.members if alias in namespaces]
-        places = [(each.alias, str(each.connection) if each.connection else each.host) for each in members]
-        return replace(task, mark=default_mark(task.name, places))
+        addresses = [(each.alias, str(each.connection) if each.connection else each.host) for each in members]
+        return replace(task, mark=default_mark(task.name, addresses))
 
     def check(self, task: AllActiveTask, federation: Federation, document: Document) -> None:
         for target in task.members:
@@ -291,7 +291,7 @@ class AllActive:
                 )
 
     def audit(self, task: AllActiveTask) -> Iterator[Flow]:
-        # What the filter of an audit subscription leaves out would be missed nowhere.
+        # A filter of the audit subscription would hide missing messages.
         has_audit = any(each.name.lower() == AUDIT and not each.rules for each in task.subscriptions)
         whole = next((each.name for each in task.subscriptions if not each.rules), "")
         name = AUDIT if has_audit else whole
@@ -317,5 +317,5 @@ class AllActive:
 
 
 def _read_by_audit(task: AllActiveTask, alias: str, subscription: str) -> Endpoint:
-    """What verification reads at a member; of one that is not Service Bus its record, else the topic itself."""
+    """The entity that verification reads at a member; for a plain member its record, else the topic itself."""
     return Endpoint(alias, subscription if alias in task.claim_members else audit_of(task, alias) or task.entity)

@@ -1,12 +1,12 @@
-"""Archive: the messages of a queue, topic or stream are kept in a table of Parquet files.
+"""Archive: the messages of a queue, topic or stream are stored in a table of Parquet files.
 
-What it is: the pattern's settings, its checks, the entities it wants and the route it compiles to. The route ends in a spool, which a
-query of the run writes into the table (docs/explanation/spool.md). A queue, and an application's subscription, is emptied; a topic gets a
+What it is: the pattern's settings, its checks, the entities that it wants and its route. The route ends in a spool, from which a
+query of the run writes the table (docs/explanation/spool.md). A queue, or an application's subscription, is emptied; a topic gets a
 subscription of the task; a stream is read by a consumer group of the task. What it is not: the table (`isthmus.replication.archive`).
 
 Invariants:
-    I1. One route for each task, in the order of its source, claimed at the source where that can hold a claim.
-    I2. No two tasks of a file write one table or one spool, and no table is in another one, or a ledger.
+    I1. One route for each task, in the order of its source, claimed at the source if that can contain a claim.
+    I2. No two tasks of a file write one table or one spool, and no table is inside another one, or inside a ledger.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _ENTITIES = ("queue", "topic", "stream")
 
 SPEC = Spec(
     "archive",
-    "The messages of a queue, topic or stream are kept in a table of Parquet files, each exactly once, whatever is killed. A queue is "
+    "The messages of a queue, topic or stream are stored in a table of Parquet files, each exactly once, also after kills. A queue is "
     "emptied; a topic gets a subscription of the task, and its other subscriptions keep theirs.",
     (
         SOURCE,
@@ -58,32 +58,33 @@ SPEC = Spec(
             description="The queue that is emptied into the table. Exactly one of `queue`, `topic` and `stream` is written.",
             example="departures",
         ),
-        Setting(name="topic", kind=Kind.ENTITY, description="The topic whose messages are kept.", example="flights"),
+        Setting(name="topic", kind=Kind.ENTITY, description="The topic whose messages are stored.", example="flights"),
         Setting(
             name="subscription",
             kind=Kind.SUBSCRIPTION,
-            description="With `topic`: an application's subscription that is emptied into the table. Without it the task makes one of its own.",
+            description="With `topic`: an application's subscription that is emptied into the table. Without it the task "
+            "creates a subscription.",
             example="boards",
         ),
         Setting(
             name="stream",
             kind=Kind.TEXT,
-            description="The stream whose records are kept, e.g. a topic of Kafka.",
+            description="The stream whose records are stored, e.g. a topic of Kafka.",
             example="flights",
         ),
         Setting(
             name="table",
             kind=Kind.PATH,
             required=True,
-            description="Folder of the table, beside the federation file where the path is relative. Where executors of Spark are on other "
-            "machines, on storage that all of them share under one path.",
+            description="Folder of the table, relative to the federation file. If executors of Spark are on other "
+            "machines, it has to be on storage that all of them share under one path.",
             example="lake/flights",
         ),
         Setting(
             name="spool",
             kind=Kind.PATH,
-            description="Folder of the spool, which holds what is settled at the source and not in the table yet; `_isthmus/spool` in the "
-            "table's folder where this is not written.",
+            description="Folder of the spool, with messages settled at the source and not in the table yet; default: `_isthmus/spool` in the "
+            "table's folder.",
             example="/var/spool/isthmus/flights",
         ),
         Setting(
@@ -92,16 +93,16 @@ SPEC = Spec(
             default=60_000,
             minimum=1_000,
             maximum=86_400_000,
-            description="How often messages are put into the table. Each batch makes a file, or more, in each hour of which it has messages: "
-            "the longer it is, the fewer and larger the files.",
+            description="Interval between two writes to the table. Each batch creates one or more files for each hour of its messages: "
+            "a longer interval makes fewer and larger files.",
             example="1m",
         ),
-        replace(FILTER, description="SQL condition on what is kept of a topic; without it everything."),
+        replace(FILTER, description="SQL condition of the messages of a topic that are stored; default: all."),
         common("start"),
         Setting(
             name="group",
             kind=Kind.TEXT,
-            description="With `stream`: consumer group that keeps how far the task has read; `isthmus.TASK` where this is not written.",
+            description="With `stream`: consumer group that stores the position of the task; default: `isthmus.TASK`.",
             example="isthmus.flights",
         ),
         LOCK_DURATION,
@@ -125,9 +126,9 @@ class ArchiveTask(Task):
         subscriptions: ordinary subscriptions to keep on the topic.
         table: folder of the table.
         spool: folder of the spool.
-        batch_seconds: how often messages are put into the table.
-        filter: what is kept of a topic; empty: everything.
-        lock_duration_ms: of what the route reads.
+        batch_seconds: interval between two writes to the table.
+        filter: condition of the messages of a topic that are stored; empty: all.
+        lock_duration_ms: LockDuration of the route's source.
         start: see `RouteOptions`.
         group: consumer group of the route, with a stream.
     """
@@ -146,12 +147,12 @@ class ArchiveTask(Task):
 
     @property
     def claim_members(self) -> tuple[str, ...]:
-        """The source, unless it is a log, which can hold no claim."""
+        """The source, unless it is a log, which cannot contain a claim."""
         return () if self.kind == "stream" else self.members
 
     @property
     def read_at(self) -> Endpoint:
-        """Where the route receives."""
+        """The entity from which the route receives."""
         if self.kind != "topic":
             return self.entity
         name = self.subscription or replication_subscription(self.name, _FEED)
@@ -159,11 +160,11 @@ class ArchiveTask(Task):
 
     @property
     def empties(self) -> bool:
-        """Whether it takes the only copy of a message."""
+        """Whether it consumes the only copy of a message."""
         return self.kind == "queue" or bool(self.subscription)
 
     def anchored(self, directory: Path) -> ArchiveTask:
-        """The same with relative file paths put below `directory`."""
+        """The same with relative file paths resolved against `directory`."""
         made = Task.anchored(self, directory)
         assert isinstance(made, ArchiveTask)
         return replace(made, table=str(directory / self.table), spool=str(directory / self.spool))
@@ -183,7 +184,7 @@ class Archive:
             ("group", "stream"),
         ):
             if kind and values.written(setting) and kind != owner:
-                document.fault(values.at(setting), f"{setting} goes with {owner}", f"remove {setting}")
+                document.fault(values.at(setting), f"{setting} needs {owner}", f"remove {setting}")
         if values.written("lock_duration") and kind == "stream":
             document.fault(values.at("lock_duration"), "a stream has no locks", "remove lock_duration")
         if (
@@ -193,7 +194,7 @@ class Archive:
         ):
             document.fault(
                 values.at("filter"),
-                "a subscription is emptied as a whole: every message in it goes into the table",
+                "a subscription is emptied as a whole: every message in it is stored in the table",
                 "remove filter, or subscription",
             )
         table, spool = (_path(each, values, document) for each in ("table", "spool"))
@@ -240,8 +241,8 @@ class Archive:
         if task.empties:
             document.warn(
                 task.places.get("subscription", task.places.get("queue", task.place)),
-                f"task {task.name} empties {task.read_at}: a message that an application consumes there is not kept",
-                "write a topic without subscription to keep what goes on to applications, too",
+                f"task {task.name} empties {task.read_at}: a message that an application consumes there is not stored",
+                "write a topic without subscription to store messages that applications also get",
             )
 
     @staticmethod
@@ -260,7 +261,7 @@ class Archive:
             if task.empties and read in taken:
                 document.fault(
                     task.place,
-                    f"task {other.name} empties {task.read_at} already: each message would go to one of the two only",
+                    f"task {other.name} empties {task.read_at} already: each message would reach only one of the two tasks",
                     "let publishers send to a topic, or read another queue",
                 )
         for other in federation.tasks.values():
@@ -272,14 +273,14 @@ class Archive:
             if same and (task.empties or (task.kind == "stream" and task.group == other.group)):
                 document.fault(
                     task.place,
-                    f"task {other.name} reads {task.read_at} already: each message would go to one of the two only",
+                    f"task {other.name} reads {task.read_at} already: each message would reach only one of the two tasks",
                     "remove one of them" if task.empties else f"write group: isthmus.{task.name}",
                 )
             if _is_below(task.table, other.table) or _is_below(other.table, task.table):
                 document.fault(
                     task.places.get("table", task.place),
-                    f"the table {task.table} is in the table {other.table} of task {other.name}, or the other way round",
-                    "write a folder beside it: what reads one of them would read both",
+                    f"the table {task.table} is inside the table {other.table} of task {other.name}, or contains it",
+                    "write a folder beside it: readers of one of them would read both",
                 )
             for setting, mine, theirs in (("table", task.table, other.table), ("spool", task.spool, other.spool)):
                 if normpath(mine) == normpath(theirs):
@@ -339,7 +340,7 @@ class Archive:
             target=Endpoint(TABLE, task.table),
             routes=(route.name,),
             filter=task.filter,
-            # What an application's subscription did not take has a number of its topic, too.
+            # A message that an application's subscription did not get has a sequence number of its topic, too.
             origin_is_consumed=bool(task.subscription),
             target_is_consumed=False,
             audit_ms=(audit.default_ttl_ms or audit.initial_ttl_ms or 0) if audit is not None else 0,
@@ -347,17 +348,17 @@ class Archive:
 
 
 def _is_below(inner: str, outer: str) -> bool:
-    """Whether a folder is within another one."""
+    """Whether a folder is inside another one."""
     return Path(normpath(outer)) in Path(normpath(inner)).parents
 
 
 def _folded(end: Endpoint) -> tuple[str, str]:
-    """Service Bus compares names without case."""
+    """The end in lower case: Service Bus compares names without case."""
     return end.alias, end.entity.lower()
 
 
 def _entity(task: str, values: Values, document: Document) -> tuple[str, str]:
-    """The kind and the name of what is kept; empty where that is at fault."""
+    """The kind and the name of the source; empty if it is faulty."""
     written = [each for each in _ENTITIES if values.written(each)]
     if not written:
         document.fault(
@@ -375,7 +376,7 @@ def _entity(task: str, values: Values, document: Document) -> tuple[str, str]:
 
 
 def _path(setting: str, values: Values, document: Document) -> str:
-    """The path of a folder; empty where it is not written or at fault."""
+    """The path of a folder; empty if it is missing or faulty."""
     path = str(values[setting] or "")
     if "://" in path:
         document.fault(

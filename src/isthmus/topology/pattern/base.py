@@ -1,7 +1,7 @@
-"""What a pattern is to the rest of topology.
+"""The interface of a pattern to the rest of topology.
 
 What it is: the protocol that each pattern's module fulfils, and the settings that tasks of every pattern share. What it
-is not: any pattern.
+is not: a pattern.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ COMMON = (
         kind=Kind.CHOICE,
         choices=("now", "existing"),
         default="now",
-        description="Which messages a new route begins with. `now`: those sent after `apply` made what it reads; `existing`: all that are there then, "
-        "too. A log honours both. What a route empties it has from the beginning, and a subscription that `apply` makes on a topic has nothing from "
-        "before: where it is written otherwise, lint says so ([where a task begins](../how-to/choose-where-a-task-begins.md)).",
+        description="The first messages of a new route. `now`: those sent after `apply` created its source; `existing`: also "
+        "the existing ones. "
+        "A log supports both. A source that is emptied is read from its beginning, and a subscription that `apply` creates on "
+        "a topic has no earlier "
+        "messages: lint reports other values ([where a task begins](../how-to/choose-where-a-task-begins.md)).",
         example="now",
     ),
     Setting(
@@ -36,8 +38,8 @@ COMMON = (
         choices=("ordered", "session", "strict", "none"),
         default="ordered",
         description="`ordered` keeps the order of the source, also across crashes. `session` reads an entity that requires sessions, and keeps "
-        "SessionId and the order within each session. `strict` is `ordered` also where the target refuses messages: one delivery, of as "
-        "many messages as an envelope takes, is under way at a time. `none` is the fastest.",
+        "SessionId and the order within each session. `strict` is `ordered` even if the target refuses messages: one delivery, of as "
+        "many messages as fit into an envelope, is in flight at a time. `none` is the fastest.",
         example="ordered",
     ),
     Setting(
@@ -45,15 +47,16 @@ COMMON = (
         kind=Kind.CHOICE,
         choices=("dead-letter", "block"),
         default="dead-letter",
-        description="A message that its target goes on refusing for 10 s while it accepts others, or that is too large or "
-        "malformed. `dead-letter`: at its source, with the reason `RefusedByTarget`; `block`: the route waits until the target "
-        "takes it. A target that is busy, full or disabled always blocks.",
+        description="Treatment of a message that its target refuses for 10 s while it accepts others, or that is too large or "
+        "malformed. `dead-letter`: it is dead-lettered at its source, with the reason `RefusedByTarget`; `block`: the route "
+        "waits until the target "
+        "accepts it. A target that is busy, full or disabled always blocks.",
         example="dead-letter",
     ),
     Setting(
         name="steps",
         kind=Kind.STEPS,
-        description="What messages go through on each route of the task, in order: a list of steps, each a mapping with one key.",
+        description="The steps that process the messages of each route of the task, in order: a list of mappings with one key each.",
         example="[{filter: \"carrier = 'UA'\"}]",
     ),
     RATE,
@@ -63,9 +66,9 @@ COMMON = (
         kind=Kind.DURATION,
         minimum=1_000,
         maximum=3_600_000,
-        description="How often each route of the task gets a heartbeat message of isthmus's own, whose way to the target `isthmus status` "
-        "times. Applications do not receive it: the subscriptions that the task declares get the rule `[isthmus-canary] IS NULL`. Only "
-        "between topics. Without it there is none.",
+        description="Interval at which isthmus sends a heartbeat message over each route of the task; `isthmus status` shows its latency. "
+        "Applications do not receive it: the subscriptions that the task declares get the rule `[isthmus-canary] IS NULL`. Only "
+        "between topics. Default: none.",
         example="30s",
     ),
 )
@@ -75,8 +78,9 @@ COMMON_PLANNED = (
         name="mailbox",
         kind=Kind.BOOLEAN,
         default=False,
-        description="Whether each replication subscription forwards to a queue of its own, of the same name, from which the route reads: what waits for a "
-        "target that is away then fills that queue, and not the topic.",
+        description="Whether each replication subscription forwards to a mailbox, a queue of the same name, from which the "
+        "route reads: messages "
+        "that wait for an unavailable target then fill that queue, and not the topic.",
         example="true",
     ),
     Setting(
@@ -84,9 +88,10 @@ COMMON_PLANNED = (
         kind=Kind.CHOICE,
         choices=("alert", "spool", "drop"),
         default="alert",
-        description="What is done so that a backlog does not fill the source. `alert`: `isthmus status` forecasts it, and `run` warns; `spool`: the routes "
-        "read through a spool on the disk of the machine that runs them, always, so that nothing waits at the source; `drop`, with `mailbox`: "
-        "when a mailbox is 90 % full, `run` deletes its oldest messages until it is 80 % full, and counts them.",
+        description="The action against a backlog that would fill the source. `alert`: `isthmus status` forecasts it, and "
+        "`run` warns; `spool`: "
+        "the routes always read through a spool on the disk of the machine that runs them, so that no messages wait at the source; `drop`, "
+        "with `mailbox`: when a mailbox is 90 % full, `run` deletes its oldest messages until it is 80 % full, and counts them.",
         example="spool",
     ),
     Setting(
@@ -94,9 +99,11 @@ COMMON_PLANNED = (
         kind=Kind.CHOICE,
         choices=("none", "copy"),
         default="none",
-        description="With `ordering: session`, from a queue or an application's subscription to a queue, both of Service Bus: what becomes of the "
-        "state of a session. `none`: it stays where it is; `copy`: it is set at the target behind the messages that the route took of the session "
-        "([what that promises](../how-to/keep-the-order-of-sessions.md#the-state-of-a-session)).",
+        description="With `ordering: session`, from a queue or an application's subscription to a queue, both of Service Bus: "
+        "the treatment of the "
+        "state of a session. `none`: it stays at the source; `copy`: it is set at the target after the messages of the "
+        "session that the route "
+        "has moved ([guarantees](../how-to/keep-the-order-of-sessions.md#the-state-of-a-session)).",
         example="copy",
     ),
     Setting(
@@ -104,8 +111,9 @@ COMMON_PLANNED = (
         kind=Kind.CHOICE,
         choices=("none", "deflate"),
         default="none",
-        description="How the routes send to namespaces of isthmus. `none`: each message as it is; `deflate`: in deflated envelopes, for a long "
-        "way. What routes read is not compressed: run them where the source is.",
+        description="Compression towards namespaces of isthmus. `none`: messages are sent unchanged; `deflate`: in deflated "
+        "envelopes, for slow "
+        "links. Reading from a source is not compressed: run the routes near the source.",
         example="deflate",
     ),
     Setting(
@@ -114,43 +122,43 @@ COMMON_PLANNED = (
         default=HOP_BUDGET,
         minimum=1,
         maximum=64,
-        description="How many copies of copies a message may become, over all tasks whose routes it goes through; at a route beyond that it "
+        description="The largest number of successive copies of a message, over the routes of all tasks; at the next route it "
         "is dead-lettered at its source with the reason `HopBudgetUsedUp`.",
         example="3",
     ),
 )
-"""Behind the settings of a pattern: what tasks of every pattern take."""
+"""The settings of every pattern, after its own settings."""
 
 
 class Pattern(Protocol):
-    """One way of moving messages between namespaces, as far as topology is concerned."""
+    """One pattern of moving messages between namespaces, as topology uses it."""
 
     spec: Spec
 
     def build(self, name: str, values: Values, document: Document) -> Task | None:
-        """The task of these values; faults that need only the task itself go to the document.
+        """The task of these values; faults of the task alone go to the document.
 
         Returns:
-            None where so much is at fault that nothing more can be checked.
+            None if there are so many faults that nothing more can be checked.
         """
         ...
 
     def named(self, task: Any, namespaces: Mapping[str, NamespaceRef]) -> Task:
-        """The task with the names that depend on where its members are."""
+        """The task with the names that depend on the addresses of its members."""
         ...
 
     def check(self, task: Any, federation: Federation, document: Document) -> None:
-        """Fault what is wrong between the task and the rest of the federation."""
+        """Fault conflicts between the task and the rest of the federation."""
         ...
 
     def wanted(self, task: Any) -> Iterator[tuple[str, WantedState]]:
-        """What must exist: alias of the namespace and a queue, or a topic with its subscriptions and rules."""
+        """The entities that must exist: alias of the namespace and a queue, or a topic with its subscriptions and rules."""
         ...
 
     def routes(self, task: Any) -> Iterator[Route]:
-        """The routes that the task compiles to."""
+        """The routes of the task."""
         ...
 
     def audit(self, task: Any) -> Iterator[Flow]:
-        """What `isthmus verify` compares: each entity that messages enter, with each where they have to be."""
+        """The comparisons of `isthmus verify`: each entity that messages enter, with each entity that they have to reach."""
         ...

@@ -1,14 +1,14 @@
 """Chain: queues and subscriptions of one namespace forward to one another.
 
 What it is: the pattern's settings, its checks and the entities that it wants (Microsoft Learn, "Chaining Service Bus entities
-with autoforwarding"): entry queues of partners that can be suspended alone, mailbox queues that drain subscriptions of a busy
+with autoforwarding"): entry queues of partners that can be suspended one by one, mailbox queues that drain subscriptions of a busy
 topic, several entries into one queue. The namespace itself moves the messages: the task has no routes, and needs no run. What
-it is not: the count of hops, which is made over all tasks of a file (`isthmus.topology.graph.forwarding`).
+it is not: the count of hops, over all tasks of a file (`isthmus.topology.graph.forwarding`).
 
 Invariants:
-    I1. Only links that the task writes are changed; `off` ends one. What an entity at a chain's end does with its messages is
-        left as it stands.
-    I2. A queue that others forward to never has its sending end suspended: what comes would be dead-lettered before it.
+    I1. Only links that the task declares are changed; `off` ends one. The forwarding of an entity at a chain's end is
+        not changed.
+    I2. A queue that others forward to is never suspended for sending: messages forwarded to it would be dead-lettered before it.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _STATUS = {"no": "Active", "send": "SendDisabled", "receive": "ReceiveDisabled"}
 
 _LINK = Spec(
     "link",
-    "Where an entity forwards to.",
+    "The forwarding target of an entity.",
     (
         Setting(name="to", kind=Kind.TEXT, required=True, description="The queue or topic.", example="boards"),
         Setting(
             name="filter",
             kind=Kind.SQL,
-            description="SQL filter of a subscription's only rule. Without it the rules are left as they are.",
+            description="SQL filter of a subscription's only rule. Without it the rules are not changed.",
             example="\"carrier = 'UA'\"",
         ),
         Setting(
@@ -45,7 +45,7 @@ _LINK = Spec(
             kind=Kind.CHOICE,
             choices=("queue", "topic"),
             default="queue",
-            description="What the target is, where no subscription of it is in the chain.",
+            description="The kind of the target, if no subscription of it is in the chain.",
             example="topic",
         ),
     ),
@@ -58,8 +58,8 @@ _NAME = Setting(
 SPEC = Spec(
     "chain",
     "Queues and subscriptions of a namespace forward to others in it: entry queues for each partner, mailbox queues that drain "
-    "subscriptions. The namespaces do it themselves from `isthmus apply` on; nothing has to run. A message is forwarded 4 times "
-    "at most, which is checked over all tasks of the file.",
+    "subscriptions. The namespaces forward by themselves after `isthmus apply`; nothing has to run. A message is forwarded 4 times "
+    "at most, checked over all tasks of the file.",
     (
         Setting(
             name="members",
@@ -73,26 +73,28 @@ SPEC = Spec(
             name="forward",
             kind=Kind.MAPPING,
             required=True,
-            description="What forwards its messages (ForwardTo): a queue, or `TOPIC/Subscriptions/NAME`, and the queue or topic "
-            "that they go to. `{to: TARGET, filter: SQL}` selects the messages of a subscription, `{to: TARGET, kind: topic}` says "
-            "that the target is a topic; `off` ends forwarding. Entities that are not there are made, as a topic where that is "
-            "said or a subscription of it is named, else as a queue. Nobody can "
-            "receive from an entity that forwards, and none that requires sessions can.",
+            description="The entities that forward their messages (ForwardTo): a queue, or `TOPIC/Subscriptions/NAME`, and "
+            "the queue or topic "
+            "that they are forwarded to. `{to: TARGET, filter: SQL}` selects the messages of a subscription, "
+            "`{to: TARGET, kind: topic}` declares "
+            "that the target is a topic; `off` ends forwarding. Missing entities are created, as a topic if that is "
+            "declared or a subscription of it is named, else as a queue. No application can "
+            "receive from an entity that forwards, and an entity that requires sessions cannot forward.",
             example="{inbox: flights, flights/Subscriptions/boards: boards}",
         ),
         Setting(
             name="dead_letters",
             kind=Kind.MAPPING,
-            description="The same for what is dead-lettered there (ForwardDeadLetteredMessagesTo).",
+            description="The same for dead letters (ForwardDeadLetteredMessagesTo).",
             example="{boards: parked}",
         ),
         Setting(
             name="suspended",
             kind=Kind.MAPPING,
-            description="Queues of the chain to suspend alone: `send` refuses what is sent to an entry queue while what is in it "
-            "goes on; `receive` keeps what arrives in a queue at an end until it is resumed. Where the setting is written, "
+            description="Queues of the chain to suspend: `send` refuses new messages at an entry queue while its existing messages "
+            "are forwarded; `receive` keeps messages in a queue at an end until it is resumed. If the setting is written, "
             "every other queue at an end of the chain is active (`suspended: {}` resumes all); without it their status is "
-            "left as it is.",
+            "not changed.",
             example="{inbox: send}",
         ),
     ),
@@ -100,14 +102,14 @@ SPEC = Spec(
 
 
 class Link(NamedTuple):
-    """One entity and where it forwards to.
+    """One entity and its forwarding target.
 
     Attributes:
         entity: the queue, or the topic of the subscription.
         subscription: its name; empty for a queue.
-        target: queue or topic; empty where forwarding is to end.
-        filter: of the subscription's only rule; empty: left alone.
-        to_topic: whether the target is said to be a topic.
+        target: queue or topic; empty if forwarding has to end.
+        filter: filter of the subscription's only rule; empty: not changed.
+        to_topic: whether the target is declared to be a topic.
     """
 
     entity: str
@@ -122,9 +124,9 @@ class ChainTask(Task):
     """A task of this pattern.
 
     Attributes:
-        links: where messages go on to.
-        dead_letters: where dead-lettered messages go on to.
-        suspended: by queue `send` or `receive`; None where their status is left alone.
+        links: forwarding of messages.
+        dead_letters: forwarding of dead letters.
+        suspended: by queue `send` or `receive`; None if their status is not changed.
     """
 
     links: tuple[Link, ...]
@@ -133,7 +135,7 @@ class ChainTask(Task):
 
     @property
     def topics(self) -> dict[str, str]:
-        """Topics of the chain: lower-case name to the name as it is first written."""
+        """Topics of the chain: lower-case name to the name as first written."""
         links = (*self.links, *self.dead_letters)
         named = [link.entity for link in links if link.subscription]
         return _spelt([*named, *(link.target for link in links if link.to_topic)])
@@ -244,11 +246,13 @@ class Chain:
             elif end == "send" and queue.lower() in task.entered:
                 document.fault(
                     place,
-                    f"others forward to {queue}: what comes would be dead-lettered",
+                    f"others forward to {queue}: messages forwarded to it would be dead-lettered",
                     f"write {queue}: receive, or suspend the queues before it",
                 )
             elif end == "receive" and queue.lower() in task.leaving:
-                document.fault(place, f"nobody receives from {queue}, which forwards", f"write {queue}: send")
+                document.fault(
+                    place, f"no application can receive from {queue}, which forwards", f"write {queue}: send"
+                )
             found[queue.lower()] = end
         return replace(task, suspended=tuple(found.items()))
 
@@ -256,7 +260,7 @@ class Chain:
         return task
 
     def check(self, task: ChainTask, federation: Federation, document: Document) -> None:
-        """Contradictions between tasks and the count of hops are found over the whole file."""
+        """Only checks within the task: contradictions between tasks and the count of hops are found over the whole file."""
         for links, setting in ((task.links, "forward"), (task.dead_letters, "dead_letters")):
             for link in links:
                 if not link.subscription and link.entity.lower() in task.topics:
@@ -316,11 +320,11 @@ class Chain:
             )
 
     def routes(self, task: ChainTask) -> Iterator[Route]:
-        """None: the namespace moves the messages."""
+        """No routes: the namespace moves the messages."""
         yield from ()
 
     def audit(self, task: ChainTask) -> Iterator[Flow]:
-        """From each entry, which nobody can read, to each end that its messages come to."""
+        """From each entry, which cannot be read, to each end that its messages reach."""
         starts = [name for name in (*task.queues.values(), *task.topics.values()) if name.lower() not in task.entered]
         for alias in task.members:
             for start in starts:
@@ -337,7 +341,7 @@ class Chain:
 def _ends(
     task: ChainTask, name: str, conditions: tuple[str, ...] = (), before: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The last entities that messages come to from one, each with the filters on the way."""
+    """The last entities that messages from one entity reach, each with the filters on the path."""
     for link in task.links:
         target = link.target.lower()
         if link.entity.lower() != name or not target or target in before:

@@ -1,8 +1,8 @@
-"""Consolidate: the topics or queues of many namespaces come together in one.
+"""Consolidate: the topics or queues of many namespaces are merged into one.
 
 What it is: the pattern's settings and its transfers, one for each source (Microsoft Learn, "Message replication tasks patterns"). Each
-copy's provenance tells where it entered. Messages of different sources are different messages, whatever their MessageIds. What it is
-not: an order over all sources; the order of each is kept.
+copy's provenance records its entry point. Messages of different sources are different messages, whatever their MessageIds. What it is
+not: an order over all sources; the order of each source is kept.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Consolidate", "ConsolidateTask"]
 
 SPEC = Spec(
     "consolidate",
-    "What enters the topics or queues of several namespaces comes together in one topic or queue. Each message tells where it entered "
+    "The messages of topics or queues of several namespaces are merged into one topic or queue. Each message records its entry point "
     "in `repl-origin`; equal MessageIds of different sources are different messages. With `queue` the sources are emptied: "
     "applications must not consume from them.",
     (
@@ -86,7 +86,7 @@ class Consolidate(TransferPattern):
                 if values.written(setting):
                     document.fault(
                         values.at(setting),
-                        f"{setting} goes with topic: a queue has no rules",
+                        f"{setting} needs topic: a queue has no rules",
                         "remove it, or write topic: NAME",
                     )
         target_entity, to_topic = read_target(values, document, entity=entity, is_topic=is_topic)

@@ -1,8 +1,8 @@
-"""Copy: every message of a topic goes to a topic or queue of another namespace, and stays where it is.
+"""Copy: every message of a topic is copied to a topic or queue of another namespace, and stays at its source.
 
 What it is: the pattern's settings and its transfer (Microsoft Learn, "Message replication tasks patterns"). The source topic gets a
-replication subscription. What it is not: a copy of a queue or of an application's subscription, whose messages are taken by one
-receiver: lint says so.
+replication subscription. What it is not: a copy of a queue or of an application's subscription, whose messages each go to only one
+receiver: lint reports that.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _refused(name: str, why: str, hint: str) -> Setting:
 SPEC = Spec(
     "copy",
     "Every message that is sent to a topic is copied to a topic or queue of another namespace. A queue cannot be copied: each of its "
-    "messages is taken by one receiver.",
+    "messages goes to only one receiver.",
     (
         ENDS[0],
         Setting(
@@ -47,13 +47,13 @@ SPEC = Spec(
         *ENDS[1:],
         _refused(
             "queue",
-            "a queue cannot be copied: each of its messages is taken by one receiver",
+            "a queue cannot be copied: each of its messages goes to only one receiver",
             "write pattern: move, or let publishers send to a topic",
         ),
         _refused(
             "subscription",
-            "an application's subscription cannot be copied: each of its messages is taken by one receiver",
-            "remove it: the task makes a subscription of its own; or write pattern: move",
+            "an application's subscription cannot be copied: each of its messages goes to only one receiver",
+            "remove it: the task creates its own subscription; or write pattern: move",
         ),
         *RULE_SETTINGS,
         AUDIT_SETTING,

@@ -1,12 +1,12 @@
-"""Fan-out: what one hub publishes reaches many members, over a tree in which each message crosses a long link once.
+"""Fan-out: messages of one hub reach many members, over a tree in which each message crosses a long link once.
 
 What it is: the pattern's settings and its transfers, one for each edge of the tree (Microsoft Learn, "Message replication tasks
-patterns", latency optimisation). A member that has members of its own passes on what it gets and what is published at it. What it is
-not: a mesh (`all_active`); nothing goes up the tree.
+patterns", latency optimisation). A member with members of its own passes on the messages that it gets and those that are published at
+it. What it is not: a mesh (`all_active`); nothing is copied up the tree.
 
 Invariants:
-    I1. A tree of N members gives N routes, and each message passes each edge at most once: every edge has a mark of its own.
-    I2. No member is further from the hub than copies of copies may go.
+    I1. A tree of N members gives N routes, and each message passes each edge at most once: every edge has its own mark.
+    I2. The distance of a member from the hub is within the hop budget.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from isthmus.topology.pattern.part.mark import default_mark
 from isthmus.topology.pattern.part.replication import FILTER, MARK, check_task_filter
 from isthmus.topology.pattern.part.subscription import SUBSCRIPTIONS, read_subscriptions
 from isthmus.topology.pattern.transfer.setting import ACTION, AUDIT_SETTING, COMMON_TRANSFER, common_fields
-from isthmus.topology.pattern.transfer.transfer import Transfer, TransferPattern, TransferTask, flow, places_of
+from isthmus.topology.pattern.transfer.transfer import Transfer, TransferPattern, TransferTask, addresses_of, flow
 
 __all__ = ["FanOut", "FanOutTask"]
 
@@ -33,8 +33,8 @@ _ALIAS = Setting(name="members", kind=Kind.ALIAS, description="Alias of a member
 
 SPEC = Spec(
     "fan-out",
-    "What is published at a hub reaches every member; a member can be the hub of further members, so that a message crosses a long "
-    "link once and is spread behind it. Nothing goes up the tree.",
+    "Messages published at a hub reach every member; a member can be the hub of further members, so that a message crosses a long "
+    "link once and is distributed after it. Nothing is copied up the tree.",
     (
         Setting(
             name="topic",
@@ -54,15 +54,16 @@ SPEC = Spec(
             name="members",
             kind=Kind.TREE,
             required=True,
-            description="Aliases that the hub sends to: a list, or a mapping of each alias to its own members, which are written alike "
-            "and may be nested up to eight deep. `{jfk: [lga, sfo], ord: []}`: the hub sends to jfk and ord, and jfk to lga and sfo.",
+            description="Aliases that the hub sends to: a list, or a mapping of each alias to its own members, in the same form "
+            "nested up to eight deep. `{jfk: [lga, sfo], ord: []}`: the hub sends to jfk and ord, and jfk to lga and sfo.",
             example="{jfk: [lga, sfo], ord: []}",
         ),
         replace(SUBSCRIPTIONS, description=SUBSCRIPTIONS.description.replace("With `topic`: ordinary", "Ordinary")),
         AUDIT_SETTING,
         replace(
             FILTER,
-            description="SQL filter: only messages that it selects go on, at the hub and at every member that sends on. It is joined "
+            description="SQL filter: only messages that it selects are copied, at the hub and at every member that copies "
+            "further. It is joined "
             "with the rule on the mark.",
         ),
         replace(ACTION, description="SQL action on each copy, at every edge of the tree."),
@@ -73,7 +74,7 @@ SPEC = Spec(
             available=False,
             refusal=(
                 "one mark for all would stop copies at the first member",
-                "remove it: each edge has a mark of its own",
+                "remove it: each edge has its own mark",
             ),
         ),
         *COMMON_TRANSFER,
@@ -107,7 +108,7 @@ class FanOut(TransferPattern):
         edges = list(self._edges(values["members"], hub, 1, {hub}, places, document, budget))
         if not edges:
             if values["members"] is not None and "members" not in values.faulty:
-                document.fault(values.at("members"), "members names nobody", "write members: [jfk, lga]")
+                document.fault(values.at("members"), "members is empty", "write members: [jfk, lga]")
             return None
         transfers = tuple(
             Transfer(
@@ -163,7 +164,7 @@ class FanOut(TransferPattern):
 
     def named(self, task: Any, namespaces: Mapping[str, NamespaceRef]) -> FanOutTask:
         def mark(transfer: Transfer) -> str:
-            return default_mark(task.name, places_of(namespaces, (transfer.source.alias, transfer.target.alias)))
+            return default_mark(task.name, addresses_of(namespaces, (transfer.source.alias, transfer.target.alias)))
 
         made: FanOutTask = replace(task, transfers=tuple(replace(each, mark=mark(each)) for each in task.transfers))
         return made
@@ -184,11 +185,11 @@ class FanOut(TransferPattern):
             return
         ending = {each.routes[-1].split(".")[1] for each in self.audit(task) if each.drops}
         if ending:
-            what = "copies which the filter leaves out then do not go on from " + ", ".join(sorted(ending))
+            what = "copies that the filter then excludes are not copied further from " + ", ".join(sorted(ending))
             document.warn(
                 task.places.get("action", task.place),
-                f"the action changes what the filter reads: {what}",
-                "leave that property out of one of the two",
+                f"the action changes a property that the filter reads: {what}",
+                "remove that property from one of the two",
             )
 
     def audit(self, task: Any) -> Iterator[Flow]:

@@ -19,7 +19,7 @@ from isthmus.topology.pattern.transfer.transfer import Transfer, TransferPattern
 __all__ = ["Move", "MoveTask"]
 
 _NEEDS_RULE = (
-    "a move takes every message: only a topic's subscriptions have rules",
+    "a move includes every message: only a topic's subscriptions have rules",
     "write a rule at the subscription that is emptied, or pattern: copy with topic",
 )
 
@@ -30,7 +30,7 @@ def _refused(name: str) -> Setting:
 
 SPEC = Spec(
     "move",
-    "A queue, or a subscription of a topic, is emptied into a queue or topic elsewhere: all that is in it and all that comes. "
+    "A queue, or a subscription of a topic, is emptied into a queue or topic elsewhere: all its messages, and all that arrive. "
     "Applications must not consume from the source.",
     (
         ENDS[0],
@@ -49,7 +49,7 @@ SPEC = Spec(
         Setting(
             name="subscription",
             kind=Kind.SUBSCRIPTION,
-            description="With `topic`: the subscription that is emptied. Its rules are left as they are.",
+            description="With `topic`: the subscription that is emptied. Its rules are not changed.",
             example="boards",
         ),
         *ENDS[1:],
@@ -78,11 +78,11 @@ class Move(TransferPattern):
         if is_topic and not values.written("subscription"):
             document.fault(
                 values.at("topic"),
-                "a topic holds no messages, its subscriptions do",
+                "a topic has no messages, its subscriptions have",
                 "write subscription: NAME as well, or pattern: copy",
             )
         elif subscription and not is_topic:
-            document.fault(values.at("subscription"), "subscription goes with topic", "write topic: instead of queue:")
+            document.fault(values.at("subscription"), "subscription needs topic", "write topic: instead of queue:")
         target_entity, to_topic = read_target(values, document, entity=entity, is_topic=is_topic)
         fields = common_fields(name, SPEC.name, values, document)
         source, target = values["source"], values["target"]

@@ -1,4 +1,4 @@
-"""What the setting `ordering` asks of a task's entities, and where it cannot be.
+"""The requirements of the setting `ordering` on a task's entities, and where it is impossible.
 
 What it is: which entities must not be partitioned, which require sessions, and the checks of `ordering: session`. What it is not: how
 an order is kept (docs/explanation/lease.md, "Order" and "Sessions").
@@ -13,7 +13,7 @@ from isthmus.topology.step import shuffles
 __all__ = ["SESSIONS_AT_ONCE", "check_sessions", "in_sessions", "partitioned"]
 
 SESSIONS_AT_ONCE = 128
-"""How many sessions a route holds at once at most: each costs its namespace a link, and a renewal every third of LockDuration."""
+"""The most sessions that a route has locked at once: each costs its namespace a link, and a renewal every third of LockDuration."""
 
 _TAKES_SESSIONS = (
     "all-active",
@@ -32,17 +32,17 @@ _WHY_NOT = {
 
 
 def partitioned(ordering: str) -> bool | None:
-    """Whether entities may be partitioned: False, they must not; None, as they are. A session lives in one partition."""
+    """Whether entities may be partitioned: False: they must not; None: not decided. A session is in one partition."""
     return False if ordering in ("ordered", "strict") else None
 
 
 def in_sessions(ordering: str) -> bool:
-    """Whether what the routes read requires sessions."""
+    """Whether the sources of the routes require sessions."""
     return ordering == "session"
 
 
 def check_sessions(task: Task, federation: Federation, document: Document) -> None:
-    """Fault `ordering: session` where it cannot be."""
+    """Fault `ordering: session` where it is impossible."""
     if not in_sessions(getattr(task, "ordering", "")):
         return
     place = task.places.get("ordering", task.place)
@@ -75,19 +75,19 @@ def check_sessions(task: Task, federation: Federation, document: Document) -> No
     if task.when_full == "spool":
         document.fault(
             task.places.get("when_full", place),
-            "a spool keeps the order in which messages come, and not whose session they belong to",
+            "a spool keeps the order of arrival, and not the sessions of messages",
             "write when_full: alert, or ordering: ordered",
         )
     for step in filter(shuffles, task.steps):
         document.fault(
             step.place,
-            f"the step {step} looks at messages of all sessions together and keeps no order within one",
+            f"the step {step} processes messages of all sessions together and keeps no order within one",
             "remove it, or write ordering: ordered",
         )
 
 
 def _is_only_target(task: Task, namespace: NamespaceRef) -> bool:
-    """Whether messages only go there."""
+    """Whether messages are only sent to a namespace."""
     if task.pattern == "queue-to-stream":
         return namespace.is_log
     transfers = getattr(task, "transfers", ())

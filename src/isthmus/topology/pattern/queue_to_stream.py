@@ -1,6 +1,6 @@
-"""Queue to stream: the messages of a queue, or those that a topic gets, become records of a log.
+"""Queue to stream: the messages of a queue or topic become records of a log.
 
-What it is: the pattern's settings, its checks, the entities it wants and the route it compiles to (Microsoft Learn, "Message replication
+What it is: the pattern's settings, its checks, the entities that it wants and its route (Microsoft Learn, "Message replication
 tasks patterns"). A queue is emptied: a message is settled there once the log has it. A topic is copied, by a subscription of the task.
 SessionId, or else PartitionKey, becomes the record's key. What it is not: the mapping (docs/how-to/use-kafka.md).
 
@@ -35,14 +35,14 @@ __all__ = ["QueueToStream", "QueueToStreamTask"]
 
 SPEC = Spec(
     "queue-to-stream",
-    "The messages of a queue, or those that a topic gets, become records of a stream, e.g. of a topic of Kafka: SessionId, or else "
+    "The messages of a queue or topic become records of a stream, e.g. of a topic of Kafka: SessionId, or else "
     "PartitionKey, becomes the key, and application properties become headers. A queue is emptied, a topic is copied.",
     (
         Setting(
             name="source",
             kind=Kind.ALIAS,
             required=True,
-            description="Alias of the namespace that holds the queue or topic.",
+            description="Alias of the namespace of the queue or topic.",
             example="ewr",
         ),
         Setting(
@@ -54,14 +54,14 @@ SPEC = Spec(
         Setting(
             name="topic",
             kind=Kind.ENTITY,
-            description="A topic instead of a queue; the task keeps a subscription of its own there.",
+            description="A topic instead of a queue; the task creates a subscription there.",
             example="departures",
         ),
         Setting(
             name="target",
             kind=Kind.ALIAS,
             required=True,
-            description="Alias of the namespace that holds the stream, of kind `kafka` or `eventhubs`.",
+            description="Alias of the namespace of the stream, of kind `kafka` or `eventhubs`.",
             example="hub",
         ),
         Setting(
@@ -76,8 +76,8 @@ SPEC = Spec(
             kind=Kind.CHOICE,
             choices=("key", "single"),
             default="key",
-            description="What decides the partition. `key`: the key, so that messages of one session or partition key keep their order; "
-            "those without go to any. `single`: the first partition, which keeps the order of all messages.",
+            description="How the partition is chosen. `key`: the key, so that messages of one session or partition key keep their order; "
+            "those without a key go to any partition. `single`: the first partition, which keeps the order of all messages.",
             example="single",
         ),
         PARTITIONS,
@@ -117,10 +117,10 @@ class QueueToStreamTask(Task):
         is_topic: whether it is a topic.
         stream: the log that is written.
         partitioning: `key` or `single`.
-        initial_partitions: of a stream that is created; None: one.
-        initial_replication: of a stream that is created.
-        filter: condition on what is copied from a topic; empty for all.
-        lock_duration_ms: of the task's subscription.
+        initial_partitions: partitions of a stream that is created; None: one.
+        initial_replication: replication factor of a stream that is created.
+        filter: condition of the messages that are copied from a topic; empty for all.
+        lock_duration_ms: LockDuration of the task's subscription.
         start: see `RouteOptions`.
         ordering: see `RouteOptions`.
         refused: see `RouteOptions`.
@@ -140,7 +140,7 @@ class QueueToStreamTask(Task):
 
     @property
     def claim_members(self) -> tuple[str, ...]:
-        """The source: a log can hold no claim."""
+        """The source: a log cannot contain a claim."""
         return (self.entity.alias,)
 
 
@@ -157,9 +157,7 @@ class QueueToStream:
             check_filter(values["filter"], values.at("filter"), document)
         for setting in ("filter", "lock_duration"):
             if values.written(setting) and not values.written("topic"):
-                document.fault(
-                    values.at(setting), f"{setting} goes with topic: a queue has no rules", f"remove {setting}"
-                )
+                document.fault(values.at(setting), f"{setting} needs topic: a queue has no rules", f"remove {setting}")
         if not source or not all(values[each] for each in ("source", "stream", "target")):
             return None
         return QueueToStreamTask(
@@ -183,7 +181,7 @@ class QueueToStream:
 
     @staticmethod
     def _check_order(values: Values, document: Document) -> None:
-        """A log orders within a partition only."""
+        """Fault settings that contradict the order of a log: it orders within a partition only."""
         if values["partitioning"] != "single":
             return
         if (values["partitions"] or 1) > 1:
@@ -194,7 +192,9 @@ class QueueToStream:
             )
         if values["ordering"] == "none":
             document.fault(
-                values.at("partitioning"), "partitioning: single keeps an order, ordering: none none", "remove one"
+                values.at("partitioning"),
+                "partitioning: single keeps an order, ordering: none keeps none",
+                "remove one",
             )
 
     def named(self, task: QueueToStreamTask, namespaces: Mapping[str, NamespaceRef]) -> QueueToStreamTask:
@@ -218,7 +218,7 @@ class QueueToStream:
             if other.entity == task.entity:
                 document.fault(
                     task.places.get("queue", task.place),
-                    f"queue {task.entity} is consumed by task {other.name} already: each message reaches one of them only",
+                    f"queue {task.entity} is consumed by task {other.name} already: each message reaches only one of the two tasks",
                     "write another queue, or a topic",
                 )
 
@@ -234,7 +234,7 @@ class QueueToStream:
             )
             yield source.alias, TopicState(name=source.entity, subscriptions=(own,))
         else:
-            # From a queue that forwards nobody can receive.
+            # No application can receive from a queue that forwards.
             yield (
                 source.alias,
                 QueueState(name=source.entity, requires_session=in_sessions(task.ordering), forward_to=""),

@@ -1,15 +1,15 @@
-"""Spillover: what fails in one region is tried once in the other, and parked when it fails there too.
+"""Spillover: a message that fails in one region is tried once in the other, and parked when it fails there too.
 
-What it is: the pattern's settings, its checks, the entities it wants and its two routes ("Insulating applications against Service
+What it is: the pattern's settings, its checks, the entities that it wants and its two routes ("Insulating applications against Service
 Bus outages and disasters"; Microsoft Learn, "Overview of Service Bus dead-letter queues", "Chain Service Bus entities with
 autoforwarding"). At both members the dead letters of the queue or subscription are forwarded to a topic of the task, `isthmus.TASK`,
-with a subscription for each way: one feeds the route to the pair, the other forwards to the parking queue. Half of the deadline is
+with two subscriptions: one feeds the route to the other member, the other forwards to the parking queue. Half of the deadline is
 the time to live at a member; a spilled copy gets the rest. What it is not: the copy, which the route's policy declares.
 
 Invariants:
-    I1. Every dead letter that a namespace forwards is selected by exactly one of the two ways.
-    I2. What was spilled is never spilled again: its second failure leads to the parking queue.
-    I3. Nothing expires on its way, nor in the parking queue: what ends a message's life there is the operator. A message with
+    I1. Every dead letter that a namespace forwards is selected by exactly one of the two subscriptions.
+    I2. A spilled message is never spilled again: its second failure leads to the parking queue.
+    I3. No message expires on its path, nor in the parking queue: only the operator removes it there. A message with
         nothing left of its deadline is parked.
 """
 
@@ -42,18 +42,19 @@ from isthmus.topology.state import EntityState, QueueState, RuleState, Subscript
 __all__ = ["Spillover", "SpilloverTask"]
 
 REASONS = {"max-deliveries": "MaxDeliveryCountExceeded", "expired": "TTLExpiredException"}
-"""DeadLetterReason by the names that a task may use for those of the broker; any other reason is an application's own."""
+"""DeadLetterReason by the names that a task may use for the broker's reasons; any other reason is one of an application."""
 
 PARKING = "parking"
-"""The way of what is not spilled, in the name of its subscription."""
+"""Part of the name of the subscription for messages that are not spilled."""
 
-# Ten years: a header tells 49 days at most, and one that tells none stays as it is.
+# Ten years: the header of a message can have 49 days at most; without a time to live there it is not changed.
 _KEEP_ACTION = "SET sys.TimeToLive = '3650.00:00:00'"
 
 SPEC = Spec(
     "spillover",
-    "Both members are used. A message that fails at one, because its deliveries are used up, its time is, or the application says "
-    "so, is tried once at the other; one that fails there too is parked.",
+    "Applications use both members. A message that fails at one, because its deliveries or its time are used up, or the "
+    "application dead-letters "
+    "it, is tried once at the other; if it fails there too, it is parked.",
     (
         Setting(
             name="queue",
@@ -64,8 +65,8 @@ SPEC = Spec(
         Setting(
             name="topic",
             kind=Kind.ENTITY,
-            description="A topic, of the same name at both members; what its subscription `subscription` dead-letters spills into "
-            "the other member's topic. Other subscriptions of the topic get the copy too, unless their rules leave out the mark.",
+            description="A topic, of the same name at both members; the dead letters of its subscription `subscription` spill into "
+            "the other member's topic. Other subscriptions of the topic get the copy too, unless their rules exclude the mark.",
             example="payments",
         ),
         Setting(
@@ -87,9 +88,9 @@ SPEC = Spec(
             required=True,
             minimum=2_000,
             maximum=2_592_000_000,
-            description="How long a message may take in all. Half of it is the DefaultMessageTimeToLive at the member that it is sent "
-            "to, where it is dead-lettered when it expires; a spilled copy's TimeToLive is what is left since the first send, and "
-            "with nothing left the message is parked. Where the namespace does not tell when a dead letter was first sent (Azure), "
+            description="The total time limit of a message. Half of it is the DefaultMessageTimeToLive at the member that it is sent "
+            "to, where it is dead-lettered when it expires; a spilled copy's TimeToLive is the rest since the first send, and "
+            "with nothing left the message is parked. If the namespace does not report when a dead letter was first sent (Azure), "
             "the first half counts as spent.",
             example="10m",
         ),
@@ -97,24 +98,25 @@ SPEC = Spec(
             name="reasons",
             kind=Kind.NAMES,
             description="Which dead letters spill, by their DeadLetterReason: `max-deliveries`, `expired`, or a reason that the "
-            "application gives. All others are parked. Without this setting `[max-deliveries, expired]`.",
+            "application gives. All others are parked. Default: `[max-deliveries, expired]`.",
             example="[max-deliveries, expired]",
         ),
         Setting(
             name="parking",
             kind=Kind.ENTITY,
-            description="The queue at each member for what has failed permanently. Without this setting the entity's name with `-parked`.",
+            description="The queue at each member for messages that failed permanently. Default: the entity's name with `-parked`.",
             example="payments-parked",
         ),
         Setting(
             name="mark",
             kind=Kind.PROPERTY,
-            description="Application property that a spilled copy carries, with the number 1. Without this setting `isthmus-TASK-spilled`.",
+            description="Application property of a spilled copy, with the number 1. Default: `isthmus-TASK-spilled`.",
             example="spilled",
         ),
         replace(
             AUDIT_DURATION,
-            description="Keeps the subscription `audit` of `isthmus.TASK` at both members, which holds what spills so long and which no "
+            description="Keeps the subscription `audit` of `isthmus.TASK` at both members, which keeps spilled messages for "
+            "this time and which no "
             "application consumes: `isthmus verify` reads it.",
         ),
         LOCK_DURATION,
@@ -131,12 +133,12 @@ class SpilloverTask(Task):
     Attributes:
         entity: the queue's or topic's name at both members.
         subscription: the subscription whose dead letters spill; empty for a queue.
-        deadline_ms: how long a message may take in all.
+        deadline_ms: the total time limit of a message.
         reasons: values of DeadLetterReason that spill.
-        parking: the queue for what has failed permanently.
+        parking: the queue for messages that failed permanently.
         mark: property that spilled copies carry.
-        audit_ms: how long the audit subscription keeps what spills; 0 for no limit; None where there is none.
-        lock_duration_ms: of the subscriptions that feed the routes.
+        audit_ms: how long the audit subscription keeps spilled messages; 0 for no limit; None if there is none.
+        lock_duration_ms: LockDuration of the subscriptions that feed the routes.
         start: see `RouteOptions`.
         ordering: see `RouteOptions`.
         refused: see `RouteOptions`.
@@ -156,17 +158,17 @@ class SpilloverTask(Task):
 
     @property
     def topic(self) -> str:
-        """The topic that the dead letters go to."""
+        """The topic that the dead letters are forwarded to."""
         return f"{OWN_NAME}{self.name}"
 
     @property
     def spill_filter(self) -> str:
-        """What goes to the pair."""
+        """Selects the messages for the other member."""
         return f"{_REASON} IN ({_listed(self.reasons)}) AND {render(Property('user', self.mark))} IS NULL"
 
     @property
     def parking_filter(self) -> str:
-        """Everything else. Unknown, not true, is what a comparison of two types gives: each type has an alternative of its own."""
+        """Selects all other messages. A comparison of two types is unknown, not true: each type has its own alternative."""
         return (
             f"{render(Property('user', self.mark))} IS NOT NULL OR {_REASON} IS NULL OR {_REASON} NOT IN ({_listed(self.reasons)}) "
             f"OR {_REASON} = 1 OR {_REASON} <> 1 OR {_REASON} IN (TRUE, FALSE) OR {_REASON} <> newid() OR "
@@ -194,7 +196,7 @@ class Spillover:
         is_queue = values.written("queue")
         subscription = values["subscription"] or ""
         if is_queue and subscription:
-            document.fault(values.at("subscription"), "subscription goes with topic", "remove it")
+            document.fault(values.at("subscription"), "subscription needs topic", "remove it")
         if not is_queue and values.written("topic") and not values.written("subscription"):
             document.fault(
                 values.at("topic"), "a topic dead-letters by its subscriptions", "write subscription: NAME beside topic"
@@ -246,16 +248,18 @@ class Spillover:
         return task
 
     def check(self, task: SpilloverTask, federation: Federation, document: Document) -> None:
-        for way in (*task.members, PARKING):
-            check_subscription_name(task.name, way, task.place, document)
+        for name in (*task.members, PARKING):
+            check_subscription_name(task.name, name, task.place, document)
         if PARKING in (alias.lower() for alias in task.members):
             document.fault(
                 task.places.get("members", task.place),
-                f"a member of a spillover task cannot have the alias {PARKING}, which is that of the other way",
+                f"a member of a spillover task cannot have the alias {PARKING}, which is reserved for the parking subscription",
                 "write another alias",
             )
         if task.topic.lower() == CLAIM_TOPIC:
-            document.fault(task.place, f"the topic {CLAIM_TOPIC} is where runs claim tasks", "write another task name")
+            document.fault(
+                task.place, f"the topic {CLAIM_TOPIC} is reserved for claims of tasks", "write another task name"
+            )
         for other in federation.tasks.values():
             if other.name == task.name:
                 break
@@ -265,7 +269,7 @@ class Spillover:
             if (other.entity.lower(), other.subscription.lower()) == (task.entity.lower(), task.subscription.lower()):
                 document.fault(
                     task.places.get("topic" if task.subscription else "queue", task.place),
-                    f"the dead letters of {task.entity} at {where} go to task {other.name} already",
+                    f"the dead letters of {task.entity} at {where} are forwarded to task {other.name} already",
                     "remove one of the tasks",
                 )
             elif task.parking.lower() in (other.entity.lower(), other.parking.lower()):
@@ -277,7 +281,7 @@ class Spillover:
             elif other.parking.lower() == task.entity.lower():
                 document.fault(
                     task.places.get("queue", task.place),
-                    f"the queue {task.entity} at {where} is where task {other.name} parks messages: they would expire there",
+                    f"the queue {task.entity} at {where} is the parking queue of task {other.name}: parked messages would expire there",
                     f"write another name for parking in task {other.name}",
                 )
 
@@ -285,7 +289,7 @@ class Spillover:
         life_ms = task.deadline_ms // 2
         for member, pair in _pairs(task):
             yield member, QueueState(name=task.parking)
-            yield member, TopicState(name=task.topic, subscriptions=tuple(self._ways(task, pair)))
+            yield member, TopicState(name=task.topic, subscriptions=tuple(self._subscriptions(task, pair)))
             if not task.subscription:
                 yield (
                     member,
@@ -306,8 +310,8 @@ class Spillover:
             yield member, TopicState(name=task.entity, subscriptions=(failing,))
 
     @staticmethod
-    def _ways(task: SpilloverTask, pair: str) -> Iterator[SubscriptionState]:
-        # What is parked from there, because its deadline has passed meanwhile, gets another reason from the route.
+    def _subscriptions(task: SpilloverTask, pair: str) -> Iterator[SubscriptionState]:
+        # A message that is parked from there, because its deadline has passed meanwhile, gets another reason from the route.
         kept = f"SET {render(Property('user', WHY_REASON))} = {_REASON}"
         spilled = RuleState(RULE, task.spill_filter, f"{_KEEP_ACTION}; {kept}")
         yield replace(
@@ -365,6 +369,6 @@ class Spillover:
 
 
 def _pairs(task: SpilloverTask) -> tuple[tuple[str, str], ...]:
-    """Each member with the one that its failures go to."""
+    """Each member with the one that its failed messages are sent to."""
     first, second = task.members[:2]
     return (first, second), (second, first)

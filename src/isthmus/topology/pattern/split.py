@@ -2,13 +2,13 @@
 
 What it is: the pattern's settings and its transfers, one for each target (Microsoft Learn, "Message replication tasks patterns",
 splitting and routing). A source topic gets a replication subscription for each target. A source queue forwards into a topic of the
-task, `isthmus.TASK`, with a subscription for each target: what waits for a target is durable, and a target that is away holds up only
-its own. What it is not: the contrary of a filter (`isthmus.rules.analysis.contrary`), of which `first` and `otherwise` are made.
+task, `isthmus.TASK`, with a subscription for each target: messages for a target wait durably, and an unavailable target delays only
+its own. What it is not: the contrary of a filter (`isthmus.rules.analysis.contrary`), from which `first` and `otherwise` are built.
 
 Invariants:
-    I1. With `otherwise` every message goes to at least one target; with `first` to at most one. (Of properties that hold binary
-        values or lengths of time no filter can say anything, nor its contrary.)
-    I2. A queue whose filters might leave out messages is refused unless the file says `otherwise: drop`.
+    I1. With `otherwise` every message is sent to at least one target; with `first` to at most one. (Filters cannot compare properties
+        with binary values or lengths of time.)
+    I2. A queue whose filters might exclude messages is refused unless the file has `otherwise: drop`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _TARGET = (
     Setting(
         name="name",
         kind=Kind.ALIAS,
-        description="Name of the target in subscriptions and routes, where two targets are in one namespace. By default the alias.",
+        description="Name of the target in subscriptions and routes, if two targets are in one namespace. Default: the alias.",
         example="jfk-2",
     ),
 )
@@ -67,18 +67,18 @@ TARGET_SPEC = Spec(
         Setting(
             name="filter",
             kind=Kind.SQL,
-            description="SQL filter: what goes to this target. Without it everything.",
+            description="SQL filter of the messages for this target. Default: all.",
             example="\"carrier = 'UA'\"",
         ),
         *_TARGET[3:],
     ),
 )
 
-OTHERWISE_SPEC = Spec("otherwise", "Where those messages go that no target's filter selects.", _TARGET)
+OTHERWISE_SPEC = Spec("otherwise", "The target for messages that no target's filter selects.", _TARGET)
 
 SPEC = Spec(
     "split",
-    "Each message of a topic or queue goes to the targets whose filters select it. A queue's messages are taken: applications must "
+    "Each message of a topic or queue goes to the targets whose filters select it. A queue is emptied: applications must "
     "not consume from it.",
     (
         SOURCE,
@@ -114,7 +114,8 @@ SPEC = Spec(
             kind=Kind.MAPPING,
             choices=(_DROP,),
             inner=OTHERWISE_SPEC,
-            description="A target for what no filter selects. Without it such a message of a topic goes nowhere; a queue needs it, or "
+            description="A target for messages that no filter selects. Without it such a message of a topic is not copied; a "
+            "queue needs it, or "
             "`otherwise: drop`, which loses such messages.",
             example="{to: jfk, queue: rest}",
         ),
@@ -149,10 +150,12 @@ class Split(TransferPattern):
         entity = read_entity(name, values, document)
         is_queue = values.written("queue")
         if is_queue and values.written("mark"):
-            document.fault(values.at("mark"), "mark goes with topic: what leaves a queue is no copy", "remove it")
+            document.fault(
+                values.at("mark"), "mark needs topic: messages moved from a queue are no copies", "remove it"
+            )
         if is_queue and _through(name).lower() == CLAIM_TOPIC:
             document.fault(
-                values.place, f"the task's topic {CLAIM_TOPIC} is where runs claim tasks", "write another name"
+                values.place, f"the task's topic {CLAIM_TOPIC} is reserved for claims of tasks", "write another name"
             )
         targets = list(self._targets(values["targets"], document))
         otherwise = self._otherwise(values, targets, document, is_queue=is_queue)
@@ -252,13 +255,13 @@ class Split(TransferPattern):
     def _conditions(
         targets: list[_Target], otherwise: _Target | None, values: Values, document: Document
     ) -> Iterator[tuple[_Target, str]]:
-        """Each target and what goes to it."""
+        """Each target with the condition of its messages."""
         earlier: list[str] = []
         is_first = values["first"]
         for target in targets:
             if is_first and earlier == [""]:
                 document.fault(
-                    target.place, "a target before it gets every message", "write the one without filter last"
+                    target.place, "a target before it gets every message", "write the target without filter last"
                 )
                 return
             own = [f"({target.condition})"] if target.condition else []

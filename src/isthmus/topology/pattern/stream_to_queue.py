@@ -1,13 +1,13 @@
-"""Stream to queue: every record of a log becomes a message in a queue or topic.
+"""Stream to queue: the records of a log become messages in a queue or topic.
 
-What it is: the pattern's settings, its checks, the entities it wants and the route it compiles to (Microsoft Learn, "Message replication
-tasks patterns"). Afterwards the messages have competing consumers, settlement, sessions and rules. A record's key becomes the message's
-SessionId and PartitionKey; its MessageId is made of stream, partition and offset, so that a target with duplicate detection drops what
-is sent again after a crash. What it is not: the mapping (docs/how-to/use-kafka.md).
+What it is: the pattern's settings, its checks, the entities that it wants and its route (Microsoft Learn, "Message replication
+tasks patterns"). The messages then have competing consumers, settlement, sessions and rules. A record's key becomes the message's
+SessionId and PartitionKey; its MessageId is derived from stream, partition and offset, so that a target with duplicate detection drops
+messages that are sent again after a crash. What it is not: the mapping (docs/how-to/use-kafka.md).
 
 Invariants:
-    I1. One route for each task; it is claimed at the target, since a log can hold no claim.
-    I2. The group has its offsets before the route begins: what is published after `apply` is not passed over, with `start: now` either.
+    I1. One route for each task; it is claimed at the target, since a log cannot contain a claim.
+    I2. The group has its offsets before the route begins: records published after `apply` are not skipped, even with `start: now`.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ from isthmus.topology.state import (
 
 __all__ = ["StreamToQueue", "StreamToQueueTask"]
 
-# What Azure Service Bus accepts as the history window of duplicate detection.
+# The history windows of duplicate detection that Azure Service Bus accepts.
 _WINDOW_MS = (20_000, 604_800_000)
 _DEFAULT_WINDOW_MS = 600_000
-# Of a stream's name so much is in every MessageId at least (`isthmus.connectors.kafka.mapping.message_id`).
+# The part of a stream's name that is in every MessageId (`isthmus.connectors.kafka.mapping.message_id`).
 _TOLD = 100
 
 SPEC = Spec(
     "stream-to-queue",
     "Every record of a stream, e.g. of a topic of Kafka, becomes a message in a queue or topic: the key becomes SessionId and "
-    "PartitionKey, headers become application properties, and the MessageId, where the record has none of its own, is "
+    "PartitionKey, headers become application properties, and the MessageId, if the record has none, is "
     "STREAM/PARTITION/OFFSET. The order of each partition is kept.",
     (
         Setting(
             name="source",
             kind=Kind.ALIAS,
             required=True,
-            description="Alias of the namespace that holds the stream, of kind `kafka`, `eventhubs`, `iothub` or `rabbitmq-streams`.",
+            description="Alias of the namespace of the stream, of kind `kafka`, `eventhubs`, `iothub` or `rabbitmq-streams`.",
             example="hub",
         ),
         Setting(
@@ -74,7 +74,7 @@ SPEC = Spec(
             name="target",
             kind=Kind.ALIAS,
             required=True,
-            description="Alias of the namespace that holds the queue or topic.",
+            description="Alias of the namespace of the queue or topic.",
             example="ewr",
         ),
         Setting(
@@ -95,7 +95,7 @@ SPEC = Spec(
             kind=Kind.BOOLEAN,
             default=False,
             description="Whether the queue, or the subscription, requires sessions; fixed when it is created. A record without key then "
-            "gets one that names its partition, e.g. `partition-3`.",
+            "gets one with the name of its partition, e.g. `partition-3`.",
             example="true",
         ),
         Setting(
@@ -103,14 +103,14 @@ SPEC = Spec(
             kind=Kind.CHOICE,
             choices=("now", "existing"),
             default="now",
-            description="Which records a new task begins with. `now`: those published after `apply` made its consumer group; "
-            "`existing`: all that are in the stream then, too.",
+            description="The first records of a new task. `now`: those published after `apply` created its consumer group; "
+            "`existing`: also the existing ones.",
             example="existing",
         ),
         Setting(
             name="group",
             kind=Kind.TEXT,
-            description="Consumer group that keeps how far the task has read; `isthmus.TASK` where this is not written. No other reader "
+            description="Consumer group that stores the position of the task; default: `isthmus.TASK`. No other reader "
             "may use it.",
             example="isthmus.departures",
         ),
@@ -131,8 +131,8 @@ SPEC = Spec(
             name="refused",
             kind=Kind.CHOICE,
             choices=("dead-letter", "block"),
-            description="A message that its target refuses for itself. `block`: the route waits until the target takes it; "
-            "`dead-letter`: it goes to `dead_letter_stream`, and the route goes on. Without this setting `dead-letter` where "
+            description="The treatment of a message that its target refuses. `block`: the route waits until the target accepts it; "
+            "`dead-letter`: it is sent to `dead_letter_stream`, and the route continues. Default: `dead-letter` if "
             "`dead_letter_stream` is written, else `block`.",
             example="block",
         ),
@@ -165,13 +165,13 @@ class StreamToQueueTask(Task):
         subscription: with a topic, the ordinary subscription to keep; empty for none.
         sessions: whether queue or subscription requires sessions.
         detection_ms: history window of duplicate detection; 0 for off.
-        initial_partitions: of a stream that is created; None: one.
-        initial_replication: of a stream that is created.
+        initial_partitions: partitions of a stream that is created; None: one.
+        initial_replication: replication factor of a stream that is created.
         group: consumer group of the route.
         start: `now` or `existing`.
         ordering: see `RouteOptions`.
         refused: see `RouteOptions`.
-        dead_letters: stream of what is set aside; empty for none.
+        dead_letters: stream for messages that are set aside; empty for none.
         to_plain: whether the target is neither a log nor Service Bus, e.g. RabbitMQ.
     """
 
@@ -192,7 +192,7 @@ class StreamToQueueTask(Task):
 
     @property
     def claim_members(self) -> tuple[str, ...]:
-        """The target, where it is Service Bus: nothing else can hold a claim."""
+        """The target, if it is Service Bus: only Service Bus can contain a claim."""
         return () if self.to_plain else (self.target.alias,)
 
 
@@ -245,7 +245,7 @@ class StreamToQueue:
     @staticmethod
     def _check_topic(values: Values, document: Document) -> None:
         if values.written("subscription") and not values.written("topic"):
-            document.fault(values.at("subscription"), "subscription goes with topic", "remove it, or write topic: NAME")
+            document.fault(values.at("subscription"), "subscription needs topic", "remove it, or write topic: NAME")
         if values["sessions"] and values.written("topic") and not values.written("subscription"):
             document.fault(
                 values.at("sessions"), "a topic has no sessions, its subscriptions have", "write subscription: NAME"
@@ -267,7 +267,7 @@ class StreamToQueue:
             if same:
                 document.fault(
                     task.places.get("group", task.place),
-                    f"group {task.group} reads {task.stream} in task {other.name} already: each record reaches one of them only",
+                    f"group {task.group} reads {task.stream} in task {other.name} already: each record reaches only one of the two tasks",
                     f"write group: isthmus.{task.name}",
                 )
             elif isinstance(other, StreamToQueueTask) and _is_taken_for_one(task, other):
@@ -285,7 +285,7 @@ class StreamToQueue:
             if name in task.places and (name != "duplicate_detection" or task.detection_ms):
                 document.fault(
                     task.places[name],
-                    f"{name} has no meaning at {namespace.alias}, of kind {namespace.kind}",
+                    f"{name} is not supported at {namespace.alias}, of kind {namespace.kind}",
                     "remove it",
                 )
         if not KINDS[namespace.kind].writes:
@@ -365,8 +365,8 @@ class StreamToQueue:
 
 
 def _is_taken_for_one(first: StreamToQueueTask, second: StreamToQueueTask) -> bool:
-    """Whether duplicate detection at a target that two tasks share takes different records for one: a MessageId is made of stream,
-    partition and offset, and of a long name of a stream its begin.
+    """Whether duplicate detection at a target that two tasks share mistakes different records for one: a MessageId is derived from stream,
+    partition and offset, with only the beginning of a long stream name.
     """
     ends = [(each.target.alias, each.target.entity.lower(), each.stream.entity[:_TOLD]) for each in (first, second)]
     return (

@@ -1,1 +1,1 @@
-"""The parts of `isthmus.topology.planning.planner`: what is wanted, each kind of entity against what exists, and the order of changes."""
+"""The parts of `isthmus.topology.planning.planner`: wanted entities, the comparison of each kind with the existing ones, and the order of changes."""

@@ -1,7 +1,7 @@
-"""What a plan consists of.
+"""The contents of a plan.
 
-What it is: one change of one entity, and a plan of them with its routes, notes and faults, each as values for `--json` and
-as text for people. What it is not: the comparison that makes them (`isthmus.topology.planning.planner`).
+What it is: one change of one entity, and a plan of changes with its routes, notes and faults, each as values for `--json` and
+as text for people. What it is not: the comparison that produces them (`isthmus.topology.planning.planner`).
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ Action: TypeAlias = Literal["create", "update", "delete"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One step at one namespace.
+    """One change at one namespace.
 
     Attributes:
-        alias: the namespace's.
+        alias: alias of the namespace.
         action: create, update or delete.
         kind: topic, queue, subscription or rule; of a log, log or group.
-        topic: the topic's or log's name; of a queue its own.
-        subscription: the subscription's or group's name; empty for a topic or queue.
-        after: what exists afterwards; of a created subscription with its rules, of a created topic without
-            subscriptions; None after a deletion. None in its fields: the service's default, or what existed.
-        before: what existed; None before a creation.
+        topic: name of the topic, log or queue.
+        subscription: name of the subscription or group; empty for a topic or queue.
+        after: the entity after the change; a created subscription has its rules, a created topic has no subscriptions;
+            None after a deletion. None in its fields: the service's default, or the existing value.
+        before: the existing entity; None before a creation.
         why: the reason, for people.
     """
 
@@ -69,7 +69,7 @@ class Change:
 
     @property
     def details(self) -> tuple[str, ...]:
-        """Each field that changes, for people: `LockDuration 1m → 30s`."""
+        """Each changed field, for people: `LockDuration 1m → 30s`."""
         return tuple(_details(self.before, self.after))
 
     def to_dict(self) -> dict[str, Any]:
@@ -88,13 +88,13 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What `apply` would do.
+    """The actions of `apply`.
 
     Attributes:
-        changes: in the order in which they are made.
-        routes: all routes of the federation, which `run` would keep.
-        notes: what an operator should know, e.g. where duplicate detection is turned on.
-        faults: conflicts that no change can mend; with any, nothing is applied.
+        changes: in the order in which they are carried out.
+        routes: all routes of the federation, which `run` would carry.
+        notes: information for the operator, e.g. where duplicate detection is turned on.
+        faults: conflicts that no change can resolve; with any, nothing is applied.
     """
 
     changes: tuple[Change, ...] = ()
@@ -113,60 +113,60 @@ class Plan:
 
 
 def differences(before: Entity | None, after: Entity) -> Iterator[tuple[str, Any, Any]]:
-    """Field, value that existed, value wanted, for every field that is wanted and differs; rules apart."""
+    """Field, existing value, wanted value, for every wanted field that differs; rules excluded."""
     for each in fields(after):
         value = getattr(after, each.name)
         if each.name in _NOT_SET or value is None:
             continue
         if before is not None and each.name.startswith("initial_"):
             continue
-        stood = getattr(before, each.name) if before else None
-        # The Python SDK rounds the largest TimeSpan, so that lengths beyond a century count as one.
-        if not same_value(each.name, stood, value):
-            yield each.name, stood, value
+        old = getattr(before, each.name) if before else None
+        # The Python SDK rounds the largest TimeSpan, so that durations beyond a century count as equal.
+        if not same_value(each.name, old, value):
+            yield each.name, old, value
 
 
-def moved_on(change: Change, stands: Entity) -> tuple[str, ...]:
-    """What an update would set of an entity and somebody else has set since it was observed, for people; what is as wanted is not told."""
+def moved_on(change: Change, existing: Entity) -> tuple[str, ...]:
+    """Fields that an update would set and that another client has set since the observation, for people; fields with the wanted value are omitted."""
     before, after = change.before, change.after
-    if isinstance(stands, RuleState):
+    if isinstance(existing, RuleState):
         known = [each for each in (before, after) if isinstance(each, RuleState)]
-        is_known = not isinstance(before, RuleState) or any(stands.selects_as(each) for each in known)
-        return () if is_known else (f"filter {stands.filter}" + (f"; {stands.action}" if stands.action else ""),)
+        is_known = not isinstance(before, RuleState) or any(existing.selects_as(each) for each in known)
+        return () if is_known else (f"filter {existing.filter}" + (f"; {existing.action}" if existing.action else ""),)
     if before is None or after is None:
         return ()
     return tuple(
         f"{label(name)} {shown(name, getattr(before, name))} → {shown(name, now)}"
-        for name, now, _ in differences(stands, after)
+        for name, now, _ in differences(existing, after)
         if not same_value(name, getattr(before, name), now)
     )
 
 
-def same_value(name: str, stood: Any, value: Any) -> bool:
-    """Whether two values of a field are one setting: durations as they are written, forwarding targets without case."""
-    if stood is None or value is None:
-        return stood is value
+def same_value(name: str, old: Any, value: Any) -> bool:
+    """Whether two values of a field are equal: durations in their notation, forwarding targets without case."""
+    if old is None or value is None:
+        return old is value
     if name.endswith("_ms"):
-        return format_ms(stood) == format_ms(value)
+        return format_ms(old) == format_ms(value)
     if name.startswith("forward_"):
-        return str(stood).lower() == str(value).lower()
-    return bool(stood == value)
+        return str(old).lower() == str(value).lower()
+    return bool(old == value)
 
 
 def _details(before: Entity | None, after: Entity | None) -> Iterator[str]:
     if after is None:
         return
-    for name, stood, value in differences(before, after):
+    for name, old, value in differences(before, after):
         new = shown(name, value)
         if before is None and new in {"", "no"}:
             continue
-        yield f"{label(name)} {shown(name, stood)} → {new}" if before is not None else f"{label(name)} {new}"
+        yield f"{label(name)} {shown(name, old)} → {new}" if before is not None else f"{label(name)} {new}"
     if isinstance(after, SubscriptionState) and before is None:
         for rule in after.rules or ():
             yield f"rule {rule.name}: {rule.filter}" + (f"; {rule.action}" if rule.action else "")
 
 
-# What a field of a state tells beside what is set.
+# Fields of a state that are not settings of the entity.
 _NOT_SET = frozenset({"name", "rules", "subscriptions", "groups", "is_topic", "is_read", "remarks", "audit"})
 _LABELS = {
     "lock_duration_ms": "LockDuration",

@@ -1,12 +1,12 @@
-"""What exists of logs against what is wanted.
+"""The comparison of existing logs with the wanted ones.
 
 What it is: the pure comparison for namespaces whose kind is a log, e.g. Kafka: topics with partitions, and the consumer groups that
-keep how far a route has read. What it is not: that of Service Bus (`isthmus.topology.planning.planner`, which calls this one).
+store the position of a route. What it is not: that of Service Bus (`isthmus.topology.planning.planner`, which calls this one).
 
 Invariants:
-    I1. A plan whose changes have all been made is followed by a plan without changes.
-    I2. A log or a group that exists is never changed: more partitions would spread keys differently, another offset would lose messages.
-    I3. A group is made after its log.
+    I1. After all changes of a plan have been carried out, the next plan has no changes.
+    I2. A log or a group that exists is never changed: more partitions would distribute keys differently, another offset would lose messages.
+    I3. A group is created after its log.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class LogChanges:
 
 
 def wanted_logs(federation: Federation) -> dict[str, tuple[LogState, ...]]:
-    """What must be at each namespace that is a log and that a task uses."""
+    """The logs that must exist at each namespace that is a log and that a task uses."""
     logs: dict[str, dict[str, LogState]] = {}
     for task in federation.tasks.values():
         for alias, log in wanted_by(task):
             if isinstance(log, LogState):
                 at = logs.setdefault(alias, {})
-                stands = at.get(log.name)
-                at[log.name] = _merged(stands, log) if stands else log
+                existing = at.get(log.name)
+                at[log.name] = _merged(existing, log) if existing else log
     return {alias: tuple(at.values()) for alias, at in logs.items()}
 
 
@@ -67,7 +67,7 @@ def log_changes(federation: Federation, observed: Mapping[str, NamespaceState]) 
 
 
 def _partitions(log: LogState, observed: Mapping[str, NamespaceState]) -> int | None:
-    """With how many partitions a log is created."""
+    """The number of partitions with which a log is created."""
     if log.initial_partitions is not None or log.like is None:
         return log.initial_partitions
     alias, name = log.like
@@ -76,18 +76,18 @@ def _partitions(log: LogState, observed: Mapping[str, NamespaceState]) -> int | 
 
 
 def _compare(alias: str, log: LogState, observed: Mapping[str, NamespaceState], found: LogChanges) -> None:
-    stands = observed[alias].log(log.name)
-    if stands is None:
+    existing = observed[alias].log(log.name)
+    if existing is None:
         created = replace(log, groups=(), initial_partitions=log.initial_partitions or 1, like=None)
         found.changes.append(Change(alias=alias, action="create", kind="log", topic=log.name, after=created))
-    elif log.initial_partitions is not None and stands.partitions != log.initial_partitions:
+    elif log.initial_partitions is not None and existing.partitions != log.initial_partitions:
         found.notes.append(
-            f"topic {log.name} at {alias} has {stands.partitions} partitions, not {log.initial_partitions}, and is left "
-            "so: another number spreads the keys differently, which breaks their order"
+            f"topic {log.name} at {alias} has {existing.partitions} partitions, not {log.initial_partitions}, and is not "
+            "changed: another number distributes the keys differently, which breaks their order"
         )
     for group in log.groups:
-        if stands is None or not stands.has_group(group.name):
-            if stands is not None:
+        if existing is None or not existing.has_group(group.name):
+            if existing is not None:
                 found.notes.append(
                     f"topic {log.name} at {alias} exists and group {group.name} has no offsets there: {_begins(group)}"
                 )
@@ -97,15 +97,17 @@ def _compare(alias: str, log: LogState, observed: Mapping[str, NamespaceState], 
 
 
 def _begins(group: GroupState) -> str:
-    """What a group that is made gets of a log that exists."""
+    """The first records of a new group of an existing log."""
     if group.start == "existing":
         return (
-            "all that is there is moved (start: existing), also what the task has moved before under another name, to another alias, or with other "
+            "all existing records are moved (start: existing), also those that the task has moved before under another name, "
+            "to another alias, or with other "
             "checkpoints"
         )
     return (
-        "what was published before `apply` is not moved (start: now). If the task has moved messages before, the cluster has forgotten the group, "
-        "or a name or the place of checkpoints was changed: write start: existing, or what came since is passed over"
+        "records published before `apply` are not moved (start: now). If the task has moved messages before, the cluster has "
+        "forgotten the group, "
+        "or a name or the location of checkpoints was changed: write start: existing, or the records since then are skipped"
     )
 
 

@@ -1,14 +1,14 @@
-"""The order in which changes are made.
+"""The order in which changes are carried out.
 
 What it is: a stable topological order of a plan's changes. What it is not: the changes.
 
 Invariants:
-    I1. What forwards is made or changed after the entity that it forwards to, with that entity's subscriptions and rules: a
-        topic drops what comes before it has a subscription.
-    I2. A replication subscription is made after the topics and the ordinary subscriptions of all namespaces, unless one of
-        these forwards to what it belongs to.
-    I3. Where nothing else decides: topics and logs, queues and consumer groups, ordinary subscriptions, replication subscriptions, rules; each as found.
-    I4. A rule is changed after the subscriptions of its topic have been made: what it leaves out any more, one of these takes.
+    I1. An entity that forwards is created or changed after its target and the target's subscriptions and rules: a
+        topic drops messages that arrive before it has a subscription.
+    I2. A replication subscription is created after the topics and the ordinary subscriptions of all namespaces, unless one of
+        these forwards to the entity that it belongs to.
+    I3. By default: topics and logs, queues and consumer groups, ordinary subscriptions, replication subscriptions, rules; each as found.
+    I4. A rule is changed after the subscriptions of its topic were created: one of these selects the messages that it no longer selects.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _REPLICATION = 3
 
 
 def ordered(changes: Sequence[Change]) -> tuple[Change, ...]:
-    """The changes in the order in which they are made."""
+    """The changes in the order in which they are carried out."""
     order = sorted(range(len(changes)), key=lambda index: _rank(changes[index]))
     hard, soft = (
         _needs(changes),
@@ -39,7 +39,7 @@ def ordered(changes: Sequence[Change]) -> tuple[Change, ...]:
     left = dict.fromkeys(order)
     while left:
         ready = [index for index in left if not hard[index] & left.keys()]
-        # A circle of forwarding is a fault of the file; the service refuses its first change.
+        # Circular forwarding is a fault of the file; the service refuses its first change.
         index = next((each for each in ready if not soft.get(each, set()) & left.keys()), next(iter(ready or left)))
         del left[index]
         done.append(index)
@@ -47,7 +47,7 @@ def ordered(changes: Sequence[Change]) -> tuple[Change, ...]:
 
 
 def _needs(changes: Sequence[Change]) -> dict[int, set[int]]:
-    """For each change the ones that have to be made before it."""
+    """For each change the changes that have to precede it."""
     at: dict[tuple[str, str], set[int]] = {}
     made: dict[tuple[str, str], set[int]] = {}
     rules: dict[tuple[str, str, str], set[int]] = {}
@@ -64,7 +64,7 @@ def _needs(changes: Sequence[Change]) -> dict[int, set[int]]:
         needs[index] = made.get(key, set()) - {index} if change.kind == "rule" else set()
         for target in _targets(change):
             needs[index] |= at.get((change.alias, target.lower()), set()) - {index}
-            # What waits in it passes on as soon as it forwards, by whichever rule took it in.
+            # Its waiting messages are passed on as soon as it forwards, whichever rule selected them.
             own = (change.alias, change.topic.lower(), change.subscription.lower())
             needs[index] |= rules.get(own, set())
     return needs

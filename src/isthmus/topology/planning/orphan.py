@@ -1,15 +1,15 @@
-"""What isthmus made at a namespace and no task of a federation wants any more.
+"""Entities that isthmus created at a namespace and that no task of a federation wants any more.
 
-What it is: the search for such entities in all that a namespace holds, their choice by task or member, and the changes that
-delete them. What it is not: the deletion, or the count of messages that wait (`isthmus.connectors.administration`).
+What it is: the search for such entities among all entities of a namespace, their choice by task or member, and the changes that
+delete them. What it is not: the deletion, or the count of waiting messages (`isthmus.connectors.administration`).
 
 Invariants:
-    I1. Only entities whose names begin with `isthmus.` are deleted, and claims of tasks; of an application's entities nothing
-        changes but that they no longer forward to what is deleted, or to a task that no longer names them.
-    I2. What belongs to a task that the file does not have is only deleted where that task is named: another file may have it.
-    I3. Nothing is deleted that something still forwards to: forwarding is ended first.
-    I4. Whoever deletes holds every claim of the tasks concerned (`claims_at`): what a run still reads is not deleted under it.
-    I5. The marker of a pair of namespaces is no task's, and never an orphan: it tells which member is fenced.
+    I1. Only entities whose names begin with `isthmus.` are deleted, and claims of tasks; an application's entities are only changed
+        to no longer forward to a deleted entity, or to a task that no longer names them.
+    I2. An entity of a task that the file does not have is only deleted if that task is named: another file may have it.
+    I3. No entity is deleted that another one still forwards to: forwarding is ended first.
+    I4. The deleting process has locked every claim of the tasks concerned (`claims_at`): no entity is deleted that a run still reads.
+    I5. The marker of a pair of namespaces belongs to no task, and is never an orphan: it records which member is fenced.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ __all__ = ["Orphan", "claims_at", "find_orphans", "former_notes", "makes_own", "
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """One entity that nobody wants.
+    """One entity that no task wants.
 
     Attributes:
-        alias: the namespace's.
-        task: the task that it was made for, by its name.
-        member: the member or target that its name ends with; empty where there is none.
+        alias: alias of the namespace.
+        task: the task that it was created for, by its name.
+        member: the member or target that its name ends with; empty if there is none.
         change: its deletion.
     """
 
@@ -47,21 +47,21 @@ class Orphan:
 
     @property
     def is_claim(self) -> bool:
-        """Whether it holds the claim of a task, and no message of an application's."""
+        """Whether it contains the claim of a task, and no message of an application."""
         return self.change.topic.lower() == CLAIM_TOPIC
 
 
-def find_orphans(federation: Federation, held: Iterable[NamespaceState]) -> list[Orphan]:
-    """All orphans, namespace by namespace.
+def find_orphans(federation: Federation, observed: Iterable[NamespaceState]) -> list[Orphan]:
+    """All orphans, by namespace.
 
     Args:
-        federation: whose tasks want what they want.
-        held: of each namespace all that it holds.
+        federation: its tasks determine the wanted entities.
+        observed: all entities of each namespace.
     """
     desired = wanted(federation)
     return [
         orphan
-        for namespace in held
+        for namespace in observed
         for orphan in _of_namespace(namespace, {each.name.lower(): each for each in desired.get(namespace.alias, ())})
     ]
 
@@ -86,7 +86,7 @@ def named(federation: Federation, orphans: Iterable[Orphan], name: str) -> list[
     tasks, aliases = ({each.lower() for each in names} for names in (federation.tasks, federation.namespaces))
     if folded in tasks and folded not in aliases:
         raise InvalidArgumentError(
-            f"task {name} is in {federation.file}: take it out first, `apply` would make it again"
+            f"task {name} is in {federation.file}: remove it from the file first, `apply` would create it again"
         )
     of_member = [
         each for each in orphans if each.task.lower() in tasks and folded in {each.member.lower(), each.alias.lower()}
@@ -95,25 +95,26 @@ def named(federation: Federation, orphans: Iterable[Orphan], name: str) -> list[
 
 
 def makes_own(plan: Plan) -> bool:
-    """Whether a plan makes subscriptions of isthmus's own; a task that was given another topic has some at the former one, too."""
+    """Whether a plan creates subscriptions of isthmus; a task that now names another topic has some at the former one, too."""
     return any(
         change.action == "create" and change.kind == "subscription" and change.subscription.lower().startswith(OWN)
         for change in plan.changes
     )
 
 
-def former_notes(federation: Federation, held: Iterable[NamespaceState]) -> tuple[str, ...]:
-    """Notes of the subscriptions of tasks at topics that no task of the file names any more; those at other topics a plan notes by itself.
+def former_notes(federation: Federation, observed: Iterable[NamespaceState]) -> tuple[str, ...]:
+    """Notes on the subscriptions of tasks at topics that no task of the file names any more; a plan itself notes those at other topics.
 
     Args:
-        federation: whose tasks want what they want.
-        held: of each namespace all that it holds.
+        federation: its tasks determine the wanted entities.
+        observed: all entities of each namespace.
     """
     named_topics = {(alias, each.name.lower()) for alias, entities in wanted(federation).items() for each in entities}
-    mine, _ = of_tasks(federation, find_orphans(federation, held))
+    mine, _ = of_tasks(federation, find_orphans(federation, observed))
     return tuple(
-        f"subscription {each.change.subscription} of {each.change.topic} at {each.alias} is of task {each.task}, which no longer names that "
-        "topic: it fills up; move what waits there with the former file, and delete it with isthmus apply --prune"
+        f"subscription {each.change.subscription} of {each.change.topic} at {each.alias} belongs to task {each.task}, which no "
+        "longer names that "
+        "topic: it fills up; move its messages with the former file, and delete it with isthmus apply --prune"
         for each in mine
         if each.change.subscription
         and not each.is_claim
@@ -121,43 +122,45 @@ def former_notes(federation: Federation, held: Iterable[NamespaceState]) -> tupl
     )
 
 
-def strays(federation: Federation, held: Iterable[NamespaceState]) -> tuple[Change, ...]:
-    """Updates that end what an application's queue or subscription forwards to an entity of a task that no longer names it.
+def strays(federation: Federation, observed: Iterable[NamespaceState]) -> tuple[Change, ...]:
+    """Updates that end forwarding from an application's queue or subscription to an entity of a task that no longer names it.
 
-    A task that was given another queue keeps its name, and so does its topic: what the former queue forwards would be taken for the
+    A task that now names another queue keeps its name, and so does its topic: messages that the former queue forwards would be treated as the
     new one's.
 
     Args:
-        federation: whose tasks want what they want.
-        held: of each namespace all that it holds.
+        federation: its tasks determine the wanted entities.
+        observed: all entities of each namespace.
     """
     desired = wanted(federation)
     return tuple(
         change
-        for namespace in held
+        for namespace in observed
         for change in _strays_of(namespace, {each.name.lower(): each for each in desired.get(namespace.alias, ())})
     )
 
 
-def claims_at(held: Mapping[str, NamespaceState], tasks: Collection[str]) -> list[tuple[str, str]]:
-    """The claims of tasks that exist, by task and alias: a run of such a task holds one of them, be it of another file."""
+def claims_at(observed: Mapping[str, NamespaceState], tasks: Collection[str]) -> list[tuple[str, str]]:
+    """The claims of tasks that exist, by task and alias: a run of such a task has locked one of them, even if it runs another file."""
     folded = {each.lower() for each in tasks}
     return [
         (subscription.name, alias)
-        for alias, namespace in held.items()
+        for alias, namespace in observed.items()
         if (topic := namespace.topic(CLAIM_TOPIC)) is not None
         for subscription in topic.subscriptions
         if subscription.name.lower() in folded
     ]
 
 
-def removal(held: Mapping[str, NamespaceState], orphans: Iterable[Orphan]) -> tuple[Change, ...]:
-    """The changes that delete orphans, in the order in which they are made."""
+def removal(observed: Mapping[str, NamespaceState], orphans: Iterable[Orphan]) -> tuple[Change, ...]:
+    """The changes that delete orphans, in the order in which they are carried out."""
     chosen = list(orphans)
-    changes = [change for alias, namespace in held.items() for change in _unlinked(namespace, _gone(chosen, alias))]
+    changes = [
+        change for alias, namespace in observed.items() for change in _unlinked(namespace, _deleted(chosen, alias))
+    ]
     rank = {"subscription": 0, "queue": 1, "topic": 2}
     changes += sorted((each.change for each in chosen), key=lambda change: rank[change.kind])
-    for alias, namespace in held.items():
+    for alias, namespace in observed.items():
         claims = namespace.topic(CLAIM_TOPIC)
         deleted = {each.change.subscription.lower() for each in chosen if each.alias == alias and each.is_claim}
         if claims and deleted and deleted == {each.name.lower() for each in claims.subscriptions}:
@@ -222,18 +225,20 @@ def _delete(namespace: NamespaceState, entity: TopicState | QueueState) -> Chang
     return Change(alias=namespace.alias, action="delete", kind=kind, topic=entity.name, before=entity)  # type: ignore[arg-type]
 
 
-def _gone(orphans: Iterable[Orphan], alias: str) -> set[tuple[str, str]]:
+def _deleted(orphans: Iterable[Orphan], alias: str) -> set[tuple[str, str]]:
     """Lower-case names of the entities, and of subscriptions, that are deleted at a namespace."""
     return {(each.change.topic.lower(), each.change.subscription.lower()) for each in orphans if each.alias == alias}
 
 
 def _unlinked(
-    namespace: NamespaceState, gone: set[tuple[str, str]], why: str = "so that it does not forward to what is deleted"
+    namespace: NamespaceState,
+    deleted: set[tuple[str, str]],
+    why: str = "so that it does not forward to a deleted entity",
 ) -> Iterator[Change]:
-    """Updates that end forwarding to what is deleted, of what stays."""
+    """Updates of the remaining entities that end forwarding to deleted ones."""
     for queue in namespace.queues:
-        ended = _ended(queue, gone)
-        if ended and (queue.name.lower(), "") not in gone:
+        ended = _ended(queue, deleted)
+        if ended and (queue.name.lower(), "") not in deleted:
             after = QueueState(name=queue.name, forward_to=ended[0], forward_dead_letters_to=ended[1])
             yield Change(
                 alias=namespace.alias,
@@ -246,8 +251,8 @@ def _unlinked(
             )
     for topic in namespace.topics:
         for subscription in topic.subscriptions:
-            ended = _ended(subscription, gone)
-            if not ended or {(topic.name.lower(), ""), (topic.name.lower(), subscription.name.lower())} & gone:
+            ended = _ended(subscription, deleted)
+            if not ended or {(topic.name.lower(), ""), (topic.name.lower(), subscription.name.lower())} & deleted:
                 continue
             yield Change(
                 alias=namespace.alias,
@@ -261,8 +266,10 @@ def _unlinked(
             )
 
 
-def _ended(entity: QueueState | SubscriptionState, gone: set[tuple[str, str]]) -> tuple[str | None, str | None] | None:
-    """What ForwardTo and ForwardDeadLetteredMessagesTo become: empty where it ends, None where it stays; None: both stay."""
+def _ended(
+    entity: QueueState | SubscriptionState, deleted: set[tuple[str, str]]
+) -> tuple[str | None, str | None] | None:
+    """The new ForwardTo and ForwardDeadLetteredMessagesTo: empty if it ends, None if it stays; None: both stay."""
     targets = (entity.forward_to, entity.forward_dead_letters_to)
-    to, dead_letters = ("" if target and (target.lower(), "") in gone else None for target in targets)
+    to, dead_letters = ("" if target and (target.lower(), "") in deleted else None for target in targets)
     return None if to is None and dead_letters is None else (to, dead_letters)

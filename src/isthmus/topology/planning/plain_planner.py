@@ -1,13 +1,13 @@
-"""What exists of plain queues and topics against what is wanted.
+"""The comparison of existing plain queues and topics with the wanted ones.
 
 What it is: the pure comparison for namespaces that are neither Service Bus nor a log, e.g. RabbitMQ: queues, topics (exchanges,
-addresses) and what keeps a topic's messages for a route. What it is not: that of Service Bus (`isthmus.topology.planning.planner`, which calls
-this one) or of logs (`isthmus.topology.planning.log_planner`).
+addresses) and the subscriptions that keep a topic's messages for a route. What it is not: that of Service Bus
+(`isthmus.topology.planning.planner`, which calls this one) or of logs (`isthmus.topology.planning.log_planner`).
 
 Invariants:
-    I1. A plan whose changes have all been made is followed by a plan without changes.
+    I1. After all changes of a plan have been carried out, the next plan has no changes.
     I2. An entity that exists is never changed.
-    I3. A subscription is made after its topic.
+    I3. A subscription is created after its topic.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ class PlainChanges:
 
 
 def wanted_plain(federation: Federation) -> dict[str, tuple[PlainState, ...]]:
-    """What must be at each namespace of such a kind that a task uses."""
+    """The entities that must exist at each namespace of such a kind that a task uses."""
     found: dict[str, dict[tuple[str, bool], PlainState]] = {}
     for task in federation.tasks.values():
         for alias, entity in wanted_by(task):
             if isinstance(entity, PlainState):
                 at, key = found.setdefault(alias, {}), (entity.name, entity.is_topic)
-                stands = at.get(key, entity)
-                both = tuple(dict.fromkeys((*stands.subscriptions, *entity.subscriptions)))
-                audited = entity if entity.audit else stands
+                existing = at.get(key, entity)
+                both = tuple(dict.fromkeys((*existing.subscriptions, *entity.subscriptions)))
+                audited = entity if entity.audit else existing
                 at[key] = replace(
                     entity,
                     subscriptions=both,
-                    is_read=stands.is_read or entity.is_read,
+                    is_read=existing.is_read or entity.is_read,
                     audit=audited.audit,
                     audit_ms=audited.audit_ms,
                 )
@@ -54,7 +54,7 @@ def wanted_plain(federation: Federation) -> dict[str, tuple[PlainState, ...]]:
 
 
 def plain_changes(federation: Federation, observed: Mapping[str, NamespaceState]) -> PlainChanges:
-    """Compare what a federation wants at namespaces of such kinds with what exists.
+    """Compare the entities that a federation wants at namespaces of such kinds with the existing ones.
 
     Args:
         federation: from `isthmus.topology.read`.
@@ -68,8 +68,8 @@ def plain_changes(federation: Federation, observed: Mapping[str, NamespaceState]
 
 
 def _compare(alias: str, entity: PlainState, namespace: NamespaceState, found: PlainChanges) -> None:
-    stands = namespace.plain_entity(entity.name, is_topic=entity.is_topic)
-    if stands is None:
+    existing = namespace.plain_entity(entity.name, is_topic=entity.is_topic)
+    if existing is None:
         found.changes.append(
             Change(
                 alias=alias,
@@ -80,14 +80,14 @@ def _compare(alias: str, entity: PlainState, namespace: NamespaceState, found: P
             )
         )
     else:
-        found.notes += [f"{remark} ({alias})" for remark in stands.remarks]
+        found.notes += [f"{remark} ({alias})" for remark in existing.remarks]
     for name in entity.subscriptions:
-        if stands is not None and name in stands.subscriptions:
+        if existing is not None and name in existing.subscriptions:
             continue
-        if stands is not None:
+        if existing is not None:
             what = "verified" if name == entity.audit else "moved"
             found.notes.append(
-                f"topic {entity.name} at {alias} exists: what was published before `apply` makes {name} is not {what}"
+                f"topic {entity.name} at {alias} exists: messages published before `apply` creates {name} are not {what}"
             )
         found.changes.append(
             Change(

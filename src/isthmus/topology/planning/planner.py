@@ -1,21 +1,21 @@
-"""What exists against what is wanted.
+"""The comparison of the existing entities with the wanted ones.
 
-What it is: the pure comparison that gives the ordered changes which make the entities of a federation, and the faults
-that no change can mend; its parts are in `isthmus.topology.planning`. What it is not: the observation and the changes
-themselves, which a connector's administration does.
+What it is: the pure comparison that returns the ordered changes which create the entities of a federation, and the faults
+that no change can resolve; its parts are in `isthmus.topology.planning`. What it is not: observing and changing namespaces,
+which a connector's administration does.
 
 Invariants:
-    I1. A plan whose changes have all been made is followed by a plan without changes.
-    I2. Nothing of an application's is changed or deleted but what the file declares: settings of its queues that a task
-        names, and rules of subscriptions that the file declares with a filter; and what these forward to a task of the file that says so no
-        more.
-    I3. At no point between two changes does a replication subscription take in messages without its rule's mark: it is
+    I1. After all changes of a plan have been carried out, the next plan has no changes.
+    I2. Entities of an application are changed or deleted only as the file declares: settings of queues that a task names, rules of
+        subscriptions that the file declares with a filter, and forwarding of these to a task of the file that no longer
+        declares it.
+    I3. At no point between two changes does a replication subscription select messages without its rule's mark: it is
         created with its rule, and a wrong rule is first overwritten and only then deleted. (Where a mark changes, see I5.)
-    I4. A replication subscription is created after the topics and the ordinary subscriptions of all namespaces, and what
-        forwards after what it forwards to (`planning.order`).
-    I5. Where subscriptions part the messages of a topic among them (`split`, `spillover`), their rules first take what either the former
-        or the new one takes, by a second rule where one would be too long, and are narrowed when all do: between two changes a message may
-        go two ways, and never none.
+    I4. A replication subscription is created after the topics and the ordinary subscriptions of all namespaces, and an entity that
+        forwards after its target (`planning.order`).
+    I5. If subscriptions divide the messages of a topic among them (`split`, `spillover`), their rules first select the union of the former
+        and the new selection, with a second rule if one would be too long, and are narrowed when all do: between two changes two
+        subscriptions may select a message, and at least one does.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from isthmus.errors import InvalidArgumentError
-from isthmus.topology.check.start import Beginning, beginning, told_instead
+from isthmus.topology.check.start import Beginning, alternative_to, beginning
 from isthmus.topology.duplicate import duplicate_notes, keeps_keys
-from isthmus.topology.graph.forwarding import long_walks, told_walk
+from isthmus.topology.graph.forwarding import long_walks, walk_fault
 from isthmus.topology.model import Federation
 from isthmus.topology.planning.change import Plan
 from isthmus.topology.planning.finding import OWN, Findings
@@ -46,7 +46,7 @@ _Receiver = TypeVar("_Receiver", QueueState, SubscriptionState)
 
 
 def plan(federation: Federation, observed: Mapping[str, NamespaceState]) -> Plan:
-    """Compare what a federation wants with what exists.
+    """Compare the entities that a federation wants with the existing ones.
 
     Args:
         federation: from `isthmus.topology.read`.
@@ -69,7 +69,7 @@ def plan(federation: Federation, observed: Mapping[str, NamespaceState]) -> Plan
             else:
                 plan_queue(findings, observed[alias], entity)
         for walk in long_walks(_made(each, observed[alias]) for each in entities):
-            findings.fault(alias, told_walk(walk), "end what is there already, or forward to another entity")
+            findings.fault(alias, walk_fault(walk), "end the existing forwarding, or forward to another entity")
         _note_orphans(findings, observed[alias], entities)
     _note_beginnings(findings, observed)
     for task in federation.tasks.values():
@@ -99,27 +99,27 @@ def _check_endpoints(findings: Findings, observed: Mapping[str, NamespaceState])
             first.append(state)
             continue
         findings.fault(
-            alias, f"{state.endpoint} is namespace {same.alias} too", "write one alias, or another connection"
+            alias, f"{state.endpoint} is also namespace {same.alias}", "write one alias, or another connection"
         )
 
 
 def _made(entity: EntityState, namespace: NamespaceState) -> EntityState:
-    """The entity once the plan is made: what is wanted, and where that says nothing what exists."""
+    """The entity after the plan: the wanted fields, and the existing ones where none is wanted."""
     if isinstance(entity, QueueState):
         return _forwarding(entity, namespace.queue(entity.name))
-    stands = namespace.topic(entity.name)
-    if stands is None:
+    existing = namespace.topic(entity.name)
+    if existing is None:
         return entity
-    subscriptions = [_forwarding(each, stands.subscription(each.name)) for each in entity.subscriptions]
-    others = [each for each in stands.subscriptions if entity.subscription(each.name) is None]
+    subscriptions = [_forwarding(each, existing.subscription(each.name)) for each in entity.subscriptions]
+    others = [each for each in existing.subscriptions if entity.subscription(each.name) is None]
     return replace(entity, subscriptions=(*subscriptions, *others))
 
 
-def _forwarding(wanted: _Receiver, stands: _Receiver | None) -> _Receiver:
-    if stands is None:
+def _forwarding(wanted: _Receiver, existing: _Receiver | None) -> _Receiver:
+    if existing is None:
         return wanted
     kept = {
-        name: getattr(stands, name)
+        name: getattr(existing, name)
         for name in ("forward_to", "forward_dead_letters_to")
         if getattr(wanted, name) is None
     }
@@ -127,7 +127,7 @@ def _forwarding(wanted: _Receiver, stands: _Receiver | None) -> _Receiver:
 
 
 def _note_beginnings(findings: Findings, observed: Mapping[str, NamespaceState]) -> None:
-    """Note what a new route does not get: what was sent to a topic that exists before its subscription was made."""
+    """Note the messages that a new route does not get: those sent to an existing topic before its subscription was created."""
     for route in routes(findings.federation):
         alias, path = route.source.alias, route.options.feed or route.source.entity
         name, _, subscription = path.partition("/Subscriptions/")
@@ -141,18 +141,18 @@ def _note_beginnings(findings: Findings, observed: Mapping[str, NamespaceState])
             continue
         more = f" and {len(others) - 3} more" if len(others) > 3 else ""
         findings.notes.append(
-            f"topic {name} at {alias} exists: what was sent before `apply` makes {subscription}, e.g. what is in its subscriptions "
-            f"{', '.join(others[:3])}{more}, does not go to {route.target} (start: now). To take it along {told_instead(route)}"
+            f"topic {name} at {alias} exists: messages sent before `apply` creates {subscription}, e.g. those in its subscriptions "
+            f"{', '.join(others[:3])}{more}, are not moved to {route.target} (start: now). To include them {alternative_to(route)}"
         )
 
 
 def _note_orphans(findings: Findings, namespace: NamespaceState, entities: tuple[EntityState, ...]) -> None:
-    """Note subscriptions that isthmus made for members or tasks that are gone, which fill until they are deleted, and what others forward."""
+    """Note subscriptions that isthmus created for deleted members or tasks, which fill until they are deleted, and forwarding of other entities."""
     for topic in entities:
-        stands = namespace.topic(topic.name)
-        if not isinstance(topic, TopicState) or stands is None:
+        existing = namespace.topic(topic.name)
+        if not isinstance(topic, TopicState) or existing is None:
             continue
-        for subscription in stands.subscriptions:
+        for subscription in existing.subscriptions:
             if topic.subscription(subscription.name):
                 continue
             what = f"subscription {subscription.name} of {topic.name}"
@@ -160,6 +160,6 @@ def _note_orphans(findings: Findings, namespace: NamespaceState, entities: tuple
             if subscription.name.lower().startswith(OWN):
                 findings.notes.append(
                     f"{what} at {namespace.alias} belongs to no task of "
-                    "this file: it fills up; delete it once nobody needs its messages, with isthmus apply --prune where the task that "
-                    "its name tells is in the file, else with isthmus remove"
+                    "this file: it fills up; delete it once its messages are not needed, with isthmus apply --prune if the task in "
+                    "its name is in the file, else with isthmus remove"
                 )

@@ -1,4 +1,4 @@
-"""A topic that is wanted, with its subscriptions and rules, against what exists."""
+"""The comparison of a wanted topic, with its subscriptions and rules, with the existing one."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from isthmus.topology.state import NamespaceState, RuleState, SubscriptionState,
 __all__ = ["plan_topic"]
 
 _PARTING = ("split", "spillover")
-"""Patterns whose subscriptions part the messages of a topic among them, so that what one does not take another has to."""
+"""Patterns whose subscriptions divide the messages of a topic among them, so that each message must be selected by one of them."""
 
 
 def plan_topic(findings: Findings, namespace: NamespaceState, topic: TopicState) -> None:
-    """Add what makes the topic, its subscriptions and their rules."""
+    """Add the changes that make the topic, its subscriptions and their rules."""
     _TopicPlanner(findings, namespace, fitted(topic, namespace.endpoint)).plan()
 
 
@@ -33,16 +33,16 @@ class _TopicPlanner:
         self._topic = topic
         tasks = findings.federation.tasks.items()
         self._parting = tuple(f"{OWN}{name}.".lower() for name, task in tasks if task.pattern in _PARTING)
-        # Final updates of rules that part messages: behind all other changes of the topic.
+        # Final updates of rules that divide messages: after all other changes of the topic.
         self._narrowing: list[Change] = []
 
     def plan(self) -> None:
-        topic, stands = self._topic, self._namespace.topic(self._topic.name)
-        if stands is None:
+        topic, existing = self._topic, self._namespace.topic(self._topic.name)
+        if existing is None:
             if self._namespace.queue(topic.name):
                 self._findings.fault(
                     self._alias,
-                    f"there is a queue where the topic {topic.name} should be",
+                    f"there is a queue with the name of the topic {topic.name}",
                     "write another name, or move the queue's messages and delete it: one queue at many regions is "
                     "modelled as a topic with one subscription",
                 )
@@ -52,26 +52,26 @@ class _TopicPlanner:
             self._findings.changes.append(change)
             self._findings.note_created_detection(self._alias, f"topic {topic.name}", topic)
         else:
-            self._check(stands)
-        for name, why in taking(topic, stands):
+            self._check(existing)
+        for name, why in taking(topic, existing):
             self._findings.fault(
                 self._alias,
                 f"subscription {name} of {topic.name} {why}",
                 "write the subscription and its rules in the task's subscriptions, or remove canary from the task",
             )
         for subscription in topic.subscriptions:
-            self._subscription(settled(subscription), stands.subscription(subscription.name) if stands else None)
+            self._subscription(settled(subscription), existing.subscription(subscription.name) if existing else None)
         self._findings.changes += self._narrowing
 
-    def _check(self, stands: TopicState) -> None:
+    def _check(self, existing: TopicState) -> None:
         topic, what = self._topic, f"topic {self._topic.name}"
-        if self._findings.check_duplicates(self._alias, what, topic, stands):
-            after = replace(topic, subscriptions=(), partitioned=stands.partitioned)
-            before = replace(stands, subscriptions=())
+        if self._findings.check_duplicates(self._alias, what, topic, existing):
+            after = replace(topic, subscriptions=(), partitioned=existing.partitioned)
+            before = replace(existing, subscriptions=())
             self._findings.changes.append(
                 Change(alias=self._alias, action="update", kind="topic", topic=topic.name, after=after, before=before)
             )
-        self._findings.check_partitioned(self._alias, what, topic, stands)
+        self._findings.check_partitioned(self._alias, what, topic, existing)
 
     def _change(
         self,
@@ -91,10 +91,10 @@ class _TopicPlanner:
             )
         )
 
-    def _subscription(self, subscription: SubscriptionState, stands: SubscriptionState | None) -> None:
+    def _subscription(self, subscription: SubscriptionState, existing: SubscriptionState | None) -> None:
         what = f"subscription {subscription.name} of {self._topic.name}"
-        self._findings.note_former(self._namespace, what, subscription, stands)
-        if stands is None:
+        self._findings.note_former(self._namespace, what, subscription, existing)
+        if existing is None:
             self._change("create", subscription)
             return
         update = Change(
@@ -104,54 +104,56 @@ class _TopicPlanner:
             topic=self._topic.name,
             subscription=subscription.name,
         )
-        stands = self._findings.end_forwarding(self._alias, what, subscription, stands, update)
-        self._findings.note_kept(self._alias, what, subscription, stands)
-        if not self._findings.check_receiver(self._alias, what, subscription, stands):
+        existing = self._findings.end_forwarding(self._alias, what, subscription, existing, update)
+        self._findings.note_kept(self._alias, what, subscription, existing)
+        if not self._findings.check_receiver(self._alias, what, subscription, existing):
             return
-        if any(True for _ in differences(stands, subscription)):
-            self._change("update", replace(subscription, rules=None), replace(stands, rules=None))
+        if any(True for _ in differences(existing, subscription)):
+            self._change("update", replace(subscription, rules=None), replace(existing, rules=None))
             if not subscription.name.lower().startswith(OWN):
-                self._findings.note_forwarding(self._alias, what, subscription, stands)
-            self._findings.note_left(self._alias, subscription, stands)
-        endless = (stands.default_ttl_ms or 0) >= INFINITE_MS
+                self._findings.note_forwarding(self._alias, what, subscription, existing)
+            self._findings.note_left(self._alias, subscription, existing)
+        endless = (existing.default_ttl_ms or 0) >= INFINITE_MS
         if subscription.initial_ttl_ms is not None and subscription.initial_ttl_ms < INFINITE_MS and endless:
             self._findings.notes.append(
-                f"{what} at {self._alias} keeps its messages for ever and is left so: "
-                f"it fills the topic unless somebody consumes it; write audit: {format_ms(subscription.initial_ttl_ms)} in "
+                f"{what} at {self._alias} keeps its messages for ever and is not changed: "
+                f"it fills the topic unless it is consumed; write audit: {format_ms(subscription.initial_ttl_ms)} in "
                 "the task to change it"
             )
         if subscription.rules is not None:
-            self._rules(subscription, stands)
-        elif subscription.name == self._verified() and all(narrows(rule) for rule in stands.rules or ()):
+            self._rules(subscription, existing)
+        elif subscription.name == self._verified() and all(narrows(rule) for rule in existing.rules or ()):
             is_audit = subscription.name.lower() == AUDIT
             mend = "delete its rules but one that selects everything" if is_audit else "write audit: 1d in the task"
             self._findings.notes.append(
-                f"{what} at {self._alias} has rules that the file does not know, and does not get every message: verify misses what it does "
-                f"not get; {mend}"
+                f"{what} at {self._alias} has rules that the file does not declare, and does not get every message: verify "
+                "misses the messages that it "
+                f"does not get; {mend}"
             )
         else:
-            self._note_former_filter(what, stands)
+            self._note_former_filter(what, existing)
 
-    def _note_former_filter(self, what: str, stands: SubscriptionState) -> None:
-        """Note a filter that the file had for a subscription, and has no more: it is a rule of an application's since."""
-        rule = stands.rule(FILTER_RULE)
-        if rule is not None and all(map(narrows, stands.rules or ())):
+    def _note_former_filter(self, what: str, existing: SubscriptionState) -> None:
+        """Note a former filter of the file for a subscription: since then it is a rule of an application."""
+        rule = existing.rule(FILTER_RULE)
+        if rule is not None and all(map(narrows, existing.rules or ())):
             self._findings.notes.append(
-                f"{what} at {self._alias} keeps its rule {rule.name} ({rule.filter}), which the file does not say, and gets what that selects; "
+                f"{what} at {self._alias} keeps its rule {rule.name} ({rule.filter}), which the file does not declare, and "
+                "gets only the messages that it selects; "
                 'write filter: "1 = 1" for it to get every message'
             )
 
     def _verified(self) -> str:
-        """The subscription that `verify` reads where it is told none; empty: none."""
+        """The subscription that `verify` reads by default; empty: none."""
         whole = [
             each.name
             for each in self._topic.subscriptions
-            # What forwards is read nowhere, and a task that empties a subscription, or spills its dead letters, is not verified by it.
+            # A subscription that forwards is not read, and a task that empties a subscription, or spills its dead letters, is not verified by it.
             if each.rules is None and each.forward_to is None and each.forward_dead_letters_to is None
         ]
         return next((name for name in whole if name.lower() == AUDIT), next(iter(whole), ""))
 
-    def _rules(self, subscription: SubscriptionState, stands: SubscriptionState) -> None:
+    def _rules(self, subscription: SubscriptionState, existing: SubscriptionState) -> None:
         def made(action: Action, after: RuleState | None, before: RuleState | None, why: str = "") -> Change:
             return Change(
                 alias=self._alias,
@@ -169,17 +171,17 @@ class _TopicPlanner:
 
         is_parting = subscription.name.lower().startswith(self._parting)
         rules = subscription.rules or ()
-        foreign = [rule for rule in stands.rules or () if subscription.rule(rule.name) is None]
+        foreign = [rule for rule in existing.rules or () if subscription.rule(rule.name) is None]
         for rule in rules:
-            present = stands.rule(rule.name)
+            present = existing.rule(rule.name)
             if present is None:
                 for other in foreign:
                     if not other.selects_as(rule):
-                        change("update", replace(rule, name=other.name), other, "so that nothing passes it meanwhile")
+                        change("update", replace(rule, name=other.name), other, "so that no message is lost meanwhile")
                 change("create", rule, None)
             elif not present.selects_as(rule) and is_parting:
                 wide = _either(present, rule)
-                why = "so that no message falls between two rules meanwhile"
+                why = "so that no message is unselected meanwhile"
                 beside = None
                 if wide is None:
                     if not any(each.selects_as(rule) for each in foreign):
@@ -193,16 +195,16 @@ class _TopicPlanner:
             elif not present.selects_as(rule):
                 change("update", rule, present)
         for other in foreign:
-            replaced = not any(stands.rule(rule.name) for rule in rules) and rules
-            gone = replace(rules[0], name=other.name) if replaced else other
-            # Of rules that part messages it may be the only one that takes some, until all are narrowed.
+            replaced = not any(existing.rule(rule.name) for rule in rules) and rules
+            replaced_rule = replace(rules[0], name=other.name) if replaced else other
+            # Of rules that divide messages it may be the only one that selects some, until all are narrowed.
             (self._narrowing if is_parting else self._findings.changes).append(
-                made("delete", None, gone, "selects beside the task's rule")
+                made("delete", None, replaced_rule, "selects beside the task's rule")
             )
 
 
 def _either(present: RuleState, wanted: RuleState) -> RuleState | None:
-    """A rule that takes what either takes; None where it cannot be written, e.g. of a correlation filter, or is too long."""
+    """A rule that selects the union of both; None if it cannot be written, e.g. for a correlation filter, or is too long."""
     if present.filter.endswith(f" OR ({wanted.filter})"):
         return replace(wanted, filter=present.filter)
     both = f"({present.filter}) OR ({wanted.filter})"
@@ -214,6 +216,6 @@ def _either(present: RuleState, wanted: RuleState) -> RuleState | None:
 
 
 def _beside(rule: RuleState) -> str:
-    """Name of a rule that stands beside one of a task for as long as that is changed."""
-    told = f"{rule.filter}\0{rule.action}"
-    return f"isthmus-{sha1(told.encode(), usedforsecurity=False).hexdigest()[:12]}"
+    """Name of the additional rule beside one of a task while that is changed."""
+    text = f"{rule.filter}\0{rule.action}"
+    return f"isthmus-{sha1(text.encode(), usedforsecurity=False).hexdigest()[:12]}"

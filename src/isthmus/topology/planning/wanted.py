@@ -1,12 +1,12 @@
-"""What must be at the namespaces of a federation, over all its tasks.
+"""The entities that must exist at the namespaces of a federation, over all its tasks.
 
-What it is: the entities of all tasks, merged where several tasks want the same one, with a fault where they contradict each
-other. What it is not: what exists, nor the comparison with it (`isthmus.topology.planning.planner`).
+What it is: the entities of all tasks, merged if several tasks want the same one, with a fault if they contradict each
+other. What it is not: the existing entities, nor the comparison with them (`isthmus.topology.planning.planner`).
 
 Invariants:
-    I1. Entities of one name at one namespace become one: each setting is the one value that any task asks for.
-    I2. Two tasks that ask for different values of one setting, or for a queue and a topic of one name, are a fault; nothing
-        is decided by the order of tasks. Only the size and the time to live that an entity is created with are the larger.
+    I1. Entities of one name at one namespace become one: each setting has the one value that tasks want.
+    I2. Two tasks that want different values of one setting, or a queue and a topic of one name, are a fault; the order of
+        tasks decides nothing. Only the initial size and time to live of an entity are the larger of both.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _State = TypeVar("_State", TopicState, QueueState, SubscriptionState)
 
 
 def wanted(federation: Federation) -> dict[str, tuple[EntityState, ...]]:
-    """What must be at each namespace that a task uses: the patterns' entities, and where runs claim the tasks."""
+    """The entities at each namespace that a task uses: those of the patterns, and those in which runs claim the tasks."""
     return _gathered(federation)[0]
 
 
 def contradictions(federation: Federation) -> Iterator[Fault]:
-    """A fault for each entity of which two tasks ask for what cannot both be."""
+    """A fault for each entity with contradicting settings of two tasks."""
     yield from _gathered(federation)[1]
 
 
@@ -48,7 +48,7 @@ def wanted_topics(federation: Federation) -> dict[str, tuple[str, ...]]:
 
 
 def wanted_of(task: Task) -> Iterator[tuple[str, EntityState]]:
-    """What one task wants at Service Bus namespaces. A task without routes needs no claim: no run moves it."""
+    """The entities that one task wants at Service Bus namespaces. A task without routes needs no claim: no run moves it."""
     pattern = PATTERNS[task.pattern]
     for alias, entity in pattern.wanted(task):
         if not isinstance(entity, LogState | PlainState):
@@ -68,12 +68,12 @@ def _gathered(federation: Federation) -> tuple[dict[str, tuple[EntityState, ...]
     for task in federation.tasks.values():
         for alias, entity in wanted_of(task):
             at, key = found.setdefault(alias, {}), entity.name.lower()
-            stands = at.get(key)
-            if stands is None:
+            existing = at.get(key)
+            if existing is None:
                 at[key] = entity
                 first[alias, key] = task.name
                 continue
-            at[key], conflicts = _merged(stands, entity)
+            at[key], conflicts = _merged(existing, entity)
             other = first[alias, key]
             place = _place(task, alias, key) or _place(federation.tasks[other], alias, key) or task.place
             whom = f"tasks {other} and {task.name} want" if other != task.name else f"task {task.name} wants"
@@ -91,7 +91,7 @@ def _gathered(federation: Federation) -> tuple[dict[str, tuple[EntityState, ...]
 
 
 def _place(task: Task, alias: str, name: str) -> Place | None:
-    """Where a step of a task says that it diverts to an entity; None where none does."""
+    """The position where a step of a task declares that it diverts to an entity; None if there is none."""
     for step in task.steps:
         divert = divert_of(step.settings)
         if divert is not None and (divert.alias, divert.entity.lower()) == (alias, name):
@@ -104,12 +104,12 @@ def _merged(first: EntityState, second: EntityState) -> tuple[EntityState, list[
         topic, conflicts = _joined(first, second, f"topic {first.name}")
         subscriptions = {each.name.lower(): each for each in first.subscriptions}
         for each in second.subscriptions:
-            stands = subscriptions.get(each.name.lower())
-            if stands is None:
+            existing = subscriptions.get(each.name.lower())
+            if existing is None:
                 subscriptions[each.name.lower()] = each
                 continue
             what = f"subscription {each.name} of {first.name}"
-            subscriptions[each.name.lower()], more = _joined(stands, each, what)
+            subscriptions[each.name.lower()], more = _joined(existing, each, what)
             conflicts += more
         return replace(topic, subscriptions=tuple(subscriptions.values())), conflicts
     if isinstance(first, QueueState) and isinstance(second, QueueState):
@@ -118,14 +118,16 @@ def _merged(first: EntityState, second: EntityState) -> tuple[EntityState, list[
 
 
 def _joined(first: _State, second: _State, what: str) -> tuple[_State, list[str]]:
-    """One entity of two, without its subscriptions, and where they contradict each other."""
+    """The union of two states without subscriptions, and their contradictions."""
     values: dict[str, Any] = {}
     conflicts = []
     skipped = {"name", "subscriptions", "duplicate_detection_ms", "keyless_detection_ms"}
     mine, theirs = _windows(first), _windows(second)
     if mine and theirs and mine != theirs:
-        told = " and ".join("/".join(shown("duplicate_detection_ms", each) for each in pair) for pair in (mine, theirs))
-        conflicts.append(f"{what} with DuplicateDetection {told}")
+        values_text = " and ".join(
+            "/".join(shown("duplicate_detection_ms", each) for each in pair) for pair in (mine, theirs)
+        )
+        conflicts.append(f"{what} with DuplicateDetection {values_text}")
     if windows := mine or theirs:
         values["duplicate_detection_ms"] = windows[0]
         values["keyless_detection_ms"] = windows[1] if windows[1] != windows[0] else None
@@ -141,13 +143,13 @@ def _joined(first: _State, second: _State, what: str) -> tuple[_State, list[str]
             if not _select_alike(first, second):
                 conflicts.append(f"{what} with different rules")
         elif not same_value(each.name, mine, theirs):
-            told = " and ".join(shown(each.name, value) or "none" for value in (mine, theirs))
-            conflicts.append(f"{what} with {label(each.name)} {told}")
+            values_text = " and ".join(shown(each.name, value) or "none" for value in (mine, theirs))
+            conflicts.append(f"{what} with {label(each.name)} {values_text}")
     return replace(first, **values), conflicts
 
 
 def _windows(state: EntityState | SubscriptionState) -> tuple[int, int] | None:
-    """The windows of duplicate detection where the namespace keeps duplicate keys, and where it keeps none."""
+    """The windows of duplicate detection for a namespace that keeps duplicate keys, and for one that does not."""
     if isinstance(state, SubscriptionState):
         return None
     window_ms, keyless_ms = state.duplicate_detection_ms, state.keyless_detection_ms

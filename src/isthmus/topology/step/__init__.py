@@ -1,7 +1,7 @@
-"""Steps that a task can declare: what messages go through between source and target.
+"""The steps that a task can declare, which process messages between source and target.
 
 What it is: the settings and checks of each kind of step, one short class per kind, and the registry. A new step is one class here,
-one line in `STEPS`, and one module in `isthmus.replication.step`; reader, lint, schema and reference page know it then. What it is
+one line in `STEPS`, and one module in `isthmus.replication.step`; reader, lint, schema and reference page then include it. What it is
 not: their execution.
 """
 
@@ -49,7 +49,7 @@ STEPS: dict[str, StepKind] = {
 
 
 def anchored(step: StepDeclaration, directory: object) -> StepDeclaration:
-    """The same step with relative file paths put below a directory."""
+    """The same step with relative file paths resolved against a directory."""
     from pathlib import Path
 
     kind = STEPS[step.kind]
@@ -67,10 +67,10 @@ def may_drop(step: StepDeclaration) -> bool:
 
 
 def may_set_aside(step: StepDeclaration) -> bool:
-    """Whether a step dead-letters what it cannot pass on."""
+    """Whether a step dead-letters messages on which it fails."""
     return step.settings.get("on_failure") == "dead-letter"
 
 
 def shuffles(step: StepDeclaration) -> bool:
-    """Whether a step looks at several messages together, so that its routes read through a spool."""
+    """Whether a step processes several messages together, so that its routes read through a spool."""
     return STEPS[step.kind].shuffles

@@ -1,6 +1,6 @@
-"""What a step is to the rest of topology, and the settings that steps share.
+"""The interface of a step to the rest of topology, and the settings that steps share.
 
-What it is: the class that each kind of step derives from. What it is not: any step.
+What it is: the class that each kind of step derives from. What it is not: a step.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class StepKind:
 
     Attributes:
         spec: its settings.
-        short: the setting that a plain value stands for, as in `filter: "carrier = 'UA'"`; empty: it takes a mapping only.
+        short: the setting that a plain value sets, as in `filter: "carrier = 'UA'"`; empty: it accepts only a mapping.
         paths: its settings that are file paths.
-        references: its settings that are references to secrets, or mappings of names to such.
+        references: its settings that are references to secrets, or mappings of names to references.
         folders: its settings that are folders.
         changes: whether it changes messages.
-        shuffles: whether it looks at several messages together: its routes read through a spool.
+        shuffles: whether it processes several messages together: its routes read through a spool.
     """
 
     spec: ClassVar[Spec]
@@ -39,11 +39,11 @@ class StepKind:
     shuffles: ClassVar[bool] = False
 
     def check(self, values: Values, document: Document) -> None:
-        """Fault what is wrong with the settings together, without looking at any file."""
+        """Fault conflicts between the settings, without reading files."""
 
 
 def on_failure(default: str, what: str) -> tuple[Setting, Setting]:
-    """What becomes of a message that a step does not pass on, and where it goes.
+    """The settings for a message that a step does not pass on.
 
     Args:
         default: `dead-letter` or `drop`.
@@ -54,7 +54,7 @@ def on_failure(default: str, what: str) -> tuple[Setting, Setting]:
         kind=Kind.CHOICE,
         choices=("dead-letter", "drop", DIVERT),
         default=default,
-        description=f"What becomes, at its source, of {what}. `dead-letter`: it is dead-lettered with the reason; `drop`: it is "
+        description=f"The treatment, at its source, of {what}. `dead-letter`: it is dead-lettered with the reason; `drop`: it is "
         "completed; `divert`: it is sent to `divert_to` as it was received, with the reason, and completed when that has acknowledged it.",
         example=default,
     )
@@ -62,7 +62,7 @@ def on_failure(default: str, what: str) -> tuple[Setting, Setting]:
 
 
 def check_field(field: str, values: Values, name: str, document: Document) -> None:
-    """Fault a field that is written wrongly."""
+    """Fault an invalid field."""
     if not _FIELD.fullmatch(field):
         document.fault(
             values.at(name),

@@ -16,22 +16,22 @@ class MapStep(StepKind):
 
     spec = Spec(
         "map",
-        "Makes a JSON body of fields of the JSON body and of properties.",
+        "Builds a JSON body from fields of the JSON body and properties.",
         (
             Setting(
                 name="fields",
                 kind=Kind.PAIRS,
                 required=True,
-                description="Field of the new body → where its value comes from: a field of the body (`origin.name`), a property "
-                "(`property:NAME`, `system:MessageId`) or a text in single quotes. A field that a message has not got is left "
-                "out. Dots nest.",
+                description="Field of the new body → the source of its value: a field of the body (`origin.name`), a property "
+                "(`property:NAME`, `system:MessageId`) or a text in single quotes. A field that a message does not have is "
+                "omitted. Dots nest.",
                 example="{flight.carrier: carrier, priority: property:priority, source: \"'ewr'\"}",
             ),
             Setting(
                 name="keep",
                 kind=Kind.BOOLEAN,
                 default=False,
-                description="Whether the fields of the old body stay beside the new ones.",
+                description="Whether the fields of the old body are kept in addition to the new ones.",
                 example="true",
             ),
             *on_failure("dead-letter", "a message whose body is no JSON object (reason `StepFailed`)"),
@@ -50,18 +50,19 @@ class ReduceStep(StepKind):
 
     spec = Spec(
         "reduce",
-        "Takes fields out of JSON bodies, and properties off messages. Exactly one of `keep` and `remove` is written.",
+        "Removes fields from JSON bodies, and properties from messages. Exactly one of `keep` and `remove` is written.",
         (
             Setting(
                 name="keep",
                 kind=Kind.TEXTS,
-                description="The fields of the body that stay; all others go. Properties stay.",
+                description="The fields of the body to keep; all others are removed. Properties are kept.",
                 example="[carrier, flight, origin, dest]",
             ),
             Setting(
                 name="remove",
                 kind=Kind.TEXTS,
-                description="The fields that go, on the way to them also those of each element of a list; `property:NAME` is an application property.",
+                description="The fields to remove; a path also passes through each element of a list; `property:NAME` is an "
+                "application property.",
                 example="[passenger.name, property:debug]",
             ),
             *on_failure("dead-letter", "a message whose body is no JSON object (reason `StepFailed`)"),
@@ -70,7 +71,7 @@ class ReduceStep(StepKind):
 
     def check(self, values: Values, document: Document) -> None:
         if values.written("keep") == values.written("remove"):
-            document.fault(values.at("remove"), "reduce takes exactly one of keep and remove", "write keep: [carrier]")
+            document.fault(values.at("remove"), "reduce needs exactly one of keep and remove", "write keep: [carrier]")
         for name in ("keep", "remove"):
             for field in values[name] or ():
                 check_field(field, values, name, document)
@@ -83,16 +84,17 @@ class NormaliseStep(StepKind):
 
     spec = Spec(
         "normalise",
-        "Writes bodies in another encoding. XML and JSON: attributes are fields with `@` in front, text beside them is `#text`, elements "
-        "that repeat are lists. An XML document with a DTD is refused. ContentType is set. Numbers that JSON has not (NaN) are refused, and so are a field that "
-        "`schema` or `columns` do not name, which `reduce` takes out, and a value that is none of its type in the schema (1.5 as `int`).",
+        "Converts bodies to another encoding. XML and JSON: attributes are fields with the prefix `@`, text beside them is `#text`, repeated "
+        "elements are lists. An XML document with a DTD is refused. ContentType is set. Numbers that JSON does not have (NaN) "
+        "are refused, and so are fields that "
+        "`schema` or `columns` do not name (remove them with `reduce`), and values that do not have their type in the schema (1.5 as `int`).",
         (
             Setting(
                 name="from",
                 kind=Kind.CHOICE,
                 choices=ENCODINGS,
                 required=True,
-                description="The encoding of the bodies that come.",
+                description="The encoding of incoming bodies.",
                 example="xml",
             ),
             Setting(
@@ -100,7 +102,7 @@ class NormaliseStep(StepKind):
                 kind=Kind.CHOICE,
                 choices=ENCODINGS,
                 required=True,
-                description="The encoding of the bodies that go on.",
+                description="The encoding of outgoing bodies.",
                 example="json",
             ),
             Setting(
@@ -122,7 +124,7 @@ class NormaliseStep(StepKind):
                 description="With `to: xml`: the document's element.",
                 example="order",
             ),
-            *on_failure("dead-letter", "a message whose body is not what `from` says (reason `StepFailed`)"),
+            *on_failure("dead-letter", "a message whose body is not in the encoding of `from` (reason `StepFailed`)"),
         ),
     )
     paths = ("schema",)

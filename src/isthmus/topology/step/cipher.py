@@ -1,4 +1,4 @@
-"""The steps `encrypt` and `decrypt`: bodies that only who has the key can read."""
+"""The steps `encrypt` and `decrypt`: bodies that can be read only with the key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FORMAT = Setting(
     kind=Kind.CHOICE,
     choices=("jwe", "aes-gcm"),
     default="jwe",
-    description="How an encrypted body is written. `jwe`: JWE compact serialization (RFC 7516) with `alg` `dir` and the key's id in "
+    description="The format of an encrypted body. `jwe`: JWE compact serialization (RFC 7516) with `alg` `dir` and the key's id in "
     "`kid`; `aes-gcm`: 12 bytes of nonce, the ciphertext and 16 bytes of tag, with algorithm and key id in the properties "
     "`isthmus-encryption` and `isthmus-key-id`.",
     example="aes-gcm",
@@ -41,8 +41,8 @@ class EncryptStep(StepKind):
             Setting(
                 name="key_id",
                 kind=Kind.TEXT,
-                description="Name of the key, written beside the ciphertext so that `decrypt` finds the key after a rotation. A JSON Web "
-                "Key brings its own (`kid`).",
+                description="Name of the key, written with the ciphertext so that `decrypt` finds the key after a rotation. A JSON Web "
+                "Key has its own (`kid`).",
                 example="order-2026",
             ),
             Setting(
@@ -65,14 +65,14 @@ class DecryptStep(StepKind):
 
     spec = Spec(
         "decrypt",
-        "Decrypts bodies that `encrypt`, or another program that writes the same format, has encrypted. It takes every algorithm that "
-        "`encrypt` knows.",
+        "Decrypts bodies that `encrypt`, or another program that writes the same format, has encrypted. It supports every algorithm that "
+        "`encrypt` supports.",
         (
             Setting(name="key", kind=Kind.REFERENCE, description=_KEY, example="file:/etc/isthmus/order.key"),
             Setting(
                 name="keys",
                 kind=Kind.PAIRS,
-                description="Key id → reference, for a rotation: the message says which key it needs. Exactly one of `key` and `keys` "
+                description="Key id → reference, for a rotation: the message contains the id of its key. Exactly one of `key` and `keys` "
                 "is written.",
                 example="{order-2025: file:/etc/isthmus/2025.key, order-2026: file:/etc/isthmus/2026.key}",
             ),
@@ -84,7 +84,7 @@ class DecryptStep(StepKind):
 
     def check(self, values: Values, document: Document) -> None:
         if values.written("key") == values.written("keys"):
-            document.fault(values.at("keys"), "decrypt takes exactly one of key and keys", "write key: file:/path")
+            document.fault(values.at("keys"), "decrypt needs exactly one of key and keys", "write key: file:/path")
         reference = Setting(name="keys", kind=Kind.REFERENCE, description="", example="{k1: file:/path}")
         for each in (values["keys"] or {}).values():
             try:

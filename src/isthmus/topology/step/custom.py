@@ -1,4 +1,4 @@
-"""The steps `python` and `sql`: what the others do not do."""
+"""The steps `python` and `sql`: processing that the other steps do not have."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class PythonStep(StepKind):
                 name="columns",
                 kind=Kind.TEXTS,
                 description="With `takes: rows`: the columns that the function needs beside `message`, `route` and `position`; by default "
-                "`body`. What it changes in them is written into the message.",
+                "`body`. Its changes to them are written into the message.",
                 example="[body, subject, application_properties]",
             ),
             *on_failure("dead-letter", "a message on which the function fails (reason `StepFailed`)"),
@@ -65,8 +65,8 @@ class PythonStep(StepKind):
         if values["on_failure"] == DIVERT and values["takes"] != "message":
             document.fault(
                 values.at("on_failure"),
-                "on_failure: divert goes with takes: message: a function of rows decides for itself",
-                "write takes: message, or a step filter or validate behind it that diverts",
+                "on_failure: divert needs takes: message: a function of rows decides itself",
+                "write takes: message, or a step filter or validate after it that diverts",
             )
         for name in values["columns"] or ():
             if name not in COLUMNS:
@@ -86,7 +86,8 @@ class SqlStep(StepKind):
                 name="select",
                 kind=Kind.TEXT,
                 required=True,
-                description="`SELECT … FROM rows`, without a shuffle and without removing rows. Each column of the result has the name of one "
+                description="`SELECT … FROM rows`, without a shuffle and without removing rows. Each column of the result has "
+                "the name of a column "
                 "that a message has and is written into the message, or is `disposition` (`complete`, `dead-letter`, null), "
                 "`reason` or `description`.",
                 example='"SELECT upper(subject) AS subject FROM rows"',

@@ -1,11 +1,11 @@
 """A step as a task declares it.
 
-What it is: the kind of the step and its settings, as plain values that cross to Spark's driver and workers as one text. What it
+What it is: the kind of the step and its settings, as plain values that are sent to Spark's driver and workers as one text. What it
 is not: the step's execution, which is `isthmus.replication.step`.
 
 Invariants:
     I1. `StepDeclaration.from_text(step.to_text()) == step`.
-    I2. Settings hold references to secrets, never secrets.
+    I2. Settings contain references to secrets, never secrets.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class StepDeclaration:
 
     Attributes:
         kind: e.g. `validate`.
-        settings: by name, as values that JSON knows.
-        place: where it is in the federation file.
-        places: where its settings are in the file.
+        settings: by name, as values that JSON supports.
+        place: its position in the federation file.
+        places: the positions of its settings in the file.
     """
 
     kind: str
@@ -44,16 +44,16 @@ class StepDeclaration:
         return f"{self.kind} {named}" if named else self.kind
 
     def at(self, name: str) -> Place:
-        """Where a setting is in the file."""
+        """The position of a setting in the file."""
         return self.places.get(name, self.place)
 
     def to_text(self) -> str:
-        """As JSON with one key, the same for equal steps."""
+        """The step as JSON with one key, the same for equal steps."""
         return json.dumps({self.kind: dict(self.settings)}, sort_keys=True)
 
     @classmethod
     def from_text(cls, text: str) -> StepDeclaration:
-        """From what `to_text` gave.
+        """A step from the text of `to_text`.
 
         Raises:
             InvalidArgumentError: the text is no step.
@@ -65,12 +65,12 @@ class StepDeclaration:
             raise InvalidArgumentError(f"the step cannot be read: {text[:80]!r}") from None
 
     def anchored(self, directory: Path, paths: tuple[str, ...], references: tuple[str, ...]) -> StepDeclaration:
-        """The same with relative file paths put below `directory`.
+        """The same with relative file paths resolved against `directory`.
 
         Args:
             directory: an absolute path.
             paths: names of the settings that are paths.
-            references: names of the settings that are references to secrets, or mappings of names to such.
+            references: names of the settings that are references to secrets, or mappings of names to references.
         """
         settings = dict(self.settings)
         for name in paths:

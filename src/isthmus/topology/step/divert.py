@@ -1,6 +1,6 @@
-"""The setting `divert_to` of a step: where messages go that the step fails on, with `on_failure: divert`.
+"""The setting `divert_to` of a step: the entity for messages that the step fails on, with `on_failure: divert`.
 
-What it is: the setting, its reading, and the entity that it names as a value. What it is not: the checks against the rest of the file
+What it is: the setting, its reading, and the entity that it names, as a value. What it is not: the checks against the rest of the file
 (`isthmus.topology.divert`), or the sending (`isthmus.bridge.host.sender.routes`). docs/explanation/lease.md, "Diverted messages".
 
 Invariants:
@@ -24,7 +24,7 @@ DIVERT = "divert"
 
 DIVERT_SPEC = Spec(
     "divert_to",
-    "An entity for messages that a step fails on. `apply` makes a queue or topic that does not exist.",
+    "An entity for messages that a step fails on. `apply` creates a queue or topic that does not exist.",
     (
         Setting(
             name="to",
@@ -47,8 +47,9 @@ DIVERT_TO = Setting(
     name="divert_to",
     kind=Kind.MAPPING,
     inner=DIVERT_SPEC,
-    description="With `on_failure: divert`: the entity that such a message is sent to, as `to` (an alias) and `queue` or `topic`. It is no "
-    "source and no target of the task.",
+    description="With `on_failure: divert`: the entity that such a message is sent to, as `to` (an alias) and `queue` or "
+    "`topic`. It must be neither a "
+    "source nor a target of the task.",
     example="{to: jfk, queue: flights-invalid}",
 )
 
@@ -58,10 +59,10 @@ class DivertTo:
     """An entity that messages are diverted to.
 
     Attributes:
-        alias: of its namespace.
+        alias: alias of its namespace.
         entity: its name.
         is_topic: whether it is a topic or a log.
-        kind: of its namespace; empty where that is not known.
+        kind: kind of its namespace; empty if unknown.
     """
 
     alias: str
@@ -76,11 +77,11 @@ class DivertTo:
 
 
 def read_divert(values: Values, document: Document) -> dict[str, str] | None:
-    """The value of `divert_to` as plain values; None where it is not written or at fault.
+    """The value of `divert_to` as plain values; None if it is missing or faulty.
 
     Args:
-        values: of the step.
-        document: gets the faults.
+        values: values of the step.
+        document: receives the faults.
     """
     node = values["divert_to"]
     is_diverting = values["on_failure"] == DIVERT
@@ -94,7 +95,7 @@ def read_divert(values: Values, document: Document) -> dict[str, str] | None:
         return None
     if not is_diverting and "on_failure" not in values.faulty:
         document.fault(
-            values.at("divert_to"), "divert_to goes with on_failure: divert", "write on_failure: divert, or remove it"
+            values.at("divert_to"), "divert_to needs on_failure: divert", "write on_failure: divert, or remove it"
         )
     read = document.settings(node, DIVERT_SPEC, "divert_to")
     if read.faulty or not read["to"]:
@@ -107,17 +108,17 @@ def read_divert(values: Values, document: Document) -> dict[str, str] | None:
 
 
 def divert_of(settings: Mapping[str, Any], kinds: Mapping[str, str] | None = None) -> DivertTo | None:
-    """Where a step of these settings diverts to; None where it does not.
+    """The entity to which a step with these settings diverts; None if it does not.
 
     Args:
-        settings: of the step.
-        kinds: of namespaces, by alias.
+        settings: settings of the step.
+        kinds: kinds of namespaces, by alias.
     """
-    told = settings.get("divert_to")
-    if settings.get("on_failure") != DIVERT or not told:
+    target = settings.get("divert_to")
+    if settings.get("on_failure") != DIVERT or not target:
         return None
-    topic = told.get("topic", "")
-    return DivertTo(told["to"], topic or told["queue"], bool(topic), (kinds or {}).get(told["to"], ""))
+    topic = target.get("topic", "")
+    return DivertTo(target["to"], topic or target["queue"], bool(topic), (kinds or {}).get(target["to"], ""))
 
 
 def diverts_of(steps: Iterable[StepDeclaration], kinds: Mapping[str, str] | None = None) -> tuple[DivertTo, ...]:

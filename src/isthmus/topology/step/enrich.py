@@ -9,11 +9,11 @@ from isthmus.topology.step.base import StepKind, check_field, on_failure
 __all__ = ["EVERY_MS", "EnrichStep", "join_of"]
 
 EVERY_MS = 60_000
-"""After how long reference data of a database is read again."""
+"""Interval after which reference data of a database is read again."""
 
 
 def join_of(text: str) -> tuple[str, str]:
-    """Field of the message and column of the reference data of `dest = faa`; empty strings where the text is malformed."""
+    """Field of the message and column of the reference data of `dest = faa`; empty strings if the text is malformed."""
     left, _, right = text.partition("=")
     return left.strip(), right.strip()
 
@@ -23,15 +23,15 @@ class EnrichStep(StepKind):
 
     spec = Spec(
         "enrich",
-        "Adds columns of reference data to JSON bodies. The data is held in memory by each worker and read again within "
-        "seconds after its file has changed, or every so often from a database.",
+        "Adds columns of reference data to JSON bodies. Each worker keeps the data in memory and reads it again within "
+        "seconds after its file has changed, or at intervals from a database.",
         (
             Setting(
                 name="from",
                 kind=Kind.PATH,
                 description="File of the reference data; exactly one of `from` and `database` is written. It is CSV with a header line, or Parquet with a name that ends in `.parquet`. An empty "
                 "cell of a CSV file is null; `NA` is null among numbers, and a text among texts and keys. A column of numbers that a number "
-                "would not show as they are written (01234, 20 digits) is one of texts.",
+                "would not represent as written (01234, 20 digits) is a column of texts.",
                 example="airports.csv",
             ),
             Setting(
@@ -44,7 +44,7 @@ class EnrichStep(StepKind):
             Setting(
                 name="query",
                 kind=Kind.TEXT,
-                description="With `database`: the SELECT whose rows are the reference data. It is made with a connection of its own each time.",
+                description="With `database`: the SELECT whose rows are the reference data. It uses a new connection each time.",
                 example="SELECT faa, name, lat FROM airports",
             ),
             Setting(
@@ -52,16 +52,17 @@ class EnrichStep(StepKind):
                 kind=Kind.DURATION,
                 default=EVERY_MS,
                 minimum=1_000,
-                description="With `database`: after how long it is read again. Messages do not wait for that; where it cannot be read, what was "
-                "read before stays in use.",
+                description="With `database`: interval after which it is read again. Messages do not wait for that; if it "
+                "cannot be read, the data that was "
+                "read last stays in use.",
                 example="5m",
             ),
             Setting(
                 name="on",
                 kind=Kind.TEXT,
                 required=True,
-                description="`FIELD = COLUMN`: the field of the message that is looked up, and the column that it is looked up in. Of "
-                "several rows with the same value the last counts.",
+                description="`FIELD = COLUMN`: the field of the message that is looked up, and the column that it is looked up in. For "
+                "several rows with the same value, the last one is used.",
                 example="dest = faa",
             ),
             Setting(
@@ -74,7 +75,7 @@ class EnrichStep(StepKind):
             Setting(
                 name="prefix",
                 kind=Kind.TEXT,
-                description="Put in front of the names of the added fields.",
+                description="Prefix of the names of the added fields.",
                 example="dest_",
             ),
             Setting(
@@ -82,8 +83,9 @@ class EnrichStep(StepKind):
                 kind=Kind.CHOICE,
                 choices=("keep", "fail"),
                 default="keep",
-                description="A message whose value is not in the reference data. `keep`: it gets no field; `fail`: it is treated as "
-                "`on_failure` says (reason `NoReferenceData`).",
+                description="The treatment of a message whose value is not in the reference data. `keep`: it gets no field; "
+                "`fail`: it is treated "
+                "according to `on_failure` (reason `NoReferenceData`).",
                 example="fail",
             ),
             *on_failure("dead-letter", "a message that cannot be enriched"),
@@ -100,10 +102,12 @@ class EnrichStep(StepKind):
                 place, "an enrich has either a file or a database", "write from: FILE, or database: and query:"
             )
         elif has_database and not values.written("query"):
-            document.fault(values.at("database"), "a database without a query", "write query: SELECT ... FROM ...")
+            document.fault(
+                values.at("database"), "there is a database without a query", "write query: SELECT ... FROM ..."
+            )
         for name in ("query", "every"):
             if values.written(name) and not has_database:
-                document.fault(values.at(name), f"{name} is of a database, and there is none", f"remove {name}")
+                document.fault(values.at(name), f"{name} needs a database, and there is none", f"remove {name}")
         if values["on"]:
             field, column = join_of(values["on"])
             if not field or not column:

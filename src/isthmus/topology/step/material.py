@@ -1,7 +1,7 @@
-"""The files and functions that steps name, looked at.
+"""The check of files and functions that steps name.
 
-What it is: for each step of a federation, whether its schema, reference data and key files are there and sound, told with the place
-of the setting. It reads files and resolves no secret beyond asking whether a file is there. What it is not: the steps.
+What it is: for each step of a federation, whether its schema, reference data and key files exist and are valid, reported with the position
+of the setting. It reads files and resolves no secret, but checks that its file exists. What it is not: the steps.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def check_material(federation: Federation, directory: Path) -> list[Fault]:
 
     Args:
         federation: as read.
-        directory: what its relative paths are below.
+        directory: base of its relative paths.
     """
     found = []
     for task in federation.tasks.values():
@@ -77,7 +77,7 @@ def _faults(step: StepDeclaration) -> Iterator[tuple[str, str, str]]:
 
 def _reference_faults(settings: Any) -> Iterator[tuple[str, str, str]]:
     if settings["from"].endswith(".parquet"):
-        return  # its columns are looked at where Arrow is
+        return  # its columns are checked where Arrow is installed
     with open(settings["from"], newline="", encoding="utf-8-sig") as file:
         try:
             header = next(csv.reader(file), [])
@@ -94,8 +94,8 @@ def load_schema(path: str) -> Any:
     """The schema of a file, checked: a JSON document, or for `.avsc` an Avro schema as fastavro parses it.
 
     Raises:
-        ValueError: it is none, or the file cannot be read.
-        MissingExtraError: what checks it is not installed.
+        ValueError: the content is no schema, or the file cannot be read.
+        MissingExtraError: the library for the check is not installed.
     """
     return load_avro_schema(path) if path.endswith(".avsc") else load_json_schema(path)
 
@@ -133,4 +133,4 @@ def _load_json(path: str) -> Any:
 
 
 def _refuse_remote(uri: str) -> Any:
-    raise ValueError(f"the schema refers to {uri}; put what it needs into the file")
+    raise ValueError(f"the schema refers to {uri}; put the referenced parts into the file")

@@ -1,6 +1,6 @@
-"""The setting `steps` of a task, read.
+"""The reader of the setting `steps` of a task.
 
-What it is: a list of one-key mappings to declarations, every fault with its place. What it is not: the look at files that they name
+What it is: a list of one-key mappings to declarations, every fault with its position. What it is not: the check of files that they name
 (`isthmus.topology.step.material`).
 """
 
@@ -22,7 +22,7 @@ _EXAMPLE = "write steps: [{filter: \"carrier = 'UA'\"}]"
 
 
 def read_steps(node: Any, document: Document) -> tuple[StepDeclaration, ...]:
-    """The steps that a task declares; those that are at fault are left out."""
+    """The steps that a task declares; faulty ones are omitted."""
     if node is None:
         return ()
     if not isinstance(node, yaml.SequenceNode):
@@ -33,22 +33,22 @@ def read_steps(node: Any, document: Document) -> tuple[StepDeclaration, ...]:
     if len(gathering) > 1:
         document.fault(
             gathering[1].place,
-            f"there are two steps that look at several messages together: {gathering[0]} and {gathering[1]}",
-            "write a second task for the second, from an entity that the first one sends to",
+            f"there are two steps that process several messages together: {gathering[0]} and {gathering[1]}",
+            "write a second task for the second, which reads an entity that the first one sends to",
         )
     wrong = in_between(found)
     if wrong is not None:
         document.fault(
             wrong.place,
             f"the step {wrong} is between two steps that work on DataFrames (python, sql), where only filter is allowed",
-            "put it before or behind both, or write takes: message",
+            "put it before or after both, or write takes: message",
         )
     late = changed_before_divert(found)
     if late is not None:
         document.fault(
             late.at("on_failure"),
-            f"the step {late} cannot divert messages as they were received: a step before python or sql has changed them by then",
-            "put it before that step, or the steps that change messages behind python and sql",
+            f"the step {late} cannot divert messages as they were received: a step before python or sql has changed them already",
+            "put it before that step, or put the steps that change messages after python and sql",
         )
     return found
 
@@ -90,13 +90,13 @@ def _values(kind: StepKind, node: Any, document: Document) -> Values:
         return values
     if not isinstance(node, yaml.MappingNode):
         names = ", ".join(each.name for each in kind.spec.settings if each.required) or "its settings"
-        document.fault(document.place(node), f"{what} takes a mapping", f"write {kind.spec.name}: with {names}")
+        document.fault(document.place(node), f"{what} needs a mapping", f"write {kind.spec.name}: with {names}")
         return Values(document.place(node))
     return document.settings(node, kind.spec, what)
 
 
 def _plain(value: Any) -> Any:
-    """As JSON knows it: references as text, tuples as lists."""
+    """The value for JSON: references as text, tuples as lists."""
     if isinstance(value, tuple):
         return list(value)
     return value if isinstance(value, (str, int, float, bool, dict)) else str(value)

@@ -1,4 +1,4 @@
-"""The steps `filter` and `set`: the rules language of Service Bus on the way."""
+"""The steps `filter` and `set`: rules of Service Bus applied by a route."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class FilterStep(StepKind):
 
     spec = Spec(
         "filter",
-        "Lets pass what an SQL filter selects. It reads properties, not the body.",
+        "Passes the messages that an SQL filter selects. The filter reads properties, not the body.",
         (
             Setting(
                 name="where",

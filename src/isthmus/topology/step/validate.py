@@ -1,4 +1,4 @@
-"""The step `validate`: a schema that bodies have to fit."""
+"""The step `validate`: a schema for bodies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ValidateStep(StepKind):
 
     spec = Spec(
         "validate",
-        "Lets pass messages whose body fits a schema. A changed schema file is read again within seconds.",
+        "Passes messages whose body is valid by a schema. A changed schema file is read again within seconds.",
         (
             Setting(
                 name="schema",
@@ -28,11 +28,11 @@ class ValidateStep(StepKind):
                 kind=Kind.CHOICE,
                 choices=("json", "avro"),
                 default="json",
-                description="How bodies are written. `avro`: one datum in Avro's binary encoding, without a header; with an Avro schema "
+                description="The encoding of bodies. `avro`: one datum in Avro's binary encoding, without a header; with an Avro schema "
                 "only.",
                 example="json",
             ),
-            *on_failure("dead-letter", "a message that does not fit (reason `ValidationFailed`)"),
+            *on_failure("dead-letter", "a message that is not valid (reason `ValidationFailed`)"),
         ),
     )
     short = "schema"

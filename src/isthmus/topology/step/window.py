@@ -1,4 +1,4 @@
-"""The steps `deduplicate` and `aggregate`: what looks at several messages together."""
+"""The steps `deduplicate` and `aggregate`, which process several messages together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["FUNCTION", "AggregateStep", "DeduplicateStep", "result_name"]
 
 _DAY_MS = 86_400_000
 FUNCTION = re.compile(r"(count|sum|avg|min|max)\(\s*([^()]+?)\s*\)|count")
-"""What a window makes of a field."""
+"""The function of a window over a field."""
 
 _INTERVAL = Setting(
     name="interval",
@@ -20,20 +20,20 @@ _INTERVAL = Setting(
     default=1_000,
     minimum=100,
     maximum=3_600_000,
-    description="How often messages are taken from the spool: what this step adds to the latency of each, and about half a second more.",
+    description="Interval at which messages are read from the spool. The step adds this interval and about half a second to their latency.",
     example="1s",
 )
 _SPOOL = Setting(
     name="spool",
     kind=Kind.PATH,
-    description="Folder in which each route has its spools; `spools` in the state folder of the run where this is not written. Where executors "
-    "of Spark are on other machines, on storage that all of them share under one path.",
+    description="Folder for the spools of each route; default: `spools` in the state folder of the run. If executors "
+    "of Spark are on other machines, it has to be on storage that all of them share under one path.",
     example="/var/spool/isthmus",
 )
 
 
 def result_name(by: str) -> str:
-    """The field of a result that holds a value of `by`."""
+    """The field of a result with a value of `by`."""
     return by.removeprefix("property:").removeprefix("system:")
 
 
@@ -51,15 +51,16 @@ class DeduplicateStep(StepKind):
                 required=True,
                 minimum=1_000,
                 maximum=30 * _DAY_MS,
-                description="How long a message is remembered, by enqueued times: at least so long, and some batches longer.",
+                description="How long a message is remembered, by enqueued times: at least this long, and some batches longer.",
                 example="10m",
             ),
             Setting(
                 name="by",
                 kind=Kind.TEXT,
                 default="system:MessageId",
-                description="What messages are compared by: `system:MessageId`, `property:NAME`, or a field of the JSON body. A message that has "
-                "none passes.",
+                description="The key by which messages are compared: `system:MessageId`, `property:NAME`, or a field of the "
+                "JSON body. A message that has "
+                "no key passes.",
                 example="property:booking",
             ),
             _INTERVAL,
@@ -81,7 +82,7 @@ class AggregateStep(StepKind):
 
     spec = Spec(
         "aggregate",
-        "Sends one message for all messages of a window instead of them, with a JSON body of counts and sums. The route reads through a durable "
+        "Replaces all messages of a window by one message, with a JSON body of counts and sums. The route reads through a durable "
         "spool ([the spool](../explanation/spool.md)).",
         (
             Setting(
@@ -90,7 +91,8 @@ class AggregateStep(StepKind):
                 required=True,
                 minimum=1_000,
                 maximum=30 * _DAY_MS,
-                description="How long a window is. Windows begin at multiples of it since 1970, in UTC; a message belongs to one by its enqueued "
+                description="The length of a window. Windows begin at multiples of it since 1970, in UTC; a message belongs "
+                "to one by its enqueued "
                 "time.",
                 example="5m",
             ),
@@ -98,14 +100,15 @@ class AggregateStep(StepKind):
                 name="fields",
                 kind=Kind.PAIRS,
                 required=True,
-                description="Field of the result → what it holds: `count`, or `count`, `sum`, `avg`, `min` or `max` of a field of the JSON body "
-                "or of a property. Messages that have not got the field are left out there.",
+                description="Field of the result → its function: `count`, or `count`, `sum`, `avg`, `min` or `max` of a field "
+                "of the JSON body "
+                "or of a property. Messages without the field are ignored there.",
                 example="{flights: count, delay: avg(dep_delay)}",
             ),
             Setting(
                 name="by",
                 kind=Kind.TEXTS,
-                description="Fields of the JSON body, or `property:NAME`: each combination of values gets a result of its own.",
+                description="Fields of the JSON body, or `property:NAME`: each combination of values gets its own result.",
                 example="[carrier, property:region]",
             ),
             Setting(
@@ -114,8 +117,9 @@ class AggregateStep(StepKind):
                 default=60_000,
                 minimum=1_000,
                 maximum=_DAY_MS,
-                description="How much later than others a message may come, and still count in the window of its own time; later, it counts in the "
-                "oldest window that is open. A window's result is sent so long after its end, or later.",
+                description="How much later than others a message may arrive and still count in the window of its own time; "
+                "later, it counts in the "
+                "oldest window that is open. A window's result is sent this long after its end, or later.",
                 example="1m",
             ),
             *on_failure(
@@ -141,7 +145,7 @@ class AggregateStep(StepKind):
             if shown in taken:
                 document.fault(
                     values.at("fields"),
-                    f"the field {shown} of the result would hold {taken[shown]} and {name}",
+                    f"the field {shown} of the result would contain {taken[shown]} and {name}",
                     "give the field another name" if name in (values["fields"] or {}) else "write one of them",
                 )
             taken[shown] = name

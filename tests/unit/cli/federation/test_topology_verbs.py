@@ -565,7 +565,7 @@ def test_what_a_task_has_left_at_its_former_topic_is_noted(
     code, told = call_json(verb)
     assert code == 0
     assert [note.partition(",")[0] for note in told["notes"]] == [
-        f"subscription isthmus.flights.{other} of flights at {alias} is of task flights"
+        f"subscription isthmus.flights.{other} of flights at {alias} belongs to task flights"
         for alias, other in (("ewr", "jfk"), ("jfk", "ewr"))
     ]
 

@@ -394,7 +394,7 @@ def test_verify_of_one_task_that_cannot_be_read_hides_no_other(
         if task == "flights":
             raise ConnectionLostError("lga (10.0.0.7:5671): Connection refused")
         if task == "gates":
-            raise InvalidArgumentError("task gates declares no subscription that holds every message")
+            raise InvalidArgumentError("task gates declares no subscription that retains every message")
         yield from proved([1])(federation)
 
     monkeypatch.setattr(verify_module, "verify", verify)

@@ -1,4 +1,4 @@
-"""isthmus.client.outbox.store: what is set aside."""
+"""isthmus.client.outbox.store: messages that are set aside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a delivery takes from a table of SQLite, and deletes there."""
+"""The rows that a delivery reads from a table of SQLite, and deletes there."""
 
 from __future__ import annotations
 

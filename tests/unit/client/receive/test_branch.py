@@ -1,4 +1,4 @@
-"""One namespace's thread, turned by hand, over receivers that only note what they are asked."""
+"""One namespace's thread, stepped by the test, with receivers that only record their calls."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Owner:
     def on_lost(self, side: str, failure: Failure, error: BaseException) -> None:
         pass
 
-    def on_turn(self, side: str) -> int:
+    def on_poll(self, side: str) -> int:
         return 1
 
 
@@ -112,7 +112,7 @@ class Stage:
     def deliver(self, *messages: Message) -> None:
         receiver = cast("Any", self.branch._receiver)
         receiver.arriving = list(messages)
-        self.branch._turn(receiver)
+        self.branch._poll(receiver)
 
     def run(self) -> None:
         self.branch._do_commands(cast("Any", self.branch._receiver))
@@ -152,7 +152,7 @@ def test_a_delivery_of_a_link_that_is_lost_is_not_dead_lettered_on_the_next_one(
     second = stage.open()
     future = stage.branch.settle_by(cast("Any", message), "dead_letter_message")
     stage.run()
-    with pytest.raises(MessageLockLostError, match="it comes again"):
+    with pytest.raises(MessageLockLostError, match="it is delivered again"):
         future.result(0)
     assert second.settled == []
 
@@ -178,7 +178,7 @@ def test_a_connection_of_which_nothing_is_received_is_kept_alive(monkeypatch: py
     monkeypatch.setattr(branch_module, "POLL_SECONDS", 0.0)
     stage = Stage()
     receiver = stage.open()
-    stage.owner.on_turn = lambda side: 0  # type: ignore[method-assign]
+    stage.owner.on_poll = lambda side: 0  # type: ignore[method-assign]
     for _ in range(3):
         stage.deliver()
     assert listened == [receiver]

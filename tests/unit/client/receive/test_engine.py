@@ -1,4 +1,4 @@
-"""The shell around the machine, without namespaces: what it does with the list of seen messages."""
+"""The shell around the merge machine, without namespaces: its use of the list of seen messages."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_what_another_receiver_handled_while_this_process_stood_still_is_not_han
     seen.handle([keys], "another")
     engine.on_messages(A, [message("m3", 3)])
     assert names(engine.take(10)) == ["m3"]
-    engine.on_turn(A)
+    engine.on_poll(A)
     assert names(engine.take(10)) == ["m2"]
     assert engine.state().counts.suppressed == 1
 
@@ -106,7 +106,7 @@ def test_nothing_is_handed_over_after_the_lease_ran_out_until_the_list_is_asked(
     clock.advance(60_000)
     later.later = 60.0
     assert engine.take(10) == []
-    engine.on_turn(A)
+    engine.on_poll(A)
     assert names(engine.take(10)) == ["m1"]
 
 
@@ -122,7 +122,7 @@ def test_nothing_is_handed_over_after_the_machine_slept_or_its_clock_stepped(
     assert seen.claim([keys], "another") == [Verdict.NEW]
     seen.handle([keys], "another")
     assert engine.take(10) == []
-    engine.on_turn(A)
+    engine.on_poll(A)
     assert engine.take(10) == []
     assert engine.state().counts.suppressed == 1
 
@@ -149,7 +149,9 @@ def test_what_cannot_be_dead_lettered_since_its_namespace_is_away_comes_again(en
     engine.on_messages(A, [message("m1", 1)])
     [one] = engine.take(10)
     keys = engine._handed[one].keys
-    with pytest.raises(ConnectionError, match="the namespace primary of the message is away; it comes again"):
+    with pytest.raises(
+        ConnectionError, match="the namespace primary of the message is unavailable; it is delivered again"
+    ):
         engine.settle(one, "dead_letter_message", reason="bad")
     assert seen.claim([keys], "another") == [Verdict.NEW]
 
@@ -159,7 +161,7 @@ def test_messages_that_the_application_forgets_are_not_kept(engine: Engine) -> N
         engine.on_messages(A, [message(f"m{number}", number)])
         [one] = engine.take(10)
         engine.complete(one)
-        engine.on_turn(A)
+        engine.on_poll(A)
     assert len(engine._messages) <= 101
 
 
@@ -173,7 +175,7 @@ def test_an_answer_that_was_on_its_way_while_the_message_was_handled_hands_nothi
         verdicts = claim(messages, owner)
         monkeypatch.setattr(seen, "claim", claim)
         engine.on_messages(B, [message("m1", 7)])
-        engine.on_turn(B)
+        engine.on_poll(B)
         [one] = engine.take(10)
         engine.complete(one)
         return verdicts
@@ -181,7 +183,7 @@ def test_an_answer_that_was_on_its_way_while_the_message_was_handled_hands_nothi
     monkeypatch.setattr(seen, "claim", late)
     engine.on_messages(A, [message("m1", 1)])
     assert engine.take(10) == []
-    engine.on_turn(A)
+    engine.on_poll(A)
     assert engine.take(10) == []
     assert engine.state().counts.suppressed == 1
 
@@ -197,14 +199,14 @@ def test_a_claim_that_is_being_taken_back_hands_nothing_over(
 
     def late(messages: Sequence[Keys], owner: str) -> None:
         engine.on_messages(B, [message("m1", 7)])
-        engine.on_turn(B)
+        engine.on_poll(B)
         assert engine.take(10) == []
         release(messages, owner)
 
     monkeypatch.setattr(seen, "release", late)
     engine.abandon(one)
     assert seen.claim([keys], "another") == [Verdict.NEW]
-    engine.on_turn(B)
+    engine.on_poll(B)
     assert engine.take(10) == []
 
 
@@ -240,7 +242,7 @@ def test_what_came_again_while_a_slow_handler_had_it_is_not_handed_over_once_it_
     engine.on_messages(A, [message("m1", 1)])
     [one] = engine.take(10)
     later.later = 301.0
-    engine.on_turn(A)  # nobody renews its lock from here on
+    engine.on_poll(A)  # nobody renews its lock from here on
     engine.on_messages(A, [message("m1", 1)])
     engine.on_messages(B, [message("m1", 7)])
     engine.complete(one)
@@ -256,7 +258,7 @@ def test_an_answer_for_what_came_again_is_not_believed_if_the_message_was_handle
     engine.on_messages(A, [message("m1", 1)])
     [one] = engine.take(10)
     later.later = 301.0
-    engine.on_turn(A)
+    engine.on_poll(A)
     claim = seen.claim
 
     def late(messages: Sequence[Keys], owner: str) -> list[Verdict]:
@@ -334,7 +336,7 @@ def test_a_message_is_settled_though_the_engine_forgets_old_ones_meanwhile(
 
     def turn(what: Callable[..., Any]) -> Callable[..., Any]:
         def during(*arguments: Any) -> Any:
-            engine.on_turn(B)
+            engine.on_poll(B)
             return what(*arguments)
 
         return during
@@ -342,7 +344,7 @@ def test_a_message_is_settled_though_the_engine_forgets_old_ones_meanwhile(
     monkeypatch.setattr(seen, "release", turn(seen.release))
 
     def settled(message: ServiceBusReceivedMessage, is_handled: bool) -> None:
-        engine.on_turn(B)
+        engine.on_poll(B)
 
     engine._on_settled = settled
     if is_handled:
@@ -366,7 +368,7 @@ def test_a_message_is_deferred_where_the_application_will_look_for_it(engine: En
     engine.on_messages(B, [message("m1", 7)])
     [one] = engine.take(10)
     engine.on_lost(A, Failure.GONE, ConnectionError())
-    with pytest.raises(ConnectionError, match="comes again"):
+    with pytest.raises(ConnectionError, match="delivered again"):
         engine.settle(one, "defer_message")
     assert branches[B].asked == []
     [copy] = engine.take(10)
@@ -540,7 +542,7 @@ def test_an_answer_from_before_this_process_stood_still_hands_nothing_over(
     engine.on_messages(A, [message("m1", 1)])
     assert engine.take(10) == []
     later.later = 61.0
-    engine.on_turn(A)
+    engine.on_poll(A)
     assert engine.take(10) == []
     assert engine.state().counts.suppressed == 1
 

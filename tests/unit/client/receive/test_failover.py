@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from isthmus.client.receive.failover import Failover, FailoverState, Read, Save, TellPublishers
+from isthmus.client.receive.failover import Failover, FailoverState, Read, Save, SwitchPublishers
 
 A, B = "primary", "secondary"
 PRIMARY, SECONDARY, PUBLISHERS, DRAINING = FailoverState
@@ -16,8 +16,8 @@ def tick(machine: Failover, now: float, unsettled: int = 0, is_caught_up: bool =
 
 def test_it_begins_where_it_left_off() -> None:
     assert Failover().start(0) == [Read(A)]
-    assert Failover(SECONDARY).start(0) == [Read(B), TellPublishers(B)]
-    assert Failover(PUBLISHERS).start(0) == [Read(B), TellPublishers(A)]
+    assert Failover(SECONDARY).start(0) == [Read(B), SwitchPublishers(B)]
+    assert Failover(PUBLISHERS).start(0) == [Read(B), SwitchPublishers(A)]
     assert Failover(DRAINING).start(0) == [Read(B)]
 
 
@@ -27,7 +27,7 @@ def test_it_fails_over_after_the_time_without_an_answer_and_not_before() -> None
     machine.failed(A, 100)
     machine.failed(A, 105)
     assert tick(machine, 109.9) == []
-    assert tick(machine, 110) == [Save(SECONDARY), Read(B), TellPublishers(B)]
+    assert tick(machine, 110) == [Save(SECONDARY), Read(B), SwitchPublishers(B)]
     assert tick(machine, 111) == []
 
 
@@ -42,15 +42,15 @@ def test_any_answer_of_the_primary_begins_the_time_anew(sign: str) -> None:
     assert tick(machine, 110) == []
     machine.failed(A, 112)
     assert tick(machine, 121) == []
-    assert tick(machine, 122) == [Save(SECONDARY), Read(B), TellPublishers(B)]
+    assert tick(machine, 122) == [Save(SECONDARY), Read(B), SwitchPublishers(B)]
 
 
 def test_a_machine_that_is_moved_by_hand_moves_by_hand_alone() -> None:
     machine = Failover()
     machine.failed(A, 0)
     assert tick(machine, 1e6) == []
-    assert machine.asked_over() == [Save(SECONDARY), Read(B), TellPublishers(B)]
-    assert machine.asked_over() == []
+    assert machine.fail_over_requested() == [Save(SECONDARY), Read(B), SwitchPublishers(B)]
+    assert machine.fail_over_requested() == []
     machine.answered(A, 1e6)
     assert tick(machine, 2e6) == []
     assert machine.changes == 1
@@ -59,8 +59,8 @@ def test_a_machine_that_is_moved_by_hand_moves_by_hand_alone() -> None:
 def test_the_way_back_is_publishers_drain_consumers() -> None:
     """F1, F2."""
     machine = Failover(SECONDARY, drain_seconds=5)
-    assert machine.asked_back() == [Save(PUBLISHERS), TellPublishers(A)]
-    assert machine.asked_back() == []
+    assert machine.fail_back_requested() == [Save(PUBLISHERS), SwitchPublishers(A)]
+    assert machine.fail_back_requested() == []
     assert tick(machine, 100) == []
     assert machine.published(A, 100) == [Save(DRAINING)]
     machine.arrived(is_local=True, now=103)
@@ -73,7 +73,7 @@ def test_the_way_back_is_publishers_drain_consumers() -> None:
 
 def test_publishers_that_have_not_switched_keep_consumers_at_the_secondary() -> None:
     machine = Failover(SECONDARY)
-    machine.asked_back()
+    machine.fail_back_requested()
     assert machine.published(B, 1) == []
     assert tick(machine, 1e6) == []
     assert machine.state is PUBLISHERS
@@ -86,7 +86,7 @@ def test_the_way_back_begins_by_itself_once_the_primary_has_answered_for_long_en
     machine.failed(A, 55)
     machine.answered(A, 56)
     assert tick(machine, 115) == []
-    assert tick(machine, 116) == [Save(PUBLISHERS), TellPublishers(A)]
+    assert tick(machine, 116) == [Save(PUBLISHERS), SwitchPublishers(A)]
 
 
 @pytest.mark.parametrize("state", [PUBLISHERS, DRAINING])
@@ -94,7 +94,7 @@ def test_a_primary_that_fails_on_the_way_back_ends_it(state: FailoverState) -> N
     """F5."""
     machine = Failover(state)
     machine.start(0)
-    assert machine.failed(A, 1) == [Save(SECONDARY), TellPublishers(B)]
+    assert machine.failed(A, 1) == [Save(SECONDARY), SwitchPublishers(B)]
     assert machine.state is SECONDARY
 
 
@@ -120,8 +120,8 @@ def test_a_secondary_that_does_not_answer_is_not_taken_for_drained() -> None:
 @pytest.mark.parametrize("state", [SECONDARY, PUBLISHERS, DRAINING])
 def test_the_way_back_can_be_forced(state: FailoverState) -> None:
     machine = Failover(state)
-    assert machine.asked_back(at_once=True) == [TellPublishers(A), Save(PRIMARY), Read(A)]
-    assert machine.asked_back(at_once=True) == []
+    assert machine.fail_back_requested(at_once=True) == [SwitchPublishers(A), Save(PRIMARY), Read(A)]
+    assert machine.fail_back_requested(at_once=True) == []
 
 
 def test_a_script_sees_how_long_each_has_been_away() -> None:

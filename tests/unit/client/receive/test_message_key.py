@@ -1,4 +1,4 @@
-"""By what two deliveries are known to be of one message."""
+"""The keys by which two deliveries are recognised as one message."""
 
 from __future__ import annotations
 

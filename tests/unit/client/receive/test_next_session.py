@@ -66,7 +66,7 @@ def endpoints(*hang: bool) -> dict[str, Endpoint]:
 def test_a_namespace_that_hangs_keeps_nobody_from_a_session_of_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """N2: it accepts the connection, and says nothing."""
     monkeypatch.setattr(next_session, "_GRACE_SECONDS", 0.0)
-    monkeypatch.setattr(next_session, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(next_session, "_ASK_SECONDS", 0.0)
     found = next_session.find_session(endpoints(True, False), Source(entity="orders"), 30.0, 0.001)
     assert (found.session_id, list(found.opened)) == ("one", ["secondary"])
 

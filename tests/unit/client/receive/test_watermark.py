@@ -1,4 +1,4 @@
-"""Up to which enqueued time everything is handled."""
+"""The enqueued time up to which every message is handled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""isthmus.client.relay.blocking: what becomes of threads that wait while it is closed."""
+"""isthmus.client.relay.blocking: threads that wait while it is closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a listener makes of an address that a relay tells it, and of a token service that is gone."""
+"""A listener's handling of an address from a relay, and of an unavailable token service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""isthmus.client.relay.message: a connection that is taken."""
+"""isthmus.client.relay.message: a connection that is accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Roles of two relays, and what answers mean."""
+"""Roles of two relays, and the meaning of answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of seen messages in a file: the common scenarios, and what only a file can go through."""
+"""The list of seen messages in a file: the common scenarios, and those that only a file has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics and spans of clients, by way of real ones and a namespace in this process; also the examples of the page about it."""
+"""Metrics and spans of real clients with a namespace in this process; also the examples of the documentation page."""
 
 from __future__ import annotations
 

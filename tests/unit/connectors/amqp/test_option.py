@@ -23,7 +23,7 @@ LOGIN = {"username": "me", "password": "env:MQ_PASSWORD"}
         ({"url": "amqps://mq/path"}, "url has a path, which only WebSocket has"),
         ({"username": "me"}, "username and password go together"),
         ({"sasl": "plain"}, "SASL PLAIN needs username and password"),
-        ({"sasl": "anonymous"} | LOGIN, "sasl anonymous shows no password"),
+        ({"sasl": "anonymous"} | LOGIN, "sasl anonymous uses no password"),
         ({"sasl": "external"}, "SASL EXTERNAL needs a client certificate"),
         ({"url": "amqp://mq", "ca_file": "ca.pem"}, "certificates need TLS"),
         ({"key_file": "key.pem"}, "key_file needs certificate_file"),

@@ -71,7 +71,7 @@ def test_a_connection_string_is_refused_and_not_repeated() -> None:
 def test_a_container_with_a_secret_is_refused_and_not_repeated(user: str) -> None:
     """I2: it would stand in plans; and the signature would not be used."""
     container = f"https://{user}a.blob.core.windows.net/c" + ("" if user else "?sv=2021&sig=hunter2")
-    with pytest.raises(ConfigError, match="a SAS goes into checkpoint_connection") as refused:
+    with pytest.raises(ConfigError, match="write a key or a SAS into checkpoint_connection") as refused:
         read_source(PLACE | {"checkpoint_container": container})
     assert "hunter2" not in str(refused.value)
 

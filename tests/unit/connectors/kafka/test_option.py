@@ -38,7 +38,7 @@ SOURCE = {**PLACE, "group": "g"}
         ({**SOURCE, "username": "u"}, "need SASL"),
         ({**SOURCE, "security_protocol": "sasl_ssl"}, "needs username"),
         ({**SOURCE, "ca_file": "/x"}, "certificates need TLS"),
-        ({**SOURCE, "security_protocol": "ssl", "key_file": "/x"}, "go together"),
+        ({**SOURCE, "security_protocol": "ssl", "key_file": "/x"}, "must be used together"),
         ({**SOURCE, "dead_letter_topic": "t"}, "the topic itself"),
     ],
 )

@@ -266,7 +266,7 @@ def test_a_path_that_cannot_be_a_ledger_is_told_before_anything_runs(tmp_path: P
     (tmp_path / "file").write_text("x")
     with pytest.raises(ConfigError, match="is no folder"):
         check_ledgers([route(tmp_path / "file" / "ledger")])
-    with pytest.raises(ConfigError, match="holds something else"):
+    with pytest.raises(ConfigError, match="contains something else"):
         check_ledgers([route(tmp_path)])
     check_ledgers([route(tmp_path / "new")])
     assert not (tmp_path / "new").exists()

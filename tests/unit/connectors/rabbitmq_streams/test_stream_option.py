@@ -47,7 +47,7 @@ def test_checkpoints_of_streams_whose_names_differ_in_case_are_different_ones() 
 @pytest.mark.parametrize(
     ("changed", "text"),
     [
-        ({"checkpoints": ""}, "no place for checkpoints"),
+        ({"checkpoints": ""}, "no folder for checkpoints"),
         ({"dead_letter_topic": "orders"}, "is the stream itself"),
         ({"topic": "x" * 256}, "more than 255 bytes"),
         ({"username": ""}, "PLAIN needs username"),

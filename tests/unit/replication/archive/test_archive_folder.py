@@ -1,4 +1,4 @@
-"""The commit of an archive: whole or not at all, once, whatever is killed."""
+"""The commit of an archive is atomic and happens once, whatever is killed."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_notes_do_not_grow_without_end(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "report.csv").write_text("x")
-    with pytest.raises(ArchiveError, match=r"holds report\.csv and is no archive"):
+    with pytest.raises(ArchiveError, match=r"contains report\.csv and is no archive"):
         ArchiveFolder(tmp_path, COLUMNS).check()
 
 

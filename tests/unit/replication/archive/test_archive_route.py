@@ -1,4 +1,4 @@
-"""A route into an archive: two parts, one outcome."""
+"""A route into an archive: two parts with one outcome."""
 
 from __future__ import annotations
 

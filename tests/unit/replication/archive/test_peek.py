@@ -1,4 +1,4 @@
-"""An archive as verification and replay see it."""
+"""An archive as verification and replay read it."""
 
 from __future__ import annotations
 

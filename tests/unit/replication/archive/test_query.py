@@ -1,4 +1,4 @@
-"""The query of an archive, as far as it is not Spark's: one commit a batch, whatever Spark repeats."""
+"""The part of an archive's query that does not need Spark: one commit for each batch, however often Spark repeats it."""
 
 from __future__ import annotations
 

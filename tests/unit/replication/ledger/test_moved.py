@@ -1,4 +1,4 @@
-"""What verification learns from a ledger."""
+"""What verification reads from a ledger."""
 
 from __future__ import annotations
 

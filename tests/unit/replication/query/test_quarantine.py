@@ -1,4 +1,4 @@
-"""A route whose messages kill workers is found among those that share its query, and only its own messages are set aside."""
+"""A route whose messages crash workers is found among the routes that share its query, and only its own messages are set aside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of a query that failed."""
+"""The text that describes a failed query."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routes share one query: they join it, leave it, fail with it, and get one of their own where their messages kill workers."""
+"""Routes share one query: they join it, leave it, fail with it, and get a query of their own if their messages crash workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The control port of a run, opened where the federation file says."""
+"""The control port of a run is opened at the address that the federation file names."""
 
 from __future__ import annotations
 

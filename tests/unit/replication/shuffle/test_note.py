@@ -1,4 +1,4 @@
-"""Notes of batches, found again after a kill at any place."""
+"""Notes of batches are found again after a kill at any point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a batch leaves in the outgoing spool, killed and repeated at any place; without Spark."""
+"""What a batch leaves in the outgoing spool when it is killed and repeated at any point; without Spark."""
 
 from __future__ import annotations
 
@@ -261,13 +261,13 @@ def test_i4_what_is_remembered_is_of_the_same_source(
 
     start("q1", "ewr/q/t").stop()
     with pytest.raises(
-        ConfigError, match=f"step {step} is of messages of ewr/q, and the task reads ewr/other now"
+        ConfigError, match=f"step {step} belongs to messages of ewr/q, and the task reads ewr/other now"
     ) as told:
         start("q1", "ewr/other/t")
     assert "delete the checkpoint c" in told.value.faults[0].hint
     start("q1", "ewr/q/t").stop()
     start("q2", "ewr/other/t").stop()  # the checkpoint was deleted
-    with pytest.raises(ConfigError, match="is of messages of ewr/other"):
+    with pytest.raises(ConfigError, match="belongs to messages of ewr/other"):
         start("q2", "ewr/q/t")
 
 
@@ -286,9 +286,9 @@ def test_i4_a_state_of_one_step_is_not_that_of_another(
         return made.start()
 
     start("q1", was).stop()
-    with pytest.raises(ConfigError, match=f"that of a step {was}, and the step is {now} now") as told:
+    with pytest.raises(ConfigError, match=f"belongs to a step {was}, and the step is {now} now") as told:
         start("q1", now)
-    assert f"write {was} back" in told.value.faults[0].hint
+    assert f"restore {was}" in told.value.faults[0].hint
     start("q1", was).stop()
     start("q2", now).stop()  # the checkpoint was deleted
 
@@ -316,7 +316,7 @@ def test_windows_that_are_open_in_another_checkpoint_are_told(
     start("q1").stop()
     assert "windows" not in caplog.text
     start("q2").stop()
-    assert "task t: 2 messages are in windows of its step aggregate that another checkpoint than c has" in caplog.text
+    assert "task t: 2 messages are in windows of its step aggregate in another checkpoint than c" in caplog.text
     assert in_windows(tmp_path / "in", tmp_path / "out") == 0
 
 

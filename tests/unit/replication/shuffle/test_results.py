@@ -1,4 +1,4 @@
-"""What a query makes of a batch, without Spark."""
+"""The results of a query for one batch, without Spark."""
 
 from __future__ import annotations
 

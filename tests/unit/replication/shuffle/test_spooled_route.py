@@ -1,4 +1,4 @@
-"""A route that reads through spools, of fakes."""
+"""A route that reads through spools, with fakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands in spools, as verification and status see it."""
+"""The messages in spools, as verification and status read them."""
 
 from __future__ import annotations
 
@@ -231,8 +231,8 @@ def test_messages_of_a_former_topic_are_not_sent_as_those_of_the_present_one(
         check_spools([now], tmp_path)
     (fault,) = caught.value.faults
     assert fault.message == (
-        f"task t: spool {folder / spool} holds messages of ewr/{was.source.entity}, and the task reads ewr/{now.source.entity} now: their copies "
-        "would say that they come from there"
+        f"task t: spool {folder / spool} contains messages of ewr/{was.source.entity}, and the task reads ewr/{now.source.entity} now: their copies "
+        "would name that as their origin"
     )
     SpoolReader(folder / spool).take(3)
     check_spools([now], tmp_path)

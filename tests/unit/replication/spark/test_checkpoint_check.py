@@ -1,4 +1,4 @@
-"""What is told of checkpoints that cannot be written where the federation file says."""
+"""The faults for checkpoints that cannot be written at the location in the federation file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CASES = {
     "no folder": (
         "file:///proc/flights",
         "mkdirs failed",
-        "checkpoints file:///proc/flights cannot be made a folder; name a folder",
+        "checkpoints file:///proc/flights is no folder and cannot be created; name a folder",
     ),
 }
 

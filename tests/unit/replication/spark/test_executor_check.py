@@ -1,4 +1,4 @@
-"""What an executor's process tells of itself before routes start."""
+"""What an executor's process reports about itself before routes start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark reports of an executor that cannot run isthmus, told in one sentence."""
+"""Spark's report of an executor that cannot run isthmus is summarized in one sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of Spark's Java process is told apart from what Java answers."""
+"""The end of Spark's Java process is distinguished from errors that Java returns."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_enrich_adds_columns_and_reads_a_changed_file_again(tmp_path: Path) -> N
     assert passed("enrich", message({"dest": 7}), **settings).json["to_lat"] is None  # type: ignore[union-attr]
     assert passed("enrich", message({"dest": "X"}), **settings).json == {"dest": "X"}  # type: ignore[union-attr]
     told = passed("enrich", message({"dest": "X"}), **settings, missing="fail")
-    assert told == ("dead-letter", "NoReferenceData", "step enrich: nothing is known for dest: it is 'X'")
+    assert told == ("dead-letter", "NoReferenceData", "step enrich: there is no reference data for dest: it is 'X'")
     with pytest.raises(InvalidArgumentError, match=r"airports\.csv"):
         open_message_step(StepDeclaration("enrich", {**settings, "columns": ["nope"], "missing": "keep"}))
 
@@ -281,7 +281,7 @@ def test_i3_a_rotated_key_of_another_length_is_not_used(
     read = StepMessage(message({"a": 1}))
     assert guarded(encrypt, read) is None
     assert jwe.unseal(read.body, AESGCM(bytes(32))) == b'{"a": 1}'
-    assert "A256GCM takes a key of 256 bits, this one has 128" in caplog.text
+    assert "A256GCM needs a key of 256 bits, this one has 128" in caplog.text
 
 
 def test_i2_of_encrypt_what_a_message_has_of_an_earlier_encryption_is_not_taken_for_its_own(tmp_path: Path) -> None:
@@ -418,7 +418,7 @@ def test_what_a_step_takes_out_stays_where_it_came_from(tmp_path: Path) -> None:
 
 def test_i2_of_normalise_a_character_that_xml_does_not_hold_is_refused() -> None:
     told = passed("normalise", message({"a": "x\0y"}), **{"from": "json", "to": "xml", "root": "r"})
-    assert told[2].endswith("it has the character U+0000, which XML does not hold")  # type: ignore[index]
+    assert told[2].endswith("it has the character U+0000, which XML cannot contain")  # type: ignore[index]
 
 
 def test_xml_keeps_text_between_elements() -> None:
@@ -518,7 +518,7 @@ def test_i2_of_normalise_csv_leaves_no_field_out() -> None:
 @pytest.mark.parametrize("to", ["csv", "xml"])
 def test_i2_of_normalise_a_number_that_json_has_not_is_refused(to: str) -> None:
     told = passed("normalise", message(b'{"a": Infinity}'), **{"from": "json", "to": to})
-    assert told[2].endswith("it has the number inf, which is none of JSON's")  # type: ignore[index]
+    assert told[2].endswith("it has the number inf, which JSON does not have")  # type: ignore[index]
 
 
 @pytest.mark.parametrize("number", ["1e400", "12345678901234567890.5", "0.1000000000000000055"])
@@ -548,7 +548,7 @@ def test_i2_of_normalise_a_number_beyond_those_of_avro_is_refused(tmp_path: Path
     schema.write_text(f'{{"type": "record", "name": "R", "fields": [{{"name": "a", "type": {kind}}}]}}')
     settings = {"from": "json", "to": "avro", "schema": str(schema)}
     told = passed("normalise", message(b'{"a": 1e400}'), **settings)
-    assert told[2].endswith("it has a number beyond what Avro's types hold")  # type: ignore[index]
+    assert told[2].endswith("it has a number beyond the range of Avro's types")  # type: ignore[index]
     assert isinstance(passed("normalise", message(b'{"a": 0.1000000000000000055}'), **settings), StepMessage)
 
 

@@ -1,4 +1,4 @@
-"""What the steps with windows take from a message, without Spark."""
+"""What the steps with windows read from a message, without Spark."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def encoded(body: Any, **properties: Any) -> bytes:
     ("body", "told"),
     [
         ({"delay": 1}, "no field carrier"),
-        ({"carrier": "UA", "delay": "late"}, "its field delay is 'late', and sum takes numbers"),
-        ({"carrier": "UA", "delay": True}, "sum takes numbers"),
+        ({"carrier": "UA", "delay": "late"}, "its field delay is 'late', and sum needs numbers"),
+        ({"carrier": "UA", "delay": True}, "sum needs numbers"),
         ({"carrier": {"name": "UA"}}, "no field carrier"),
         ([1], "an object is needed"),
     ],

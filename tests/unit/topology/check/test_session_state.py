@@ -1,4 +1,4 @@
-"""`session_state: copy`: where the state of sessions can be copied, and where not."""
+"""`session_state: copy`: where the state of sessions can be copied."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ def test_it_is_not_copied_unless_the_file_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ordering", ["", ", ordering: ordered", ", ordering: strict", ", ordering: none"])
 def test_it_goes_with_sessions(ordering: str) -> None:
     (fault,) = lint(FILE % (MOVE, ordering))
-    assert "session_state: copy goes with ordering: session" in str(fault)
+    assert "session_state: copy needs ordering: session" in str(fault)
     assert fault.hint == "write ordering: session, or remove session_state"
 
 
 def test_a_pattern_without_ordering_is_not_told_to_write_it() -> None:
     (fault,) = lint(FILE % ("pattern: archive, source: ewr, queue: q, table: lake/q", ""))
-    assert "session_state: copy goes with ordering: session" in str(fault)
+    assert "session_state: copy needs ordering: session" in str(fault)
     assert fault.hint == "remove session_state"
 
 
@@ -113,4 +113,4 @@ def test_a_source_without_sessions_is_refused_by_its_ordering() -> None:
 def test_executors_elsewhere_have_no_state_folder() -> None:
     spark = "\nspark: {master: 'spark://127.0.0.1:7077', control: {host: 10.0.0.1}}\n"
     faults = [str(each) for each in lint(FILE % (MOVE, SESSION) + spark)]
-    assert any("session_state: copy keeps in the state folder what it has copied" in each for each in faults)
+    assert any("session_state: copy stores the copied states in the state folder" in each for each in faults)

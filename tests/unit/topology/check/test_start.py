@@ -1,4 +1,4 @@
-"""What `start` says is kept, or lint says that it cannot be, with the reason and what to do instead."""
+"""`start` is followed, or lint reports that it is impossible, with the reason and the alternative."""
 
 from __future__ import annotations
 
@@ -90,13 +90,13 @@ def test_start_is_kept_or_refused_with_the_reason_and_what_to_do(task: str, begi
         assert {each.options.start for each in routes(read(text))} == {start}
         return
     (fault,) = lint(text)
-    assert f"start: {start} cannot be" in str(fault)
+    assert f"start: {start} is impossible" in str(fault)
     if start == "existing":
-        assert "reads one that apply makes at" in str(fault)
+        assert "reads one that apply creates at" in str(fault)
         assert "write start: now; " in (fault.hint or "")
         assert "pattern move" in (fault.hint or "")
     else:
-        assert "begins with what is there" in str(fault)
+        assert "begins with the existing messages" in str(fault)
         assert fault.hint == "write start: existing, or remove start"
 
 
@@ -111,7 +111,7 @@ def test_start_is_kept_or_refused_with_the_reason_and_what_to_do(task: str, begi
 def test_where_only_some_routes_can_keep_it_lint_warns(task: str) -> None:
     text = FILE % f"{task}, start: existing"
     assert lint(text) == []
-    told = [str(each) for each in warnings(text) if "start: existing does not hold everywhere" in str(each)]
+    told = [str(each) for each in warnings(text) if "start: existing does not apply everywhere" in str(each)]
     assert len(told) == 1
     starts = {each.source.alias: (each.options.start, beginning(each)) for each in routes(read(text))}
     assert starts.pop("kafka") == ("existing", Beginning.AS_WRITTEN)
@@ -134,7 +134,7 @@ def subscriptions(*names: str) -> TopicState:
 
 def notes(task: str, *topics: TopicState) -> list[str]:
     made = federation(task)
-    return [each for each in plan(made, observed(made, *topics)).notes if "what was sent before" in each]
+    return [each for each in plan(made, observed(made, *topics)).notes if "messages sent before" in each]
 
 
 COPY = "pattern: copy, source: ewr, topic: f, target: jfk"
@@ -144,8 +144,8 @@ COPY = "pattern: copy, source: ewr, topic: f, target: jfk"
 def test_plan_tells_what_a_new_subscription_of_a_topic_that_exists_does_not_get(mailbox: str) -> None:
     (note,) = notes(COPY + mailbox, subscriptions("d", "c", "b", "a"))
     assert note == (
-        "topic f at ewr exists: what was sent before `apply` makes isthmus.t.jfk, e.g. what is in its subscriptions a, b, c and 1 more, does "
-        "not go to jfk/f (start: now). To take it along empty a subscription that holds them, and that no application reads, by a task of "
+        "topic f at ewr exists: messages sent before `apply` creates isthmus.t.jfk, e.g. those in its subscriptions a, b, c and 1 more, are "
+        "not moved to jfk/f (start: now). To include them empty a subscription that has these messages and no readers, by a task of "
         "pattern move; or isthmus export and isthmus import"
     )
 

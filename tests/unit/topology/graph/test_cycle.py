@@ -1,4 +1,4 @@
-"""The search for cycles, held to a message that is sent through every graph."""
+"""The search for cycles, checked with a message that is sent through every graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The graph of a federation file, and what lint says of cycles in it."""
+"""The graph of a federation file, and lint's faults for cycles in it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPLIT = '  %s: {pattern: split, source: %s, queue: q, targets: [{to: %s, queue: 
 def test_a_cycle_is_named_way_by_way_at_its_last_task() -> None:
     (fault,) = lint(HEAD + BACK + THERE)
     assert fault.message == (
-        "messages would go round for ever, no mark stops them: jfk/q → ewr/q (task back: route back.jfk.ewr) → "
+        "messages would circulate for ever, no mark stops them: jfk/q → ewr/q (task back: route back.jfk.ewr) → "
         "jfk/q (task there: route there.ewr.jfk)"
     )
     assert fault.line == 8
@@ -69,7 +69,7 @@ def test_what_comes_to_an_end_is_no_fault(tasks: str) -> None:
     ],
 )  # fmt: skip
 def test_what_goes_round_for_ever_is_a_fault(tasks: str) -> None:
-    assert ["go round for ever" in fault.message for fault in lint(HEAD + tasks)] == [True]
+    assert ["circulate for ever" in fault.message for fault in lint(HEAD + tasks)] == [True]
 
 
 def test_forwarding_is_part_of_the_graph() -> None:

@@ -1,23 +1,23 @@
-"""How far entities forward."""
+"""The number of hops of forwarding."""
 
 from __future__ import annotations
 
 from isthmus.testing.administration import FakeAdministration
 from isthmus.topology import QueueState, SubscriptionState, TopicState, lint, plan, read, wanted
-from isthmus.topology.graph.forwarding import long_walks, told_walk
+from isthmus.topology.graph.forwarding import long_walks, walk_fault
 
 HEAD = "isthmus: 1\nnamespaces:\n  ewr: {connection: env:A}\n  jfk: {connection: env:B}\ntasks:\n"
 
 
-def queues(way: str) -> list[QueueState]:
-    names = way.split()
+def queues(path: str) -> list[QueueState]:
+    names = path.split()
     return [QueueState(name=name, forward_to=target) for name, target in zip(names, [*names[1:], ""], strict=True)]
 
 
 def test_four_hops_are_allowed_and_five_are_not() -> None:
     assert list(long_walks(queues("a b c d e"))) == []
     (walk,) = long_walks(queues("A b c D e f"))
-    assert told_walk(walk) == (
+    assert walk_fault(walk) == (
         "messages are forwarded 5 times: a → b → c → d → e → f; Service Bus dead-letters them after 4"
     )
 
@@ -34,7 +34,7 @@ def test_i1_a_walk_passes_topics_and_dead_letters() -> None:
 def test_i1_a_circle_is_found_whether_or_not_something_leads_to_it() -> None:
     circle = [QueueState(name="b", forward_to="c"), QueueState(name="c", forward_dead_letters_to="B")]
     (walk,) = long_walks(circle)
-    assert told_walk(walk) == "messages are forwarded in a circle: b → c → b"
+    assert walk_fault(walk) == "messages are forwarded in a circle: b → c → b"
     (walk,) = long_walks([QueueState(name="a", forward_to="b"), *circle])
     assert walk == ("a", "b", "c", "b")
     (walk,) = long_walks([QueueState(name="a", forward_to="a")])

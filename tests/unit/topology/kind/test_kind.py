@@ -1,4 +1,4 @@
-"""isthmus.topology.kind: the settings of kinds, and what is wrong with them together."""
+"""isthmus.topology.kind: the settings of kinds, and the faults of their combination."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has to change at the standby member: order, ownership, conflicts; and that the steps lead where they should."""
+"""The changes at the standby member: order, ownership, conflicts, and the state after them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an active-passive task compiles to."""
+"""The entities and the route of an active-passive task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pattern archive: what is refused, what is wanted, and the route that it compiles to."""
+"""The pattern archive: its faults, wanted entities and route."""
 
 from __future__ import annotations
 
@@ -86,10 +86,10 @@ def test_a_stream_is_read_by_a_group_of_the_task_without_a_claim() -> None:
         ("source: ewr, queue: a", "table"),
         ("source: ewr, queue: a, table: 's3://bucket/lake'", "table: s3://bucket/lake is a URI"),
         ("source: ewr, queue: a, table: lake, spool: lake", "spool is the table's own folder"),
-        ("source: ewr, queue: a, table: lake, filter: 'x = 1'", "filter goes with topic"),
-        ("source: ewr, queue: a, table: lake, subscription: s", "subscription goes with topic"),
-        ("source: ewr, queue: a, table: lake, start: now", "begins with what is there"),
-        ("source: ewr, topic: a, table: lake, start: existing", "start: existing cannot be"),
+        ("source: ewr, queue: a, table: lake, filter: 'x = 1'", "filter needs topic"),
+        ("source: ewr, queue: a, table: lake, subscription: s", "subscription needs topic"),
+        ("source: ewr, queue: a, table: lake, start: now", "begins with the existing messages"),
+        ("source: ewr, topic: a, table: lake, start: existing", "start: existing is impossible"),
         (
             "source: ewr, topic: a, subscription: s, filter: 'x = 1', table: lake",
             "a subscription is emptied as a whole",
@@ -133,8 +133,8 @@ def test_a_table_is_in_no_other_table_and_is_no_ledger() -> None:
     one = "a: {pattern: archive, source: ewr, queue: x, table: lake}"
     within = "b: {pattern: archive, source: ewr, queue: y, table: %s}"
     assert "task a writes table lake/../lake already" in faults(one, within % "lake/../lake")
-    assert faults(one, within % "lake/y") == ["the table lake/y is in the table lake of task a, or the other way round"]
-    assert faults(within % "lake/y", one) == ["the table lake is in the table lake/y of task b, or the other way round"]
+    assert faults(one, within % "lake/y") == ["the table lake/y is inside the table lake of task a, or contains it"]
+    assert faults(within % "lake/y", one) == ["the table lake is inside the table lake/y of task b, or contains it"]
     assert faults(one, within % "lakes") == []
     ledger = "m: {pattern: move, source: ewr, queue: z, target: jfk, ledger: {path: ./%s}}"
     assert faults(one, ledger % "lake") == ["the table lake is the ledger of task m"]

@@ -1,4 +1,4 @@
-"""The audit subscription of a task: how long it keeps messages, and that nothing keeps them for ever unasked."""
+"""The audit subscription of a task: how long it keeps messages; none are kept for ever by default."""
 
 from __future__ import annotations
 

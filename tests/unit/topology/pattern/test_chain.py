@@ -1,4 +1,4 @@
-"""The pattern chain: what a task wants, refuses and is verified by."""
+"""The pattern chain: its wanted entities, faults and flows."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_partners_are_suspended_alone_and_resumed() -> None:
         ("forward: {a: b, b: A}", "in a circle: a → b → a"),
         ("forward: {a: b}, suspended: {x: send}", "queue x is not in this chain"),
         ("forward: {a: b}, suspended: {b: send}", "others forward to b"),
-        ("forward: {a: b}, suspended: {a: receive}", "nobody receives from a"),
+        ("forward: {a: b}, suspended: {a: receive}", "no application can receive from a"),
         ("forward: {a: b}, suspended: {a: all}", "unknown value"),
         ("forward: {a: b}, mark: x", "has no setting 'mark'"),
     ],

@@ -1,4 +1,4 @@
-"""What `ordering` asks of the entities of a task."""
+"""The requirements of `ordering` on the entities of a task."""
 
 from __future__ import annotations
 

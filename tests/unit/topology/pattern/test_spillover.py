@@ -1,4 +1,4 @@
-"""What a spillover task compiles to."""
+"""The entities and the routes of a spillover task."""
 
 from __future__ import annotations
 
@@ -132,6 +132,6 @@ def test_what_was_parked_elsewhere_is_named_where_parking_is_changed() -> None:
         )
         for change in found.changes:
             namespaces[change.alias].make(change)
-        notes.append([note for note in found.notes if "is parked in payments-parked" in note])
+        notes.append([note for note in found.notes if "messages parked in payments-parked" in note])
     assert list(map(len, notes)) == [0, 2, 0]
-    assert "redrive --parked looks only into other-parked" in notes[1][0]
+    assert "redrive --parked reads only other-parked" in notes[1][0]

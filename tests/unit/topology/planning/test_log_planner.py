@@ -1,4 +1,4 @@
-"""isthmus.topology.planning.log_planner: what stands of logs against what is wanted."""
+"""isthmus.topology.planning.log_planner: existing logs compared with the wanted ones."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def test_what_stands_is_left_so_and_planned_no_more() -> None:
 @pytest.mark.parametrize(
     ("start", "told"),
     [
-        ("now", "or what came since is passed over"),
-        ("existing", "also what the task has moved before under another name, to another alias"),
+        ("now", "or the records since then are skipped"),
+        ("existing", "also those that the task has moved before under another name, to another alias"),
     ],
 )
 def test_a_log_that_stands_without_its_group_is_noted(start: str, told: str) -> None:

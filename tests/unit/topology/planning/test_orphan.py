@@ -1,4 +1,4 @@
-"""What isthmus made and no task wants any more."""
+"""Entities that isthmus created and no task wants any more."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_i2_a_task_that_the_file_lacks_is_only_removed_by_its_name() -> None:
 
 
 def test_a_task_of_the_file_is_not_removed() -> None:
-    with pytest.raises(InvalidArgumentError, match="take it out first"):
+    with pytest.raises(InvalidArgumentError, match="remove it from the file first"):
         named(read(f"{HEAD}  flights: {ALL}\n"), [], "Flights")
 
 
@@ -170,7 +170,7 @@ def test_what_waits_for_a_task_that_has_another_name_is_told(task: str) -> None:
     made = plan(federation, {alias: found[alias].observe(alias, desired[alias]) for alias in desired})
     assert (
         sum(
-            "what waits in isthmus.work at ewr is moved by no task of this file any more" in note for note in made.notes
+            "messages in isthmus.work at ewr are no longer moved by any task of this file" in note for note in made.notes
         )
         == 1
     )
@@ -215,7 +215,7 @@ def test_what_a_queue_forwards_for_a_task_that_is_in_no_file_is_told() -> None:
     )
     desired = wanted(federation)
     made = plan(federation, {alias: found[alias].observe(alias, desired[alias]) for alias in desired})
-    told = "dead-lettered messages of queue payments at ewr go on to isthmus.work, which no task of this file says"
+    told = "dead-lettered messages of queue payments at ewr are still forwarded to isthmus.work, which no task of this file declares"
     assert sum(told in note for note in made.notes) == 1
 
 
@@ -224,7 +224,7 @@ def test_what_a_subscription_that_no_task_names_goes_on_to_forward_is_told() -> 
     found, federation = namespaces(f"{HEAD}  flights: {topic}\n"), read(f"{HEAD}  flights: {TWO}\n")
     desired = wanted(federation)
     made = plan(federation, {alias: found[alias].observe(alias, desired[alias]) for alias in desired})
-    told = "dead-lettered messages of subscription workers of flights at ewr go on to isthmus.flights, which no task of this file says"
+    told = "dead-lettered messages of subscription workers of flights at ewr are still forwarded to isthmus.flights, which no task of this file declares"
     assert sum(told in note for note in made.notes) == 1
 
 

@@ -1,4 +1,4 @@
-"""Subscriptions that part the messages of a topic among them keep all of them while their rules change."""
+"""Subscriptions that divide the messages of a topic among them lose none while their rules change."""
 
 from __future__ import annotations
 

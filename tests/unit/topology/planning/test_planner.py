@@ -1,4 +1,4 @@
-"""Planning, against namespaces in memory; the whole plan of tests/fixtures/topology/plan/NAME.yaml stands in NAME.txt."""
+"""Planning with namespaces in memory; NAME.txt contains the whole plan of tests/fixtures/topology/plan/NAME.yaml."""
 
 from __future__ import annotations
 
@@ -180,14 +180,14 @@ def test_a_queue_in_the_topics_place_is_a_fault() -> None:
     namespaces = fakes(PAIR)
     namespaces["jfk"] = FakeAdministration("jfk.test", queues=["FLIGHTS"])
     (fault,) = planned(PAIR, namespaces).faults
-    assert "there is a queue where the topic flights should be" in fault.message
+    assert "there is a queue with the name of the topic flights" in fault.message
 
 
 def test_one_namespace_under_two_aliases_is_a_fault() -> None:
     namespaces = fakes(PAIR)
     namespaces["jfk"] = FakeAdministration("EWR.test")
     (fault,) = planned(PAIR, namespaces).faults
-    assert "is namespace ewr too" in fault.message
+    assert "is also namespace ewr" in fault.message
 
 
 def test_subscriptions_of_members_that_are_gone_are_noted() -> None:
@@ -290,9 +290,9 @@ def test_the_rule_of_an_earlier_version_is_a_change_of_the_rule_alone() -> None:
     [
         ("", 0, 0, "at jfk a copy that is sent again after a crash appears twice"),
         (", duplicate_detection: off", 0, 0, "appears twice"),
-        (", duplicates: origin", 0, 600_000, "a copy's MessageId is made of its origin"),
-        (", duplicates: message-id", 600_000, 600_000, "publishers that number alike lose messages"),
-        (", duplicate_detection: 1h", 3_600_000, 3_600_000, "publishers that number alike lose messages"),
+        (", duplicates: origin", 0, 600_000, "a copy's MessageId is derived from its origin"),
+        (", duplicates: message-id", 600_000, 600_000, "publishers with equal MessageIds lose messages"),
+        (", duplicate_detection: 1h", 3_600_000, 3_600_000, "publishers with equal MessageIds lose messages"),
         (", duplicates: allow", 0, 0, "appears twice"),
     ],
 )
@@ -382,6 +382,6 @@ def test_a_filter_that_was_taken_out_of_the_file_is_told(rules: tuple[RuleState,
         "subscription boards of flights at ewr",
     ] * is_told
     assert all(
-        '(a = 1), which the file does not say, and gets what that selects; write filter: "1 = 1"' in each
+        '(a = 1), which the file does not declare, and gets only the messages that it selects; write filter: "1 = 1"' in each
         for each in told
     )

@@ -1,4 +1,4 @@
-"""Queues that are wanted, against namespaces in memory."""
+"""Wanted queues, compared with namespaces in memory."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def test_a_queue_that_begins_to_forward_is_noted() -> None:
         namespace, QueueState(name="orders", forward_to="billed"), QueueState(name="billed", forward_to="")
     ).notes
     assert notes == [
-        "messages of queue orders at ewr will go on to billed, and nobody can receive from it any more",
-        "messages of queue billed at ewr will stay there; until now they went to orders",
+        "messages of queue orders at ewr will be forwarded to billed, and no application can receive from it any more",
+        "messages of queue billed at ewr will stay there; until now they were forwarded to orders",
     ]
 
 
@@ -126,8 +126,8 @@ def test_a_topic_in_the_queues_place_is_a_fault_and_the_other_way() -> None:
     namespace = FakeAdministration("ewr.test", [TopicState(name="orders")], queues=["events"])
     messages = [fault.message for fault in planned(namespace, WANTED, TopicState(name="events")).faults]
     assert messages == [
-        "namespace ewr: there is a topic where the queue orders should be",
-        "namespace ewr: there is a queue where the topic events should be",
+        "namespace ewr: there is a topic with the name of the queue orders",
+        "namespace ewr: there is a queue with the name of the topic events",
     ]
 
 

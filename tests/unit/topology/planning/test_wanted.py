@@ -1,4 +1,4 @@
-"""What several tasks want of one entity."""
+"""One entity that several tasks want."""
 
 from __future__ import annotations
 

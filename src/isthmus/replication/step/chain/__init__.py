@@ -1,1 +1,1 @@
-"""The steps of routes, composed: opened by their declarations, and applied to the rows of a query."""
+"""The steps of routes, composed: opened from their declarations, and applied to the rows of a query."""

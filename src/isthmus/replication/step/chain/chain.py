@@ -1,8 +1,8 @@
 """The steps of a group of routes, composed.
 
-What it is: declarations to a query. Steps of one message each are applied in the Python workers that the query has anyway: those before
-the first DataFrame step in the reader's, the others in the sink's; without a DataFrame step both get about the same to do. Steps of
-DataFrames (`python` with `takes: rows`, `sql`) work on columns that the reader adds and the sink writes back, in Java alone. There is no
+What it is: declarations to a query. Single-message steps are applied in the Python workers that the query has anyway: those before
+the first DataFrame step in the reader's, the others in the sink's; without a DataFrame step both get about the same load. DataFrame
+steps (`python` with `takes: rows`, `sql`) work on columns that the reader adds and the sink writes back, in Java alone. There is no
 shuffle and no further worker.
 
     reader: steps…, columns added ─ python, sql, filter… ─ sink: columns written, steps…
@@ -11,8 +11,8 @@ What it is not: the steps.
 
 Invariants:
     I1. Steps are applied in the order in which they are declared.
-    I2. What a step needs is looked at before anything starts (`check`).
-    I3. Rows are raw but for the columns that DataFrame steps need. Only without any steps may one hold many messages.
+    I2. The inputs of a step are checked before anything starts (`check`).
+    I3. Rows are raw except for the columns that DataFrame steps need. Only without steps may a row contain many messages.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ __all__ = ["Chain", "check"]
 
 
 def check(texts: Sequence[str]) -> None:
-    """Open what steps need, and close it again.
+    """Open the inputs of steps, and close them again.
 
     Raises:
-        InvalidArgumentError: a file, a key or a function that a step names is of no use.
+        InvalidArgumentError: a file, a key or a function that a step names is invalid.
     """
     before, frames, behind = split([StepDeclaration.from_text(text) for text in texts])
     for step in (*before, *behind):
@@ -53,7 +53,7 @@ class Chain:
     """The steps of one query.
 
     Args:
-        texts: the steps, as `StepDeclaration.to_text` writes them.
+        texts: the steps, in the form of `StepDeclaration.to_text`.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
@@ -62,7 +62,7 @@ class Chain:
         self._columns = [name for name in COLUMNS if name in needed]
 
     def read_options(self) -> dict[str, str]:
-        """What to tell the reader."""
+        """The options of the reader."""
         if not (self._before or self._frames or self._behind):
             return {"blocks": "true"}
         return _options(self._before, self._columns)
@@ -71,7 +71,7 @@ class Chain:
         """The rows after the DataFrame steps.
 
         Raises:
-            InvalidArgumentError: a step is not found, or does what a lease cannot carry.
+            InvalidArgumentError: a step is not found, or needs what a lease does not support.
         """
         for step in self._frames:
             if step.kind == "filter":
@@ -83,10 +83,10 @@ class Chain:
         return rows
 
     def write_options(self, rows: DataFrame) -> dict[str, str]:
-        """What to tell the sink.
+        """The options of the sink.
 
         Args:
-            rows: as `apply` made them.
+            rows: as `apply` returned them.
         """
         return _options(self._behind, [name for name in rows.columns if name in COLUMNS])
 

@@ -1,14 +1,14 @@
-"""What a step of DataFrames must not do, found before its query starts.
+"""The checks of a DataFrame step before its query starts.
 
-What it is: a look at the plan of the rows that a step `python` or `sql` made, and at their columns. What it is not: the run.
+What it is: checks of the plan of the rows that a step `python` or `sql` returned, and of their columns. What it is not: the execution.
 
-A lease holds messages while their rows are in one task, and flush rows have to come through: a step that removes rows removes flush
-rows, and then nothing moves until the lease ends; one that shuffles would hold all rows until the lease ends
+A lease keeps messages unsettled while their rows are in one task, and flush rows have to pass through: a step that removes rows removes flush
+rows, and then no messages move until the lease ends; a step that shuffles would keep all rows until the lease ends
 (docs/explanation/lease.md).
 
 Invariants:
     I1. A plan with a node that is not known to pass every row on, one by one, is refused with the node's name.
-    I2. A column of a type of which its values would be written as others is refused with what to cast it to.
+    I2. A column with a type that would change its values is refused with the type to cast it to.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ def check_narrow(rows: DataFrame, step: str) -> None:
     """Refuse rows whose plan removes, gathers or multiplies them.
 
     Args:
-        rows: what the step made.
+        rows: the rows that the step returned.
         step: its name.
 
     Raises:
-        InvalidArgumentError: with the node and what to do instead.
+        InvalidArgumentError: with the node and the alternative.
     """
     for plan in _plans(rows._jdf.queryExecution().analyzed()):
         node = str(plan.nodeName())
         if node in _IN_PYTHON or _has_udf(plan):
             raise InvalidArgumentError(
-                f"step {step} runs Python for its rows ({node}), and Spark hands nothing of that on while it waits for more rows: use "
+                f"step {step} runs Python for its rows ({node}), and Spark does not pass on its output while it waits for more rows: use "
                 "Spark's own functions, or a function of one message (takes: message)"
             )
         if node in _PASSING:
@@ -67,22 +67,22 @@ def check_narrow(rows: DataFrame, step: str) -> None:
                 f"step {step} removes rows ({node}): set their columns disposition ('complete' or 'dead-letter') and reason instead"
             )
         raise InvalidArgumentError(
-            f"step {step} needs {node}, which does not pass each row on by itself: a lease carries no shuffle, no join and no "
+            f"step {step} needs {node}, which does not pass on each row separately: a lease supports no shuffle, no join and no "
             "aggregate; for reference data use the step enrich"
         )
 
 
 def completed(rows: DataFrame, step: str, columns: tuple[str, ...]) -> DataFrame:
-    """The rows with the columns for marks, which a step need not have added.
+    """The rows with the columns for dispositions, added if the step has not.
 
     Args:
-        rows: what the step made.
+        rows: the rows that the step returned.
         step: its name.
-        columns: those that a message can have.
+        columns: the columns that a message can have.
 
     Raises:
-        InvalidArgumentError: a raw column is gone, a column has a type of which its values would not be written as they are, or there is
-            one that nothing is written from.
+        InvalidArgumentError: a raw column is missing, a column has a type that would change its values, or a column is none of a message's
+            columns.
     """
     from pyspark.sql import functions as F
 
@@ -92,12 +92,12 @@ def completed(rows: DataFrame, step: str, columns: tuple[str, ...]) -> DataFrame
     for name, kind in _RAW.items():
         if given.get(name) != kind:
             raise InvalidArgumentError(
-                f"step {step}: column {name} is {given.get(name, 'gone')}; it has to be passed on as it is ({kind})"
+                f"step {step}: column {name} is {given.get(name, 'missing')}; it has to be passed on unchanged ({kind})"
             )
     for name in given:
         if name not in {*_RAW, *_MARKS, *columns}:
             raise InvalidArgumentError(
-                f"step {step}: nothing is written from a column {name!r}; drop it, or name it as one of {', '.join(columns)}"
+                f"step {step}: a column {name!r} is not written to messages; drop it, or name it as one of {', '.join(columns)}"
             )
     for field in rows.schema.fields:
         if field.name not in {*_RAW, *READ_ONLY} and (hint := misfit(field.name, field.dataType)):

@@ -1,6 +1,6 @@
-"""Steps of one message each, made ready from their declarations.
+"""Single-message steps, opened from their declarations.
 
-What it is: which module opens which kind. It reads the files and keys that a step needs. What it is not: the steps.
+What it is: the module that opens each kind. It reads the files and keys that a step needs. What it is not: the steps.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _OPENERS = {
 
 
 def open_message_step(step: StepDeclaration) -> NamedStep:
-    """A step made ready.
+    """An opened step.
 
     Raises:
-        InvalidArgumentError: a file, a key or a function that it names is of no use.
+        InvalidArgumentError: a file, a key or a function that it names is invalid.
     """
     module, function = _OPENERS[step.kind]
     opener = getattr(importlib.import_module(f"isthmus.replication.step.{module}"), function)
@@ -46,5 +46,5 @@ def open_message_step(step: StepDeclaration) -> NamedStep:
 
 
 def open_message_steps(texts: Sequence[str]) -> list[NamedStep]:
-    """Steps made ready from what `StepDeclaration.to_text` gave, in order; see `open_message_step`."""
+    """Opened steps from texts of `StepDeclaration.to_text`, in order; see `open_message_step`."""
     return [open_message_step(StepDeclaration.from_text(text)) for text in texts]

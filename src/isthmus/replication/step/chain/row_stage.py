@@ -1,16 +1,16 @@
-"""Steps of one message each, applied to Arrow batches of rows.
+"""Single-message steps, applied to Arrow batches of rows.
 
-What it is: what the reader does before its rows enter Spark, and the sink with the rows that come: it writes columns that a DataFrame
-step has changed into messages, applies steps to them one by one, and adds the columns that the next DataFrame step needs. A Python
-worker of their own would cost each message another way through Java, and Spark hands nothing of such a worker's output on while it
-waits for more input. What it is not: the steps, nor how stages follow each other (`chain`).
+What it is: the work of the reader before its rows enter Spark, and of the sink on arriving rows: it writes columns that a DataFrame
+step has changed to messages, applies steps to them one by one, and adds the columns that the next DataFrame step needs. A separate
+Python worker would cost each message another transfer through Java, and Spark does not pass on such a worker's output while it
+waits for more input. What it is not: the steps, nor the order of stages (`chain`).
 
-Rows come and go as `isthmus.bridge.spark.row` has them. A flush row goes on as it came, behind everything that came before it, with the
-row of route 0 behind it.
+Rows have the form of `isthmus.bridge.spark.row`. A flush row is passed on unchanged, after all earlier rows, followed by the
+row of route 0.
 
 Invariants:
-    I1. Every row of a message goes on, in its order, with its route and position; one that a step failed on with a disposition.
-    I2. A row that has a disposition goes through no further step.
+    I1. Every row of a message is passed on, in order, with its route and position; a row on which a step failed has a disposition.
+    I2. A row with a disposition is processed by no further step.
     I3. Flush rows and canaries pass untouched.
 """
 
@@ -34,20 +34,20 @@ __all__ = ["MARKS", "RowStage"]
 
 MARKS = ("disposition", "reason", "description")
 _RAW = ("message", "route", "position")
-# What Arrow raises of a value that is not of its column's type.
+# Arrow's exceptions for a value that does not have its column's type.
 _UNFIT = (pa.ArrowException, ValueError, TypeError, OverflowError)
 
 
 class RowStage:
-    """What reader or sink do with each batch.
+    """The processing of each batch by the reader or the sink.
 
     Args:
-        steps: the steps, as `StepDeclaration.to_text` writes them.
-        written: columns whose values are written into messages first.
-        added: columns that are added at last.
+        steps: the steps, in the form of `StepDeclaration.to_text`.
+        written: columns whose values are written to messages first.
+        added: columns that are added last.
 
     Raises:
-        InvalidArgumentError: a file, a key or a function that a step names is of no use.
+        InvalidArgumentError: a file, a key or a function that a step names is invalid.
     """
 
     def __init__(self, steps: Sequence[str], written: Sequence[str] = (), added: Sequence[str] = ()) -> None:
@@ -59,9 +59,9 @@ class RowStage:
         self._schema = pa.schema([*raw, *marks, *((name, _ARROW[name]) for name in added)])
 
     def take(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
-        """The rows that go on; None where there are none."""
+        """The rows that are passed on; None if there are none."""
         routes: list[int] = batch.column("route").to_pylist()
-        # A filler is put behind the flush row; those that came go.
+        # A filler is added after the flush row; incoming ones are removed.
         rows = [row for row, route in enumerate(routes) if route != FILLER_ROUTE]
         if not rows:
             return None
@@ -96,12 +96,14 @@ class RowStage:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _set_aside_unfit(self, cells: dict[str, list[Any]]) -> None:
-        """Rows with a value that its column cannot hold are set aside: the batch would come again, and so without end."""
+        """Rows with a value that its column cannot contain are set aside: otherwise the batch would be repeated without end."""
         for row in range(len(cells["route"])):
             try:
                 self._batch({name: [values[row]] for name, values in cells.items()})
             except _UNFIT as error:
-                marks = _failed(f"the message has a value that no column holds: {type(error).__name__}: {error}")
+                marks = _failed(
+                    f"the message has a value that its column cannot contain: {type(error).__name__}: {error}"
+                )
                 for name in self._schema.names[len(_RAW) :]:
                     cells[name][row] = dict(zip(MARKS, marks, strict=True)).get(name)
 
@@ -113,14 +115,14 @@ class RowStage:
         return cells
 
     def _message(self, payload: bytes, written: Sequence[Any]) -> _Made:
-        """What became of a message."""
+        """The result for one message."""
         if is_canary(payload):
             return _Made(payload)
         try:
             message = StepMessage(payload)
             for name, value in zip(self._written, written, strict=True):
                 column.write(message, name, value)
-        except Exception as error:  # noqa: BLE001 - a message of any bytes may come; it is set aside
+        except Exception as error:  # noqa: BLE001 - a message may have any bytes; it is set aside
             return _Made(payload, _failed(f"the message cannot be read or written: {error}"))
         for step in self._steps:
             found = guarded(step, message)
@@ -131,12 +133,12 @@ class RowStage:
             if self._added and message.is_changed:
                 message = StepMessage(made)
             return _Made(made, None, [column.read(message, name) for name in self._added])
-        except Exception as error:  # noqa: BLE001 - a step has put in what no message can have
+        except Exception as error:  # noqa: BLE001 - a step has set a value that no message can have
             return _Made(payload, _failed(f"the message cannot be written: {type(error).__name__}: {error}"))
 
 
 class _Made(NamedTuple):
-    """What became of a message: its bytes, the disposition that it gets instead of going on, its columns."""
+    """The result for one message: its bytes, its disposition if it is not passed on, its columns."""
 
     payload: bytes
     disposition: Disposition | None = None

@@ -1,1 +1,1 @@
-"""Keys and the compact form of encrypted bodies."""
+"""Keys and the compact serialization of encrypted bodies."""

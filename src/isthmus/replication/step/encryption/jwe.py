@@ -1,11 +1,11 @@
-"""JWE compact serialization with a shared key, and nothing more of JOSE.
+"""JWE compact serialization with a shared key, without other parts of JOSE.
 
 What it is: `alg` `dir` with AES-GCM, sealed and opened. What it is not: key agreement, key wrapping, compression, nested tokens; a
 token that asks for one is refused.
 Specification: RFC 7516, sections 3.1, 5.1 and 5.2; RFC 7518, sections 4.5 and 5.3.
 
 Invariants:
-    I1. What `seal` makes, `unseal` opens to the same bytes and header, with the same key only.
+    I1. `unseal` opens a token of `seal` to the same bytes and header, with the same key only.
     I2. A token with `crit`, `zip`, another `alg` or an unknown `enc` is refused.
 """
 
@@ -31,7 +31,7 @@ _PARTS = 5
 
 
 class JweError(ValueError):
-    """A token is no JWE of the kind that is known here, or is not sealed with this key."""
+    """A token is no JWE of the supported kind, or is not sealed with this key."""
 
 
 def seal(
@@ -43,10 +43,10 @@ def seal(
     """A token.
 
     Args:
-        plain: what is sealed.
-        cipher: the key's.
+        plain: the bytes to seal.
+        cipher: the cipher of the key.
         header: its protected header, without `alg`; `enc` names the algorithm that fits the key.
-        random: gives the nonce.
+        random: returns the nonce.
     """
     protected = _protected(tuple(header.items()))
     nonce = random(NONCE_BYTES)
@@ -70,12 +70,12 @@ def header_of(token: bytes) -> dict[str, Any]:
     if not isinstance(header, dict) or header.get("alg") != "dir" or header.get("enc") not in KEY_BYTES:
         raise JweError(f"the JWE is not sealed with alg dir and enc {', '.join(KEY_BYTES)}")
     if "crit" in header or "zip" in header:
-        raise JweError("the JWE asks for an extension (crit, zip) that is not known here")
+        raise JweError("the JWE needs an extension (crit, zip) that is not supported here")
     return header
 
 
 def unseal(token: bytes, cipher: AESGCM) -> bytes:
-    """What a token holds.
+    """The content of a token.
 
     Raises:
         JweError: it is no token of this kind, or is not sealed with this key.
@@ -96,7 +96,7 @@ def unseal(token: bytes, cipher: AESGCM) -> bytes:
 
 @lru_cache(64)
 def _protected(header: tuple[tuple[str, Any], ...]) -> bytes:
-    """The first part of a token: few headers differ."""
+    """The first part of a token; cached, since few headers differ."""
     return _encode(json.dumps({"alg": "dir", **dict(header)}, separators=(",", ":")).encode())
 
 

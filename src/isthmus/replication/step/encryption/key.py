@@ -1,12 +1,12 @@
 """Keys of the steps `encrypt` and `decrypt`, behind references.
 
-What it is: a key resolved where it is used, and again when it may have been rotated. What it is not: a store; a key is in no option,
+What it is: a key that is resolved where it is used, and again when it may have been rotated. What it is not: a store; a key is in no option,
 plan, checkpoint or log.
 Specification: RFC 7517 (JSON Web Key), section 4; RFC 7518, section 6.4.
 
 Invariants:
-    I1. No error repeats anything of a key.
-    I2. A key that cannot be read again, or is of no use, leaves the one before in use; that is told once.
+    I1. No error contains any part of a key.
+    I2. If a key cannot be read again, or is invalid, the previous one stays in use; that is logged once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Key", "KeyRing", "parse_key"]
 
 FILE_SECONDS = 60.0
 VAULT_SECONDS = 300.0
-# So many times more often it is read where it does not fit: somebody may have begun to use the next one.
+# The factor by which a key that does not fit is read more often: the sender may use the next key already.
 EARLY = 30
 _SIZES = (16, 24, 32)
 _HEX = re.compile(r"[0-9A-Fa-f]+")
@@ -39,7 +39,7 @@ class Key(NamedTuple):
     """A key.
 
     Attributes:
-        octets: 16, 24 or 32 of them.
+        octets: 16, 24 or 32 bytes.
         key_id: the `kid` of a JSON Web Key; empty without one.
     """
 
@@ -54,13 +54,13 @@ class KeyRing:
     """One key behind a reference.
 
     Args:
-        reference: where it is.
+        reference: reference to the key.
         clock: monotonic seconds.
-        check: raises InvalidArgumentError for a key that is of no use here.
+        check: raises InvalidArgumentError for an invalid key.
 
     Raises:
-        SecretError: the reference leads nowhere.
-        InvalidArgumentError: what it leads to is no key.
+        SecretError: the reference cannot be resolved.
+        InvalidArgumentError: the secret is no key.
     """
 
     def __init__(
@@ -78,13 +78,13 @@ class KeyRing:
         self._is_told = False
 
     def get(self) -> Key:
-        """The key as it is now."""
+        """The current key."""
         if self._clock() >= self._read_at + self._spacing:
             self._renew()
         return self._key
 
     def other(self) -> Key | None:
-        """The key, read again before its time since it did not fit, if it is another one now."""
+        """The key, read again early because it did not fit, if it has changed."""
         if self._clock() < self._read_at + self._spacing / EARLY:
             return None
         before = self._key
@@ -98,7 +98,7 @@ class KeyRing:
             self._is_told = False
         except IsthmusError as error:
             if not self._is_told:
-                log.warning("a key cannot be read again; the key before stays in use (%s)", error)
+                log.warning("a key cannot be read again; the previous key stays in use (%s)", error)
             self._is_told = True
 
     def _read(self) -> Key:
@@ -111,7 +111,7 @@ def parse_key(text: str, reference: str) -> Key:
     """A key from a JSON Web Key, or from hexadecimal, base64 or base64url text.
 
     Raises:
-        InvalidArgumentError: it is none, or has another length than 128, 192 or 256 bits.
+        InvalidArgumentError: the text is no key, or has another length than 128, 192 or 256 bits.
     """
     key_id = ""
     if text.lstrip().startswith("{"):

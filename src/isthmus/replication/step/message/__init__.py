@@ -1,1 +1,1 @@
-"""An encoded message as steps see it: its fields, its values, and columns beside it."""
+"""An encoded message for steps: its fields, its values, and additional columns."""

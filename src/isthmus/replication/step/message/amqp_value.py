@@ -1,4 +1,4 @@
-"""Values of AMQP and of the rules language, each as the other.
+"""Conversion between values of AMQP and of the rules language.
 
 Specification: OASIS AMQP 1.0 part 1, section 1.6; docs/reference/rules.md.
 """
@@ -20,7 +20,7 @@ _TICKS_PER_MICROSECOND = 10
 
 
 def rule_value(value: Any) -> Any:
-    """A decoded value as rules see it."""
+    """A decoded value for rules."""
     if isinstance(value, Timestamp):
         try:
             return _EPOCH + timedelta(milliseconds=value)
@@ -32,7 +32,7 @@ def rule_value(value: Any) -> Any:
 
 
 def amqp_value(value: Any) -> Any:
-    """A value of the rules language as AMQP carries it; a timespan as the .NET SDK sends it, in ticks of 100 ns."""
+    """A value of the rules language for AMQP; a timespan as the .NET SDK sends it, in ticks of 100 ns."""
     if isinstance(value, datetime):
         return Timestamp((value - _EPOCH) // timedelta(milliseconds=1))
     if isinstance(value, timedelta):
@@ -41,7 +41,7 @@ def amqp_value(value: Any) -> Any:
 
 
 def rule_text(value: Any) -> Value | Missing:
-    """A field of the properties section as text, as clients show it."""
+    """A field of the properties section as text, in the form of clients."""
     if value is None:
         return MISSING
     if isinstance(value, bytes):

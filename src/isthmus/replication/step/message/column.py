@@ -1,10 +1,10 @@
-"""Columns beside the raw message, for the steps that work on DataFrames.
+"""Columns in addition to the raw message, for DataFrame steps.
 
-What it is: the columns that a step can ask for, made of a message, and what was changed in them written into the message. They have
+What it is: the columns that a step can request, read from a message, and their changes written to the message. They have
 the names and types of the data source `servicebus`. What it is not: the raw columns (`isthmus.bridge.spark.row`).
 
 Invariants:
-    I1. A column whose value is as it was changes nothing in the message.
+    I1. A column with an unchanged value does not change the message.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _PROPERTIES = {
     "to": "to",
 }
 READ_ONLY = ("enqueued_time", "sequence_number", "delivery_count")
-"""Columns that the broker sets: what a step writes into them is not looked at."""
+"""Columns that the broker sets: values that a step writes to them are ignored."""
 
 _PARTITION_KEY = "x-opt-partition-key"
 _MOST_INT = 0x7FFFFFFF
 
 
 def read(message: StepMessage, name: str) -> Any:
-    """A column's value; None where the message has none."""
+    """A column's value; None if the message has none."""
     if name == "body":
         return message.body
     if name == "application_properties":
@@ -58,7 +58,7 @@ def read(message: StepMessage, name: str) -> Any:
 
 
 def write(message: StepMessage, name: str, value: Any) -> None:
-    """Writes a column's value into a message, if it is another.
+    """Writes a column's value to a message, if it has changed.
 
     Raises:
         ValueError: a message cannot have this value.
@@ -97,7 +97,7 @@ def _write_user(message: StepMessage, value: Any) -> None:
     for name in before.keys() - after.keys():
         message.set_application_property(name, REMOVED)
     for name, each in after.items():
-        # As encoded, since NaN is not equal to itself, and 0.0 is to -0.0.
+        # Compared as encoded, since NaN is not equal to itself, and 0.0 equals -0.0.
         if name not in before or codec.encode(before[name]) != codec.encode(each):
             message.set_application_property(name, each)
 

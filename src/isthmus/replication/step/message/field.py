@@ -1,4 +1,4 @@
-"""Fields of a message, as steps name them.
+"""Fields of a message, in the notation of steps.
 
 `origin.name` is a field of the JSON body, `property:NAME` an application property, `system:NAME` a system property of the rules
 language, `'text'` that text.
@@ -19,11 +19,11 @@ from isthmus.rules.system import canonical_name
 __all__ = ["ABSENT", "is_utf8", "put", "reader", "take_out"]
 
 ABSENT = object()
-"""A field that a message has not got."""
+"""A field that a message does not have."""
 
 
 def reader(field: str) -> Callable[[StepMessage], Any]:
-    """What reads a field; ABSENT where it is not there."""
+    """The function that reads a field; it returns ABSENT if the field is missing."""
     if len(field) > 1 and field[0] == field[-1] == "'":
         text = field[1:-1]
         return lambda message: text
@@ -40,7 +40,7 @@ def reader(field: str) -> Callable[[StepMessage], Any]:
 
 
 def put(body: dict[str, Any], field: str, value: Any) -> None:
-    """Set a field of a JSON object; dots nest. A value that holds others is copied: what one step takes out of it stays where it came from."""
+    """Set a field of a JSON object; dots nest. A value with inner values is copied: a removal from it by a step does not change its source."""
     *above, last = field.split(".")
     for name in above:
         inner = body.get(name)
@@ -51,7 +51,7 @@ def put(body: dict[str, Any], field: str, value: Any) -> None:
 
 
 def take_out(body: dict[str, Any], field: str) -> None:
-    """Take a field out of a JSON object, if it is there; on the way to it also out of each element of a list."""
+    """Remove a field from a JSON object, if it exists; a path also passes through each element of a list."""
     _take_out(body, field.split("."))
 
 
@@ -66,7 +66,7 @@ def _take_out(value: Any, path: list[str]) -> None:
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a text can be encoded, and so be in a column: JSON may hold halves of surrogate pairs, which no UTF-8 does."""
+    """Whether a text can be encoded, and so be in a column: JSON may contain halves of surrogate pairs, which UTF-8 cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:

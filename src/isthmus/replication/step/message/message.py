@@ -1,13 +1,13 @@
-"""An encoded message as a step sees and changes it.
+"""An encoded message that a step reads and changes.
 
-What it is: sections decoded when they are first asked for, changes kept aside, and the message encoded again with nothing else
-changed: sections and properties that no step touched come out byte for byte. It is a `View` of the rules language. What it is not:
-what a copy gets on its way to the target, which is the connector's.
+What it is: sections that are decoded on first use, changes that are stored separately, and the message encoded again with only these
+changes: sections and properties that no step changed keep their bytes. It is a `View` of the rules language. What it is not:
+the changes of a copy for its target, which the connector makes.
 Specification: OASIS AMQP 1.0 part 3, section 3.2.
 
 Invariants:
-    I1. A message that nothing was changed in is encoded as the same bytes.
-    I2. What was not changed stays as it was encoded: other sections, other properties, their order.
+    I1. An unchanged message is encoded as the same bytes.
+    I2. Unchanged parts keep their encoding: other sections, other properties, their order.
     I3. A number of a JSON body that no step changed keeps its digits (`isthmus.message.json_number`).
 """
 
@@ -52,7 +52,7 @@ class StepMessage:
     """One message.
 
     Args:
-        raw: as encoded.
+        raw: the encoded message.
 
     Raises:
         CodecError: the bytes are no message.
@@ -68,17 +68,17 @@ class StepMessage:
         self._user: dict[str, tuple[str, Any]] | None = None
         self._body: bytes | None = None
         self._json: Any = _NO_JSON
-        self._is_plain = True  # the JSON has no number that a float does not hold
+        self._is_plain = True  # the JSON has no number that a float cannot represent
         self._set: dict[str, dict[str, Any]] = {}  # by kind of section: what was changed in it
 
     # ---- the body
 
     @property
     def body(self) -> bytes:
-        """The bytes of the body: of data sections, joined, or of a value that is text or binary.
+        """The bytes of the body: the joined data sections, or a value that is text or binary.
 
         Raises:
-            ValueError: it is another value.
+            ValueError: the body is another value.
         """
         if "json" in self._set:
             self._body = write_json(self._json, is_plain=self._is_plain).encode()
@@ -89,7 +89,7 @@ class StepMessage:
 
     @body.setter
     def body(self, value: bytes | str) -> None:
-        if not isinstance(value, str | bytes | bytearray | memoryview):  # of a number `bytes` makes so many zeros
+        if not isinstance(value, str | bytes | bytearray | memoryview):  # `bytes` of a number would be that many zeros
             raise TypeError(f"a body is bytes or text, not {type(value).__name__}")
         self._body = value.encode() if isinstance(value, str) else bytes(value)
         self._json = _NO_JSON
@@ -98,7 +98,7 @@ class StepMessage:
 
     @property
     def json(self) -> Any:
-        """The body as JSON says it. Assign it, or call `touch_json` after changing it, to write it.
+        """The body parsed as JSON. Assign it, or call `touch_json` after changing it, to write it.
 
         Raises:
             ValueError: the body is no JSON.
@@ -123,11 +123,11 @@ class StepMessage:
         """The body as a JSON object.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the body is no JSON object.
         """
         found = self.json
         if not isinstance(found, dict):
-            raise ValueError(  # noqa: TRY004 - it is the message that is wrong
+            raise ValueError(  # noqa: TRY004 - the message is at fault
                 f"the body is a JSON {type(found).__name__}, and an object is needed"
             )
         return found
@@ -161,14 +161,14 @@ class StepMessage:
         return self._fields
 
     def get_property(self, name: str) -> Any:
-        """One field of the properties section, without decoding the others; None where it is not set."""
+        """One field of the properties section, without decoding the others; None if it is not set."""
         if self._fields is not None:
             return self._fields.get(name)
         changed = self._set.get("properties", {})
         return changed[name] if name in changed else section.decode_property(self.raw, self.sections.properties, name)
 
     def set_property(self, name: str, value: Any) -> None:
-        """Set a field of the properties section by the specification's name, or take it out (None)."""
+        """Set a field of the properties section by the specification's name, or remove it (None)."""
         self._set.setdefault("properties", {})[name] = value
         self._fields = None
 
@@ -178,7 +178,7 @@ class StepMessage:
         return dict(self._read_user().values())
 
     def set_application_property(self, name: str, value: Any) -> None:
-        """Set an application property, whatever its case, or take it out (`REMOVED`)."""
+        """Set an application property, whatever its case, or remove it (`REMOVED`)."""
         found = self._read_user()
         key = name.lower()
         spelt = found[key][0] if key in found else name
@@ -195,7 +195,7 @@ class StepMessage:
                 self._user.setdefault(str(name).lower(), (str(name), value))
         return self._user
 
-    # ---- as rules see it
+    # ---- the view of rules
 
     def user(self, name: str, /) -> Value | Missing:
         """See `isthmus.rules.View.user`."""
@@ -248,7 +248,7 @@ class StepMessage:
                 )
 
     def set_annotation(self, name: str, value: Any) -> None:
-        """Set a message annotation, or take it out (None)."""
+        """Set a message annotation, or remove it (None)."""
         found = self._read_annotations()
         found.pop(name, None)
         if value is not None:
@@ -256,7 +256,7 @@ class StepMessage:
         self._set.setdefault("annotations", {})[name] = value
 
     def set_time_to_live(self, ttl_ms: int | None) -> None:
-        """Set the header's ttl, or take it out (None)."""
+        """Set the header's ttl, or remove it (None)."""
         self._set["header"] = {"ttl_ms": ttl_ms}
 
     # ---- encoding
@@ -281,7 +281,9 @@ class StepMessage:
             else raw[slice(*found.properties)],
             self._user_section() if "user" in self._set else raw[slice(*found.application_properties)],
             b"\0Su" + codec.encode(body) if "body" in self._set else raw[slice(*found.body)],
-            raw[slice(*found.footer)] if "body" not in self._set else b"",  # a footer may hold a digest of the old body
+            raw[slice(*found.footer)]
+            if "body" not in self._set
+            else b"",  # a footer may contain a digest of the old body
         ]
         return b"".join(parts)
 
@@ -299,7 +301,7 @@ class StepMessage:
         return self._changed_map(section.APPLICATION_PROPERTIES, place, wanted, str.lower, REMOVED)
 
     def _changed_map(self, code: int, place: tuple[int, int], wanted: dict[str, Any], fold: Any, removed: Any) -> bytes:
-        """A map section with some pairs replaced, taken out or added; the others as they were encoded."""
+        """A map section with some pairs replaced, removed or added; the others keep their encoding."""
         pairs = []
         left = dict(wanted)
         for key, value, after in section.map_items(self.raw, place):

@@ -1,1 +1,1 @@
-"""Reference data of the step `enrich`: where it is read from, and what a value of it is."""
+"""Reference data of the step `enrich`: its sources and its values."""

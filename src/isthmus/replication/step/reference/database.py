@@ -1,10 +1,10 @@
-"""Reference data of a database, by SQLAlchemy.
+"""Reference data from a database, by SQLAlchemy.
 
-What it is: one query, with a new connection each time, so that a rotated password holds from the next time on. What it
-is not: when it is made (`repeated`).
+What it is: one query, with a new connection each time, so that a rotated password is used from the next query on. What it
+is not: the schedule (`repeated`).
 
 Invariants:
-    I1. No error tells the URL, which holds the password.
+    I1. No error contains the URL, which contains the password.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class DatabaseQuery:
 
     Args:
         database: reference to the URL.
-        query: the SELECT; `:name` in it is a parameter for SQLAlchemy, and is written `\:name` where none is meant.
+        query: the SELECT; `:name` in it is a parameter for SQLAlchemy, write `\:name` if none is meant.
         key: the column that messages are looked up in.
-        columns: those to add.
+        columns: the columns to add.
     """
 
     def __init__(self, database: str, query: str, key: str, columns: Sequence[str]) -> None:
@@ -36,10 +36,10 @@ class DatabaseQuery:
         self._key, self._columns = key, columns
 
     def __call__(self) -> Reference:
-        """By the text of the key: the columns.
+        """The columns by the text of the key.
 
         Raises:
-            ValueError: the database refuses, or has not got a column.
+            ValueError: the database refuses, or lacks a column.
             SecretError: there is no such secret.
         """
         import sqlalchemy
@@ -54,11 +54,11 @@ class DatabaseQuery:
                 rows = [tuple(row) for row in result]
         except (sqlalchemy.exc.SQLAlchemyError, ImportError, ValueError) as error:
             raise ValueError(f"{self._reference}: {_told(error)}") from None
-        except Exception as error:  # noqa: BLE001 - some drivers raise errors of their own while they connect
+        except Exception as error:  # noqa: BLE001 - some drivers raise their own errors while they connect
             raise ValueError(f"{self._reference}: {type(error).__name__}: {_told(error)}") from None
         missing = [name for name in (self._key, *self._columns) if name not in names]
         if missing:
-            raise ValueError(f"{self._reference}: the query gives no column {', '.join(missing)}")
+            raise ValueError(f"{self._reference}: the query returns no column {', '.join(missing)}")
         at = names.index(self._key)
         wanted = [names.index(name) for name in self._columns]
         return {
@@ -67,10 +67,10 @@ class DatabaseQuery:
 
 
 def _told(error: Exception) -> str:
-    """The first line of what is wrong."""
+    """The first line of an error."""
     if isinstance(error, ModuleNotFoundError):
         return f"the driver {error.name} is not installed; install it, or name another as in postgresql+pg8000://"
     if type(error).__module__.startswith("sqlalchemy") and type(error).__name__ == "ArgumentError":
-        return "this is no URL of a database, such as postgresql+pg8000://user:password@host/name"
+        return "the secret is no URL of a database, such as postgresql+pg8000://user:password@host/name"
     original = getattr(error, "orig", None) or error
     return scrub(str(original).splitlines()[0] if str(original) else type(original).__name__)[:300]

@@ -1,8 +1,8 @@
-"""Reference data of a CSV or Parquet file.
+"""Reference data from a CSV or Parquet file.
 
 Invariants:
-    I1. A key of a CSV file is the text that stands there: 007 is not 7 alone, and NA is not null.
-    I2. A value is the one that stands in the file, or the text of it: no digit is lost.
+    I1. A key of a CSV file is its text: 007 is not only 7, and NA is not null.
+    I2. A value is the value in the file, or its text: no digit is lost.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,100}")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 
 _LIKE_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-# What a code or a telephone number begins with, and a number is not written with.
+# The beginning of a code or a telephone number, but not of a number.
 _PADDED = re.compile(r"\+|-?0[0-9]")
 
 
@@ -33,8 +33,8 @@ def load_reference(path: str, key: str, columns: Sequence[str]) -> Reference:
     """Reference data of a CSV or Parquet file.
 
     Raises:
-        ValueError: the file is no such file, or has not got a column.
-        OSError: it cannot be read.
+        ValueError: the file is no CSV or Parquet file, or lacks a column.
+        OSError: the file cannot be read.
     """
     import pyarrow as pa
 
@@ -64,14 +64,14 @@ def load_reference(path: str, key: str, columns: Sequence[str]) -> Reference:
 
 
 def _read_csv(data: bytes, columns: Sequence[str], kind: pa.DataType | None = None) -> pa.Table:
-    """Columns of a CSV file, as texts where they are not all numbers, times or truth values; NA is a text as others are."""
+    """Columns of a CSV file, as texts unless all are numbers, times or booleans; NA is a text."""
     import pyarrow as pa
     from pyarrow import csv
 
     types = dict.fromkeys(columns, kind) if kind is not None else {}
     options = csv.ConvertOptions(include_columns=columns, column_types=types)
     table = csv.read_csv(pa.BufferReader(data), convert_options=options)
-    # Where a column has nothing but NA and its like, Arrow takes all of them for null.
+    # In a column of only NA and similar texts, Arrow reads all of them as null.
     nulls = [field.name for field in table.schema if pa.types.is_null(field.type)]
     if nulls:
         options.column_types = types | dict.fromkeys(nulls, pa.string())
@@ -80,7 +80,7 @@ def _read_csv(data: bytes, columns: Sequence[str], kind: pa.DataType | None = No
 
 
 def _as_written(table: pa.Table, data: bytes) -> pa.Table:
-    """A table of a CSV file, with texts in place of numbers in each column of which a number would not show what is written: 01234, or
+    """A table of a CSV file, with texts instead of numbers in each column that has a number which would not be written as in the file: 01234, or
     more digits than a float has.
     """
     import pyarrow as pa
@@ -95,14 +95,14 @@ def _as_written(table: pa.Table, data: bytes) -> pa.Table:
 
 
 def _is_written(value: float | None, text: str | None) -> bool:
-    """Whether a number is all that a cell says."""
+    """Whether a number represents the text of a cell completely."""
     if value is None or text is None or not _LIKE_NUMBER.fullmatch(text := text.strip()):
         return value is None or not math.isfinite(value)
     return not _PADDED.match(text) and math.isfinite(value) and Decimal(text) == Decimal(repr(value))
 
 
 def _plain(text: str) -> str:
-    """The text of the number, or of the truth value, that a text of a CSV file is: 007 is found by 7, too."""
+    """The text of the number or boolean that a text of a CSV file represents: 7 also finds 007."""
     if text.lower() in ("true", "false"):
         return text.lower()
     if _INTEGER.fullmatch(text):

@@ -1,10 +1,10 @@
-"""What is read once at the beginning, and again every so often in the background.
+"""A value that is read at the start, and again at intervals in the background.
 
-What it is: the last that a loader gave. Messages do not wait while it is read again. What it is not: the loader.
+What it is: the last value of a loader. Messages do not wait while it is read again. What it is not: the loader.
 
 Invariants:
-    I1. What cannot be read again is told once, and what was read before stays in use.
-    I2. One reading is under way at a time.
+    I1. If the value cannot be read again, that is logged once, and the previous value stays in use.
+    I2. At most one reading runs at a time.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from typing import Generic, TypeVar
 __all__ = ["FIRST_SECONDS", "Repeated"]
 
 FIRST_SECONDS = 30.0
-"""How long the first reading may take: its route waits for it."""
+"""The longest first reading: its route waits for it."""
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
 class Repeated(Generic[T]):
-    """The last that was read.
+    """The last value.
 
     Args:
-        load: reads it; may block.
-        every_seconds: after how long it is read again.
-        what: is read, in the words of the log.
+        load: reads the value; may block.
+        every_seconds: interval between two readings.
+        what: description of the value, for the log.
         clock: monotonic seconds.
-        first_seconds: how long the first reading may take.
+        first_seconds: the longest first reading.
 
     Raises:
-        OSError: it gave no answer in that time.
-        ValueError: as the loader says.
+        OSError: the loader did not return in that time.
+        ValueError: an error of the loader.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Repeated(Generic[T]):
         self._due = clock() + every_seconds
 
     def get(self) -> T:
-        """What was read last."""
+        """The last value."""
         self._take()
         if self._clock() >= self._due and not self._thread.is_alive():
             self._thread = self._begin()
@@ -79,15 +79,15 @@ class Repeated(Generic[T]):
     def _run(self) -> None:
         try:
             self._values.append(self._load())
-        except Exception as error:  # noqa: BLE001 - the loader is a library's; what was read before is good
+        except Exception as error:  # noqa: BLE001 - the loader belongs to a library; the previous value is valid
             self._errors.append(error)
 
     def _take(self) -> None:
-        """What the last reading found."""
+        """Use the result of the last reading."""
         if self._values:
             self._value, self._is_told = self._values.pop(), False
         if self._errors:
             error = self._errors.pop()
             if not self._is_told:
                 self._is_told = True
-                log.warning("%s cannot be read again; what was read before stays in use (%s)", self._what, error)
+                log.warning("%s cannot be read again; the previous data stays in use (%s)", self._what, error)

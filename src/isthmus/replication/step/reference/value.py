@@ -1,4 +1,4 @@
-"""What a value of reference data is: how it is looked up, and how it stands in JSON."""
+"""Values of reference data: their look-up text, and their form in JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from isthmus.message.json_number import JsonNumber
 __all__ = ["Reference", "json_value", "text_of"]
 
 Reference = dict[str, tuple[Any, ...]]
-"""By the text of the value that is looked up: the columns to add."""
+"""The columns to add, by the text of the looked-up value."""
 
 
 def text_of(value: Any) -> str:
@@ -27,7 +27,7 @@ def text_of(value: Any) -> str:
 
 
 def json_value(value: Any) -> Any:
-    """A cell as JSON says it; numbers that it has not are null."""
+    """A cell as a JSON value; numbers that JSON does not have are null."""
     if isinstance(value, dict):
         return {name: json_value(each) for name, each in value.items()}
     if isinstance(value, list | tuple):

@@ -1,1 +1,1 @@
-"""An independent reading of a task's namespaces: what entered, and where each message is."""
+"""An independent reading of a task's namespaces: which messages entered, and where each of them is."""

@@ -1,30 +1,29 @@
 """An independent reading of a task's namespaces, for reconciliation.
 
-What it is: the order in which a task's entities are looked at (browsed, never locked or settled) so that the answer is true while messages
-move, and the collection of nothing but numbers and digests. What it is not: the comparison
-(`isthmus.replication.verification.reconciliation.reconcile`), or what is said of each copy and of what is missing
-(`isthmus.replication.verification.audit.holding`, `isthmus.replication.verification.audit.missing_copy`); and it asks no route what it has
-counted.
+What it is: the order in which a task's entities are browsed (messages are never locked or settled), so that the result is correct while messages
+move. It collects only numbers and digests, and it uses no counter of a route. What it is not: the comparison
+(`isthmus.replication.verification.reconciliation.reconcile`), or the classification of copies and of missing messages
+(`isthmus.replication.verification.audit.holding`, `isthmus.replication.verification.audit.missing_copy`).
 
-The order of reading, and why it is sound while routes run:
+The order of reading, and why the result is correct while routes run:
     1. every member's audited subscription to its end: what entered by then is what must be accounted for;
     2. every route's source, and behind it the spools that the route reads through: what waits there;
     3. every member's audited subscription again, from where the first reading ended: what moved between 1 and 2;
-    4. every route's dead-letter queue, and where steps divert to: what was set aside or diverted between 2 and 4 has left the source before.
-    5. for what is missing then, where the target detects duplicates: the subscriptions once more, for the equal that
-       the copy was dropped for, which came before it.
-A message that entered is at each step either before a route, behind it, or set aside, and it only ever goes forward; so
-one that is found nowhere was lost.
+    4. every route's dead-letter queue, and the entities that steps divert to: what was set aside or diverted between 2 and 4 had left the source.
+    5. for what is then missing, where the target detects duplicates: the subscriptions once more, for the equal message that
+       caused the copy to be dropped, and which arrived before it.
+A message that entered is at each step either before a route, behind it, or set aside, and it only moves forward; so
+a message that is found nowhere was lost.
 
 Invariants:
     I1. Reading changes nothing: messages are browsed.
-    I2. What enters after step 1 ended is ignored, at its origin and as a copy.
-    I3. What is found nowhere and whose time to live ended before the reading began counts as ended; what ended its life
-        during the reading is left out: namespaces drop it wherever it is, at times of their own.
-    I4. What the task does not replicate, by its filter or because its publisher marked it, is not missed anywhere; it is
+    I2. What enters after step 1 ended is ignored, both at its origin and as a copy.
+    I3. A message that is found nowhere and that expired before the reading began counts as ended; what expired
+        during the reading is left out: each namespace removes expired messages at a time that it chooses.
+    I4. What the task does not replicate, by its filter or because its publisher marked it, is not expected anywhere; it is
         counted.
-    I5. A copy is believed only if it has the content of the original that it names, and was not made of a message that entered before:
-        an entity that was made again gives its numbers again.
+    I5. A copy counts only if it has the content of the original that it names, and if it is not a copy of an earlier message with the same number:
+        an entity that was deleted and created again assigns its numbers again.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ from isthmus.replication.verification.identity import Identity, Members, identif
 from isthmus.replication.verification.reconciliation.reconcile import Holding, Reconciliation, reconcile
 from isthmus.topology.model import Endpoint, Route
 
-# So old may a count of RabbitMQ be, with a second more (its `collect_statistics_interval`).
+# The maximum age of a message count of RabbitMQ, with a second of margin (its `collect_statistics_interval`).
 COUNTED_SECONDS = 6.0
 
 __all__ = ["DEAD_LETTER", "Peek", "PeekOpener", "Selects", "audit"]
@@ -100,30 +99,30 @@ def audit(
     Args:
         task: the task's name.
         routes: the task's routes.
-        subscriptions: by alias, or by what else the passages call it, each entity that is read to its end: what keeps all that
+        subscriptions: by alias, or by the label that the passages use, each entity that is read to its end: the one that retains all messages that
             entered an origin, and where copies have to be.
         open_peek: opens an entity for browsing.
         passages: which origin's messages have to be where; none: those of each route's source at each route's target.
-        on_message: is also shown every message of the audited subscriptions, with the member's alias.
+        on_message: called with the member's alias and every message of the audited subscriptions.
         detection_ms: by alias, the history window of the duplicate detection of the member's topic, where it is on.
         selects: which of the messages that publishers sent are replicated; None: all.
         ordered: whether the task promises order.
         by_session: whether that is an order within each session.
         mark: the property that the task's rule sets on copies.
-        former_marks: those that it has set before.
+        former_marks: the properties that it set in the past.
         shared: whether applications consume the audited subscriptions, or which of them.
-        ttl_ms: the time to live that they give their messages; 0 for none.
-        clock: tells whose time to live has ended.
+        ttl_ms: the time to live that the subscriptions give their messages; 0 for none.
+        clock: to decide which messages have expired.
         members: as for `identify`.
-        logs: by alias, which of the entities are logs, and whether what was in one before the task began is not moved.
-        log_reader: reads what is before routes whose source is a log.
-        spools: tells what is in the spools of routes.
-        delivered: what ledgers tell of messages that went a way: sequence numbers at their origin, and when each was moved last.
-        diverted: the same of messages that steps have diverted.
-        unsettled: how many messages wait before a route whose queue nobody can look into, or are with its consumer.
-        pause: waits for seconds, where such a count is too old.
+        logs: by alias, the entities that are logs, and whether the task leaves out what was in the log before it began.
+        log_reader: reads what waits at routes whose source is a log.
+        spools: reads what is in the spools of routes.
+        delivered: what ledgers record of the messages of a passage: sequence numbers at their origin, and when each was last moved.
+        diverted: the same for messages that steps have diverted.
+        unsettled: how many messages wait at a route whose queue cannot be browsed, or are with its consumer.
+        pause: waits for a number of seconds when such a count is too old.
         by_hour: whether to count also by the hour in which messages were enqueued at their origin.
-        enqueued: what ledgers tell of when that was: sequence numbers at their origin, and wall times.
+        enqueued: what ledgers record of that time: sequence numbers at their origin, and wall times.
 
     Raises:
         EntityNotFoundError: an audited subscription or a route's source does not exist.
@@ -272,7 +271,7 @@ def _seen(
     message: bytes,
     identity: Identity,
 ) -> None:
-    """A message of an audited place was read."""
+    """Called for each message that was read from an audited entity."""
     if hours is not None:
         hours.see(at, message, identity)
     siblings.see((identity.origin or at.forwards, at.alias), message, identity)
@@ -281,7 +280,7 @@ def _seen(
 
 
 def _counted(passages: Sequence[Passage], unsettled: Callable[[Route], int] | None) -> dict[tuple[str, str], int]:
-    """By (origin, member), what waits before the routes that are known by a count alone."""
+    """By (origin, member), what waits at the routes of which only a count is known."""
     return {
         each.pair: unsettled(each.routes[0]) if unsettled is not None else 0 for each in passages if each.by_content
     }
@@ -294,7 +293,7 @@ def _read_on(
     known: Mapping[int, int],
     seen: Callable[[Audited, bytes, Identity], None],
 ) -> dict[int, int]:
-    """Reads what comes after `known`: by fragment, of which an ordinary entity has one, the next sequence number."""
+    """Reads what comes after `known`, which gives the next sequence number of each fragment (an ordinary entity has one)."""
     ends = dict(known)
     start = 0 if any(known) else known.get(0, 0)
     for message, identity in messages(peek, start, read):

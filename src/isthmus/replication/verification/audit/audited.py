@@ -1,11 +1,11 @@
-"""A subscription while it is audited: which messages entered there, which copies are there.
+"""A subscription while it is audited: which messages entered there, and which copies are there.
 
-What it is: the account of one member's audited subscription, in numbers and digests; it holds no message. What it is not: the reading
+What it is: the account of one member's audited subscription, in numbers and digests; it keeps no message. What it is not: the reading
 (`isthmus.replication.verification.audit.audit`), or the comparison (`isthmus.replication.verification.reconciliation.reconcile`).
 
 Invariants:
-    I1. What the first reading did not find did not enter; copies are also taken from the second reading.
-    I2. Memory grows by numbers: about 160 bytes a message, whatever its size.
+    I1. A message that the first reading did not find did not enter; copies are also taken from the second reading.
+    I2. Memory grows by about 160 bytes for each message, whatever its size.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Selects = Callable[[bytes, Identity], str]
 message belongs to: `filtered`, `held_back`, `returned`, `stopped` or `incomparable`.
 """
 
-# What a header can tell (OASIS AMQP 1.0, 3.2.1: 32 bits of milliseconds).
+# The longest time to live that a header can express (OASIS AMQP 1.0, 3.2.1: 32 bits of milliseconds).
 _LONGEST_TTL_MS = 0xFFFFFFFF
-# By so much no clock of a namespace is set back.
+# No clock of a namespace is set back by this much.
 _APART_MS = 60_000
 
 
@@ -40,9 +40,9 @@ class Arrivals:
     Attributes:
         numbers: sequence numbers at the origin.
         digests: of their content.
-        ends_ms: when the life of each ends; 0 where it does not.
-        entered_ms: when each entered its origin, as it tells; 0 where it does not.
-        lanes: what each keeps its order in: the partition of the member in which it is, or its session.
+        ends_ms: when each expires; 0 where it does not.
+        entered_ms: when each entered its origin, according to its provenance; 0 where that does not say.
+        lanes: the scope in which each keeps its order: its partition at the member, or its session.
         first_pass: how many of them the first reading found.
         late: numbers of those that `isthmus redrive` has sent.
     """
@@ -59,8 +59,8 @@ class Arrivals:
         self.late: set[int] = set()
 
     def leave_former(self) -> None:
-        """Leaves out copies of messages that were in an entity which was deleted and made again since: no number is given later than a
-        higher one, unless numbers begin again.
+        """Leaves out copies of messages of an entity that was deleted and created again since: a number is never assigned later than a
+        higher one, unless the numbering began again.
         """
         lowest: dict[int, int] = {}  # by partition, of what entered so much later
         timed = sorted((at for at, ms in enumerate(self.entered_ms) if ms), key=lambda at: self.entered_ms[at])
@@ -104,7 +104,7 @@ class Originals:
         return number in self._index
 
     def digest(self, number: int) -> int:
-        """Of its content."""
+        """The digest of its content."""
         return self._digests[self._index[number]]
 
     def enqueued_ms(self, number: int) -> int:
@@ -117,7 +117,7 @@ class Originals:
             yield number, self._enqueued_ms[at]
 
     def ends_ms(self, number: int) -> int:
-        """When its life ends; 0 where it does not."""
+        """When it expires; 0 where it does not."""
         return self._ends_ms[self._index[number]]
 
 
@@ -132,24 +132,24 @@ class Audited:
         selects: which messages the task replicates; None: all.
         is_origin: whether messages enter the task here.
         is_log: whether it is a log, e.g. a topic of Kafka.
-        recorded: origins whose copies are numbered by their content, later (`Recorded`).
-        is_record: whether this is what records such an origin.
-        forwards: the origin whose messages the namespace itself forwards here, under the numbers that they have there; else empty.
+        recorded: origins whose copies get their numbers later, by their content (`Recorded`).
+        is_record: whether this entity is the record of such an origin.
+        forwards: the origin whose messages the namespace itself forwards here, with the numbers that they have there; else empty.
         is_table: whether it is a table, which has the origin's numbers and none of its own.
-        by_session: whether messages keep their order within their session, and no other.
+        by_session: whether messages keep their order only within their session.
         first_pass: whether this is the first reading.
         numbering: of what was read.
         arrivals: by the origin's alias.
         own: sequence numbers of the originals, in order.
-        originals: what they are.
-        resent: of dead letters that were sent again, by the former number the present one.
+        originals: those messages.
+        resent: by the former number of a dead letter that was sent again, its present number.
         kept: count's name → sequence numbers of what the task does not replicate.
         first_numbers: by partition, the lowest sequence number that a publisher's message has here.
         last_numbers: by partition, the highest, also of the second reading.
-        begins: of a log, by partition, the first offset that exists, or that will, where that is known.
+        begins: of a log, by partition, the first offset that exists or will exist, where that is known.
         messages: how many were read.
         contents: of a record, digest and number of all publishers' messages, also of the second reading.
-        perishable: of a record, those that had a time to live, of which nobody knows when it began.
+        perishable: of a record, the messages with a time to live whose begin is not known.
     """
 
     alias: str
@@ -187,7 +187,7 @@ class Audited:
         """A message was read."""
         self.messages += 1
         if not self._first_enqueued_ms or (self.is_log and self.numbering.is_new(identity.sequence)):
-            # Of a log that of the partition of which the most may have been removed.
+            # For a log, the values of the partition from which the most may have been removed.
             self._first_enqueued_ms = max(self._first_enqueued_ms, standing(message).enqueued_ms)
             self._first_ttl_ms = _ttl_ms(message)
         if not self.is_table:
@@ -233,8 +233,8 @@ class Audited:
         self.own.append(identity.number)
 
     def begin_with(self, known: Collection[int]) -> None:
-        """Sets what entered before the task began apart: what is before the first that is known in its partition. Of a partition in
-        which none is known, what was published before the first that is known in any.
+        """Sets apart what entered before the task began: what is before the first known number of its partition. In a partition
+        with no known number, what was published before the first known number of any partition.
 
         Args:
             known: numbers that wait, were set aside, or are at a target.
@@ -258,8 +258,8 @@ class Audited:
         return began_ms is None or self.originals.enqueued_ms(number) < began_ms
 
     def has_emptied(self, number: int) -> bool:
-        """Whether a number is of a partition of which nothing is left: of a log up to there, else of publishers' messages, while other
-        partitions have some.
+        """Whether a number belongs to a partition of which nothing is left (in a log: nothing up to this number; else: no publisher's message) while other
+        partitions have messages.
         """
         if number < 0:
             return False
@@ -273,10 +273,10 @@ class Audited:
         return again in self.originals and self.originals.digest(again) == self.originals.digest(number)
 
     def reading(self, *, shared: bool, ttl_ms: int, read_ms: int) -> Reading:
-        """What was read so far, until a wall time.
+        """What was read up to a wall time.
 
-        A subscription's time to live is in the header of its messages. Where the oldest has none, the subscription has
-        none, whatever the file says: one that existed before keeps what it was made with.
+        A subscription's time to live is in the header of its messages. Where the oldest message has none, the subscription has
+        none, whatever the file says: a subscription that existed before keeps the setting with which it was created.
         """
         if not self._first_ttl_ms and ttl_ms <= _LONGEST_TTL_MS:
             ttl_ms = 0
@@ -305,7 +305,7 @@ def _ttl_ms(message: bytes) -> int:
 
 
 def _session_lane(message: bytes) -> int:
-    """A number of the message's session; 0 where it has none."""
+    """A number that identifies the message's session; 0 where it has none."""
     session_id = section.decode_properties(message, section.locate(message).properties).get("group_id")
     if not isinstance(session_id, str):
         return 0

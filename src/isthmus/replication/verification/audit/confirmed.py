@@ -1,11 +1,11 @@
-"""What a ledger confirms of messages that may have been consumed.
+"""What a ledger confirms about messages that may have been consumed.
 
-What it is: the comparison of when a number was moved with when the message that has it now entered: an entity that was made again gives its
-numbers again, and what was moved before was another message. What it is not: the reading of a ledger (`isthmus.replication.ledger.moved`).
+What it is: the comparison of when a number was moved with when the message that now has it entered: an entity that was created again assigns its
+numbers again, and what was moved earlier was another message. What it is not: the reading of a ledger (`isthmus.replication.ledger.moved`).
 
 Invariants:
-    I1. A number that was moved before its message entered confirms nothing. Of an origin that nobody keeps a message entered after each one
-        of a lower number in its partition that is known. Records of a log tell a time of their own.
+    I1. A number that was moved before its message entered confirms nothing. At an origin whose messages are not retained, a message entered after each known message
+        of a lower number in its partition. Records of a log carry a time of their own.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ __all__ = ["confirmed", "entered_since"]
 
 
 def confirmed(doubtful: Collection[int], moved_ms: Mapping[int, int], entered_ms: Callable[[int], int]) -> set[int]:
-    """Of what may have been consumed, what was moved since it entered (I1).
+    """The numbers of `doubtful` that were moved after their messages entered (I1).
 
     Args:
-        doubtful: sequence numbers at the origin.
-        moved_ms: of what was moved, when that was last.
-        entered_ms: when the message of a number has entered, at the earliest.
+        doubtful: sequence numbers, at the origin, of messages that may have been consumed.
+        moved_ms: by number, when it was last moved.
+        entered_ms: the earliest time at which the message of a number can have entered.
     """
     return {number for number in doubtful if number in moved_ms and moved_ms[number] >= entered_ms(number) - DRIFT_MS}
 
 
 def entered_since(passage: Passage, audited: Mapping[str, Audited]) -> Callable[[int], int]:
-    """When a message of this way has entered its origin, at the earliest; 0 where nothing tells."""
+    """The earliest time at which a message of this passage can have entered its origin; 0 where that is not known."""
     if passage.is_witnessed:
         origin = audited[passage.origin]
         return _unknown if origin.is_log else _kept(origin)

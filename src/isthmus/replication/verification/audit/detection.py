@@ -1,17 +1,17 @@
 """Which missing copies a target's duplicate detection dropped.
 
-What it is: the proof that a copy is missing because its target held an equal: another message with the same MessageId and
-the same content is at the target, and came there so that the copy fell into the window for which the target remembers
-it. What it is not: a guess; without such an equal a missing message is lost. A message with the same MessageId and other
-content is no equal: detection dropped a message that nobody has seen, which is a loss.
+What it is: the proof that a copy is missing because its target contained an equal message: one with the same MessageId and
+the same content is at the target, and the copy arrived within the window for which the target remembers
+it. What it is not: a guess; without such a message a missing one counts as lost. A message with the same MessageId and other
+content is not equal: detection then dropped a message whose content is nowhere else, which is a loss.
 
-Publishers may share a MessageId, e.g. one that sends each message to two namespaces to be safe, so that each drops the
-other's copy: such a federation is as it should be, and yet one of each two identities is missing.
+Publishers may share a MessageId, e.g. a publisher that sends each message to two namespaces to be safe, so that each drops the
+other's copy: such a federation works as intended, and yet one of each two identities is missing.
 
 Invariants:
-    I1. A message is no equal of itself: another copy of the same identity proves nothing.
-    I2. An equal whose window was over before the missing message entered anywhere proves nothing.
-    I3. An equal has the same body and properties.
+    I1. A message is not compared with itself: another copy of the same identity proves nothing.
+    I2. An equal message whose window had ended before the missing message entered anywhere proves nothing.
+    I3. An equal message has the same body and properties.
     I4. Memory grows with the number of missing messages, not with what exists.
 """
 
@@ -30,7 +30,7 @@ from isthmus.replication.verification.identity import Identity
 __all__ = ["dropped_by_detection"]
 
 Read = Callable[[], Iterator[tuple[bytes, Identity]]]
-"""Browses a member's audited subscription from its begin."""
+"""Browses a member's audited subscription from its beginning."""
 
 Pair = tuple[str, str]
 """Aliases of an origin and of a member."""
@@ -52,7 +52,7 @@ def dropped_by_detection(
     originals: Mapping[str, Originals],
     marks: tuple[str, ...] = (),
 ) -> dict[Pair, set[int]]:
-    """The missing messages that an equal at the target explains.
+    """The missing messages whose absence an equal message at the target explains.
 
     Args:
         missing: by (origin, member), sequence numbers at the origin.
@@ -85,7 +85,7 @@ def dropped_by_detection(
 
 
 def _entered(read: Read, wanted: AbstractSet[int]) -> dict[int, tuple[str, int]]:
-    """MessageId and time of the wanted messages that publishers sent to this member."""
+    """MessageId and time of entry of the wanted messages that publishers sent to this member."""
     return {
         identity.number: (_message_id(message), standing(message).enqueued_ms)
         for message, identity in read()
@@ -111,7 +111,7 @@ def _explained(
 
 
 def _message_id(message: bytes) -> str:
-    """The MessageId as text, or its bytes where nobody can read it; empty where there is none."""
+    """The MessageId as text, or its bytes where it cannot be decoded; empty where there is none."""
     at = section.message_id_at(message, section.locate(message).properties)
     if not at:
         return ""

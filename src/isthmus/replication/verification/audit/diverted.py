@@ -1,12 +1,12 @@
-"""Which of several routes has left a diverted message at the entity that they all divert to.
+"""Which of several routes delivered a diverted message to the entity that they all divert to.
 
-What it is: what a copy there, or a ledger, tells of routes that divert one message to one entity: where the entity detects duplicates it
+What it is: what a copy there, or a ledger, shows about routes that divert one message to one entity: where the entity detects duplicates it
 keeps the first one. What it is not: any reading.
 
 Invariants:
-    I1. One message that an entity keeps counts as diverted on the ways of the route that sent it, and as dropped on the others.
-    I2. A route that is part of several ways diverts a message once: that counts on each of them.
-    I3. Without detection nothing is dropped, and a copy that names no route that is known counts on every way.
+    I1. One message that an entity keeps counts as diverted in the passages of the route that sent it, and as dropped in the others.
+    I2. A route that is part of several passages diverts a message once: that counts in each of them.
+    I3. Without detection nothing is dropped, and a copy that names no known route counts in every passage.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KEY = b"\xa1" + bytes((len(WHY_SOURCE),)) + WHY_SOURCE.encode()
 
 
 def diverted_from(message: bytes) -> str:
-    """Where a route received a message that it diverted, in lower case; empty where that is not told."""
+    """Where a route received a message that it diverted, in lower case; empty where the message does not say."""
     for key, value, _ in section.map_items(message, section.locate(message).application_properties):
         if message[key:value] == _KEY:
             try:
@@ -39,19 +39,19 @@ def diverted_from(message: bytes) -> str:
 
 
 def sources_of(routes: Iterable[Route]) -> frozenset[str]:
-    """What diverted messages name these routes' sources."""
+    """How diverted messages name the sources of these routes."""
     return frozenset(str(route.source).lower() for route in routes)
 
 
 def dropped_of_told(
     told: Mapping[Pair, Mapping[int, int]], windows_ms: Mapping[Pair, int], rest: Mapping[Pair, Undelivered]
 ) -> None:
-    """Of what ledgers alone tell as diverted, what was dropped for an equal that came before.
+    """Of the messages that only ledgers show as diverted, marks those that were dropped for an equal message that came before.
 
     Args:
         told: by (origin, member), the numbers that a ledger confirms, and when each was diverted.
-        windows_ms: by (origin, member), how long the entity remembers what came; 0: it does not.
-        rest: gets it.
+        windows_ms: by (origin, member), how long the entity remembers what arrived; 0: it does not.
+        rest: receives the result.
     """
     by_message: dict[tuple[str, int], list[tuple[int, Pair]]] = defaultdict(list)
     for pair, times in told.items():
@@ -67,7 +67,7 @@ def dropped_of_told(
 def _later(times: Sequence[tuple[int, Pair]], windows_ms: Mapping[Pair, int]) -> Iterable[Pair]:
     kept_ms = times[0][0]
     for at_ms, pair in times[1:]:
-        if kept_ms < at_ms <= kept_ms + windows_ms[pair]:  # equal: the same route told it (I2)
+        if kept_ms < at_ms <= kept_ms + windows_ms[pair]:  # equal times: recorded by the same route (I2)
             yield pair
         else:
             kept_ms = at_ms

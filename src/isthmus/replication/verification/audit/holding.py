@@ -1,7 +1,7 @@
-"""What is at a member, each copy judged by the original that it names.
+"""What is at a member, each copy compared with the original that it names.
 
-What it is: of the numbers and digests that were read, which copies arrived, which are of no message that entered, and which cannot be
-known. Pure. What it is not: the reading (`isthmus.replication.verification.audit.audit`, whose I2 and I5 are decided here), or what is missing
+What it is: of the numbers and digests that were read, which copies arrived, which belong to no message that entered, and which cannot be
+classified. Pure. What it is not: the reading (`isthmus.replication.verification.audit.audit`, whose I2 and I5 are decided here), or what is missing
 (`isthmus.replication.verification.audit.missing_copy`).
 """
 
@@ -26,14 +26,14 @@ def holding_of(
     unkept: Mapping[str, Sequence[int]],
     changed: Collection[tuple[str, str]],
 ) -> Holding:
-    """What is at a member, each copy judged by the original that it names.
+    """What is at a member, each copy compared with the original that it names.
 
     Args:
         at: what was read there.
         audited: what was read, by alias.
-        readings: the same, as the comparison sees it.
+        readings: the same, in the form that the comparison uses.
         ended_ms: when the reading ended.
-        unkept: by origin that nobody keeps, what entered it (`entered_unkept`).
+        unkept: by origin whose messages are not retained, what entered it (`entered_unkept`).
         changed: pairs (origin, member) between which contents change.
     """
     held = Holding(entered=at.own, kept=at.kept, arrived={at.alias: list(at.own)})
@@ -67,22 +67,22 @@ def holding_of(
             ):
                 fate = held.forged
             elif number in origin.originals:
-                # Whoever mends a message before it is sent again changes it.
+                # An operator who corrects a message before it is sent again changes it.
                 is_free = (alias, at.alias) in changed or number in arrivals.late
                 equal = is_free or origin.originals.digest(number) == digest
                 fate = held.arrived if equal else held.unequal
             elif number in kept:
-                continue  # a route took it before the rule was changed
+                continue  # a route moved it before the rule was changed
             elif number > horizon and (index >= arrivals.first_pass or number <= origin.last_numbers.get(fragment, 0)):
                 continue  # it entered after the first reading of its origin
             elif origin.has_emptied(number) and (origin.is_log or readings[alias].has_aged):
-                continue  # the retention, or the time to live, has removed all of its partition
+                continue  # the retention, or the time to live, has emptied its partition
             elif gone or origin.has_emptied(number):
                 fate = held.unknown
             elif 0 <= number < origin.first_numbers.get(fragment, 0):
-                continue  # its original has lived out the subscription's time to live, or entered before it was made
+                continue  # its original has expired in the subscription, or entered before that was created
             elif number > horizon and 0 < arrivals.ends_ms[index] <= ended_ms:
-                continue  # its original's life has ended, behind all that is there
+                continue  # its original has expired, behind everything that is there
             else:
                 fate = held.forged
             fate.setdefault(alias, []).append(number)
@@ -92,7 +92,7 @@ def holding_of(
 
 
 def met_of(origin: str, audited: Mapping[str, Audited], rest: Mapping[tuple[str, str], Undelivered]) -> set[int]:
-    """What the task is known to have met of an origin's messages: what is before its routes or was set aside there, and what arrived."""
+    """The messages of an origin that are known to have reached the task: those that wait at its routes or were set aside there, and those that arrived."""
     found: set[int] = set()
     for pair, each in rest.items():
         if pair[0] == origin:

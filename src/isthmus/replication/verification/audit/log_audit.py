@@ -1,11 +1,11 @@
-"""What an audit reads at logs.
+"""What an audit reads in logs.
 
-What it is: how a log is browsed so that its records are what its routes make of them, what waits before a route (the records that its
+What it is: how a log is browsed so that its records look as its routes convert them, what waits at a route (the records that its
 group has not committed) and what was set aside (in the log of dead letters). What it is not: the reading of Service Bus
 (`isthmus.replication.verification.audit.passage`), or a client of a cluster (`isthmus.replication.reach`).
 
 Invariants:
-    I1. Of a log of dead letters that several routes share, each gets what came from its own source.
+    I1. Where several routes share a log of dead letters, each is assigned what came from its own source.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class LogAudit:
         return self._reach.uncommitted(route.source, route.options.log.group)
 
     def is_placed(self, route: Route) -> bool:
-        """Whether it is known where the route's group is.
+        """Whether the position of the route's group is known.
 
         Raises:
             IsthmusError: the cluster cannot be read.
@@ -81,7 +81,7 @@ class LogAudit:
 
 
 def placed(message: bytes, log: str) -> Identity | None:
-    """The identity of a dead letter at the log that it came from; None where that is another one."""
+    """The identity of a dead letter at the log that it came from; None where it came from another one."""
     properties: dict[Any, Any] = section.decode_map(message, section.locate(message).application_properties)
     name, _, place = str(properties.get(DEAD_LETTER_PLACE, "")).partition("/")
     partition, _, offset = place.partition("/")

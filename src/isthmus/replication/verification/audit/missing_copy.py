@@ -1,8 +1,8 @@
-"""Copies that are missing, and what of them cannot be called lost.
+"""Copies that are missing, and which of them cannot be called lost.
 
-What it is: what entered and is neither at the target nor before, in or beside the route, less what may have ended its life, or may have been
+What it is: what entered and is neither at the target nor waiting at, in or set aside by the route, less what may have expired, or may have been
 consumed. Pure. What it is not: the reading (`isthmus.replication.verification.audit.audit`, whose I3 is decided here), what duplicate
-detection dropped (`isthmus.replication.verification.audit.detection`), or origins that nobody keeps
+detection dropped (`isthmus.replication.verification.audit.detection`), or origins whose messages are not retained
 (`isthmus.replication.verification.audit.unkept`).
 """
 
@@ -21,7 +21,7 @@ __all__ = ["doubt", "leave_out", "missing_copies"]
 def missing_copies(
     holdings: Mapping[str, Holding], rest: Mapping[tuple[str, str], Undelivered]
 ) -> dict[tuple[str, str], set[int]]:
-    """What is missing for no reason that the routes' sources show, by (origin, member)."""
+    """By (origin, member), what is missing for no reason that the routes' sources show."""
     return {
         pair: set(holdings[pair[0]].entered)
         - set(holdings[pair[1]].arrived.get(pair[0], ()))
@@ -42,13 +42,13 @@ def leave_out(
     missing: Mapping[tuple[str, str], set[int]],
     during_ms: tuple[int, int],
 ) -> None:
-    """Takes what is missing and ended its life during the reading out of the comparison.
+    """Removes from the comparison what is missing and expired during the reading.
 
     Args:
         alias: of the origin.
-        holding: what is there; loses it.
+        holding: what is there; those messages are removed from it.
         origin: what was read there.
-        missing: by (origin, member); loses it.
+        missing: by (origin, member); those messages are removed from it.
         during_ms: when the reading began and ended.
     """
     numbers = set().union(*(each for pair, each in missing.items() if pair[0] == alias))
@@ -64,15 +64,15 @@ def leave_out(
 def doubt(
     undelivered: Undelivered, missing: set[int], origin: Audited, reading: Reading, began_ms: int, passage: Passage
 ) -> None:
-    """Tells of what is missing what cannot be called lost.
+    """Classifies those missing messages that cannot be called lost.
 
     Args:
-        undelivered: gets it.
+        undelivered: receives the result.
         missing: sequence numbers at the origin.
         origin: what was read there.
         reading: of the member where the copies have to be.
         began_ms: when the reading began.
-        passage: the way that they go.
+        passage: the one that they take.
     """
     over: set[int] = set()
     taken: list[int] = []
@@ -87,6 +87,6 @@ def doubt(
         elif reading.may_have_held(enqueued_ms, DRIFT_MS):
             taken.append(number)
     undelivered.consumed.update(taken[: reading.most_taken])
-    # Where fewer numbers are absent at the target, some copies never stood there, or were the last ones, which leave no trace.
+    # Where fewer numbers are absent at the target, some copies were never there, or were the last ones, whose removal leaves no trace.
     is_shown = len(over) <= reading.absent_before + reading.absent_between
     (undelivered.copy_expired if is_shown else undelivered.consumed).update(over)

@@ -1,12 +1,12 @@
-"""The ways that messages take through a task, as the audit follows them.
+"""The passages of messages through a task, as the audit follows them.
 
-What it is: one origin's messages on their way to one target through one or more routes, and the reading of what is before those
+What it is: one origin's messages and the one or more routes that they take to one target, and the reading of what waits at those
 routes. What it is not: the reading of targets (`isthmus.replication.verification.audit.audit`).
 
 Invariants:
-    I1. Routes are read in the order in which a message passes them, so that one that moves meanwhile is met further on.
-    I2. A number counts for an origin only if the message entered there: at the first route one that came from no other origin of
-        the task, further on a copy that names the origin.
+    I1. Routes are read in the order in which a message passes them, so that a message that moves meanwhile is found further on.
+    I2. A number counts for an origin only if the message entered there: at the first route, a message that came from no other origin of
+        the task, further on, a copy that names the origin.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 Peek = Callable[[int, int], Sequence[bytes]]
-"""Encoded messages from a sequence number on, at most so many; empty at the end."""
+"""Reads encoded messages from a sequence number on, up to a count; empty at the end."""
 
 PeekOpener = Callable[[Endpoint], Peek]
 """Opens an entity for browsing; EntityNotFoundError where there is none."""
@@ -51,14 +51,14 @@ Read = Callable[[bytes], Identity]
 
 
 class DivertTargetUnreadableError(IsthmusError):
-    """The entity that steps divert to cannot be read, e.g. since its namespace is away."""
+    """The entity that steps divert to cannot be read, e.g. because its namespace is unavailable."""
 
     code = "divert-target-unreadable"
     retryable = True
 
 
 class LogReader(Protocol):
-    """Reads what is before routes whose source is a log."""
+    """Reads what waits at routes whose source is a log."""
 
     def waiting(self, route: Route) -> Peek:
         """The records that the route's group has not committed.
@@ -69,7 +69,7 @@ class LogReader(Protocol):
         ...
 
     def is_placed(self, route: Route) -> bool:
-        """Whether it is known where the route's group is.
+        """Whether the position of the route's group is known.
 
         Raises:
             IsthmusError: the cluster cannot be read.
@@ -86,7 +86,7 @@ class LogReader(Protocol):
 
 
 class SpoolsReader(Protocol):
-    """What is in the spools of routes (`isthmus.replication.shuffle.standing`)."""
+    """Reads what is in the spools of routes (`isthmus.replication.shuffle.standing`)."""
 
     def waiting(self, route: str) -> Iterator[bytes]:
         """Messages that wait there."""
@@ -100,32 +100,32 @@ class SpoolsReader(Protocol):
 DEAD_LETTER = "/$DeadLetterQueue"
 TRANSFER_DEAD_LETTER = "/$Transfer/$DeadLetterQueue"
 EXPIRED = "TTLExpiredException"
-# A page of 1 KiB messages stays well below the service's limit for one answer.
+# A page of 1 KiB messages is well below the service's limit for one answer.
 PAGE_MESSAGES = 250
-# How far the clocks of namespaces and of this machine may be apart.
+# How far the clocks of namespaces and of this machine may differ.
 DRIFT_MS = 5000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
-    """One origin's messages on their way to one target.
+    """One origin's messages and the routes that they take to one target.
 
     Attributes:
-        origin: what the audit calls the origin.
-        member: what the audit calls the target.
+        origin: the audit's label of the origin.
+        member: the audit's label of the target.
         routes: in the order in which a message passes them; none: the namespace itself forwards the messages.
         is_witnessed: whether what entered the origin can be read there.
-        is_consumed: of an origin without witness: whether what is missing may have been consumed, there or at the target.
-        is_filtered: whether not all messages of the origin go this way.
-        filter: which of them do, as SQL; empty: all, not told, or such that go no other way.
-        expires_ms: copies live so long at the target at most; 0: as long as their originals.
+        is_consumed: for an origin that is not witnessed: whether what is missing may have been consumed, there or at the target.
+        is_filtered: whether only some messages of the origin take this passage.
+        filter: which of them do, as SQL; empty: all, not known, or messages that take no other passage.
+        expires_ms: the longest time to live of copies at the target; 0: that of their originals.
         changes: whether contents change on the way.
         drops: whether steps may complete messages without passing them on.
-        by_content: whether the origin's record tells messages by what they hold (`Recorded`).
+        by_content: whether the origin's record identifies messages by their content (`Recorded`).
         keeps_numbers: whether messages have the numbers of the origin at the target, and no provenance, as in a table.
-        forwards: the queue that forwards to what the first route reads; None: that is where messages enter.
-        diverts: where steps of the routes send messages instead.
-        divert_detection_ms: how long duplicate detection there remembers what came; 0: not told, or not at all.
+        forwards: the queue that forwards to the source of the first route; None: messages enter that source itself.
+        diverts: the entities to which steps of the routes divert messages.
+        divert_detection_ms: how long duplicate detection there remembers messages; 0: not known, or not at all.
     """
 
     origin: str
@@ -150,31 +150,31 @@ class Passage:
         return self.origin, self.member
 
     def takes(self, depth: int, identity: Identity) -> bool:
-        """Whether a message that is before its route of this depth entered at its origin."""
+        """Whether a message that waits at the route of this index entered at its origin."""
         return identity.origin == ("" if depth == 0 else self.origin)
 
 
 EnteredSince = Callable[[Passage], Callable[[int], int]]
-"""Tells of a way when the message of a number has entered its origin, at the earliest."""
+"""For a passage, a function that gives the earliest time at which the message of a number can have entered its origin."""
 
 
 class SourceReader:
-    """Reads what is before routes.
+    """Reads what waits at routes.
 
     Args:
-        passages: all that are audited together.
+        passages: all passages that are audited together.
         open_peek: opens an entity for browsing.
         read: a message's identity.
-        logs: reads what is before routes whose source is a log; None: there are none.
-        spools: tells what is in the spools of routes; None: no route has any.
-        on_waiting: is shown each message that waits on a way: origin and member, the message and its identity.
-        on_time: is told when each message that waits, or was set aside, was enqueued at its origin: origin, number and wall time; 0 where it
+        logs: reads what waits at routes whose source is a log; None: there are none.
+        spools: reads what is in the spools of routes; None: no route has any.
+        on_waiting: called for each message that waits in a passage, with origin and member, the message and its identity.
+        on_time: called for each message that waits, or was set aside, with its origin, its number and the wall time at which it was enqueued there; 0 where it
             does not say.
-        read_diverted: the identity of a message where steps divert to; None: as `read`.
+        read_diverted: the identity of a message in an entity that steps divert to; None: as `read`.
 
     Attributes:
         found: by origin and member, what was read.
-        untold: what cannot be told: how far a group is, and what was removed from logs before routes read it, so that nothing else shows it.
+        unknown: what cannot be determined: the position of a group, and what was removed from logs before routes read it, so that nothing else shows it.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class SourceReader:
             self._stages.append(stage)
 
     def read_waiting(self, began_ms: int, entered_since: EnteredSince | None = None) -> None:
-        """Note what waits before the routes, and what steps had diverted by then of origins that nobody keeps: it has entered.
+        """Note what waits at the routes, and what steps had diverted by then from origins whose messages are not retained: it has entered.
 
         Args:
             began_ms: wall time at which the audit began.
@@ -224,27 +224,27 @@ class SourceReader:
         for depth, stage in enumerate(self._stages):
             for (source, group), passages in stage.items():
                 if passages[0].by_content:
-                    continue  # its queues let nobody look
+                    continue  # its queues cannot be browsed
                 is_log = bool(group)
                 route = passages[0].routes[depth]
-                # A message goes from the subscription into the mailbox, and from the source into the spools: each is read behind the other.
+                # A message goes from the subscription into the mailbox, and from the source into the spools: each of the latter is read after the former.
                 in_feed = self._in_feed(source, route)
                 if is_log and self._logs and not self._logs.is_placed(route):
                     self.untold.append(
-                        f"how far route {route.name} has read {source} is not known: group {group} has no offsets, or its checkpoints are not in "
-                        "reach here, so that what is lost would count as waiting"
+                        f"the position of route {route.name} in {source} is not known: group {group} has no offsets, or its checkpoints cannot be "
+                        "read here, so that lost messages would count as waiting"
                     )
                 peek = self._logs.waiting(route) if is_log and self._logs else self._open(source)
                 asked: object = peek
                 if isinstance(asked, KnowsRemoved):
                     self.untold += [
-                        f"partition {number} of {source}: what was from {first:,} to {begin - 1:,} was removed before {route.name} had moved it"
+                        f"partition {number} of {source}: the records from {first:,} to {begin - 1:,} were removed before {route.name} had moved them"
                         for number, (first, begin) in sorted(asked.removed.items())
                     ]
                 in_spools = self._in_spools(passages, depth)
                 for message, identity in chain(in_feed, messages(peek, 0, self._read), in_spools):
                     over = 0 < standing(message).expires_at_ms < began_ms - DRIFT_MS
-                    # A copy that is before a first route was let through by a changed rule.
+                    # A copy that waits at a first route passed the filter because the rule was changed.
                     for each in passages:
                         if each.takes(depth, identity):
                             at = self.found[each.pair]
@@ -253,7 +253,7 @@ class SourceReader:
                             self._tell_time(each.origin, message, identity)
 
     def read_set_aside(self) -> None:
-        """Note what was dead-lettered before the routes.
+        """Note what was dead-lettered at the routes.
 
         Raises:
             IsthmusError: a namespace cannot be read.
@@ -263,13 +263,13 @@ class SourceReader:
                 known = {each.origin for each in passages}
                 for message, identity in self._set_aside(source, passages[0].routes[depth]):
                     for each in passages:
-                        # What an unknown way led to a first route is set aside there all the same.
+                        # A message that reached a first route by an unknown path is set aside there all the same.
                         if each.takes(depth, identity) or (depth == 0 and identity.origin not in known):
                             at = self.found[each.pair]
                             (at.expired if identity.reason == EXPIRED else at.dead_lettered).add(identity.number)
                         if each.takes(depth, identity):
                             self._tell_time(each.origin, message, identity)
-        # What a queue could not forward is missing at all targets among which it is divided, and told once.
+        # What a queue could not forward is missing at all targets among which it is divided, and is reported once.
         for end, each in {each.forwards: each for each in reversed(self._passages)}.items():
             for message, identity in self._dead(end) if end is not None else ():
                 if each.takes(0, identity):
@@ -285,7 +285,7 @@ class SourceReader:
         """Note what steps have diverted.
 
         Args:
-            entered_since: tells of a way when the message of a number has entered, at the earliest: what was diverted before was another one.
+            entered_since: the earliest time at which the message of a number can have entered: what was diverted before was another message.
 
         Raises:
             IsthmusError: a namespace cannot be read.
@@ -307,23 +307,25 @@ class SourceReader:
                             self._tell_time(each.origin, message, identity)
             except (EntityNotFoundError, NotAllowedError) as error:
                 if end.entity.endswith(DEAD_LETTER):
-                    continue  # told of the entity itself
+                    continue  # reported for the entity itself
                 why = "there is no such entity" if isinstance(error, EntityNotFoundError) else "it may not be read"
-                text = f"what steps divert to {end} is not known: {why}"
+                text = f"the messages that steps divert to {end} are not known: {why}"
                 self.untold += [text] if text not in self.untold else []
             except IsthmusError as error:
-                raise DivertTargetUnreadableError(f"what steps divert to {end} cannot be read: {error}") from error
+                raise DivertTargetUnreadableError(
+                    f"the messages that steps divert to {end} cannot be read: {error}"
+                ) from error
         for at in self.found.values():  # the entity may keep one of each route
             at.dropped -= at.diverted
 
     def _in_feed(self, source: Endpoint, route: Route) -> Iterator[tuple[bytes, Identity]]:
-        """What the subscription before a mailbox has not forwarded."""
+        """What the subscription before a mailbox has not yet forwarded."""
         if not route.options.feed:
             return
         try:
             yield from messages(self._open(Endpoint(source.alias, route.options.feed)), 0, self._read)
         except NotAllowedError:
-            return  # a service may let nobody look into what forwards
+            return  # a service may not allow browsing of an entity that forwards
 
     def _in_spools(self, passages: Sequence[Passage], depth: int) -> Iterator[tuple[bytes, Identity]]:
         if self._spools is None:
@@ -334,7 +336,7 @@ class SourceReader:
                     yield message, self._read(message)
 
     def _set_aside(self, source: Endpoint, route: Route) -> Iterator[tuple[bytes, Identity]]:
-        """Each message and its identity; no bytes where a log tells the identity alone."""
+        """Each message and its identity; no bytes where a log provides only the identity."""
         for message in self._spools.set_aside(route.name) if self._spools is not None else ():
             yield message, self._read(message)
         if route.options.plain.reads:
@@ -343,7 +345,7 @@ class SourceReader:
             for identity in self._logs.set_aside(route) if self._logs is not None else ():
                 yield b"", identity
             return
-        # What a mailbox did not take, or could not because it was deleted, is behind the subscription before it.
+        # What a mailbox did not take, or could not take because it was deleted, is in the dead-letter queue of the subscription before it.
         if route.options.feed:
             yield from self._dead(Endpoint(source.alias, route.options.feed))
         yield from self._dead(source, (DEAD_LETTER,))

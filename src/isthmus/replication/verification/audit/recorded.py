@@ -1,16 +1,16 @@
-"""Origins whose messages bear no number: what entered is known by its content.
+"""Origins whose messages carry no number: what entered is identified by its content.
 
-What it is: the numbering of copies by an origin's record (a stream beside the queues of an exchange), and what may be said of a message
-that is found nowhere while the routes' queues cannot be looked into. What it is not: any reading.
+What it is: the numbering of copies by an origin's record (a stream beside the queues of an exchange), and the classification of a message
+that is found nowhere while the routes' queues cannot be browsed. What it is not: any reading.
 
-A copy from such an origin tells no number that its record knows. The n-th copy of a content is that of the n-th message with this content
-that the record holds; a copy beyond those is a second one of the last.
+A copy from such an origin carries no number that its record knows. The n-th copy with some content belongs to the n-th message with this content
+in the record; further copies count as second copies of the last one.
 
 Invariants:
     I1. Equal messages are counted, not merged: two of them want two copies.
-    I2. As many of what is missing as wait in the route's queue, or are with its consumer, count as waiting, the latest first; a count may be some
-        seconds old, too low or too high, and whoever calls waits for a later one before anything is called lost, or waiting.
-    I3. A copy that was read before its origin ended, and whose content the record does not know, is unequal to what was sent, or forged.
+    I2. As many missing messages as wait in the route's queue, or are with its consumer, count as waiting, the latest first; a count may be some
+        seconds old, too low or too high, and the caller waits for a later one before anything is called lost, or waiting.
+    I3. A copy that was read before the end of its origin was reached, and whose content is not in the record, is unequal to what was sent, or forged.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ __all__ = ["Recorded"]
 
 
 class Recorded:
-    """The origins of an audit that are known by their record.
+    """The origins of an audit whose messages are identified by a record.
 
     Args:
-        passages: all that are audited together.
+        passages: all passages that are audited together.
         audited: by label, what was read.
     """
 
@@ -59,26 +59,26 @@ class Recorded:
         rest: Mapping[tuple[str, str], Undelivered],
         unsettled: Mapping[tuple[str, str], int],
     ) -> None:
-        """Takes what waits, and what cannot be told, out of what is missing (I2).
+        """Removes what waits, and what cannot be determined, from what is missing (I2).
 
         Args:
             missing: by (origin, member).
-            rest: gets it.
-            unsettled: how many messages wait before each route, or are with its consumer.
+            rest: receives the result.
+            unsettled: how many messages wait at each route, or are with its consumer.
         """
         for each in self._passages:
             at = missing[each.pair]
             late = sorted(at)[max(0, len(at) - unsettled.get(each.pair, 0)) :]
             rest[each.pair].waiting |= set(late)
             at.difference_update(late)
-            # What was rejected is in an exchange that nobody reads; what may expire is in no record's power to tell.
+            # Rejected messages go to an exchange that is not read; whether a message has expired cannot be seen in a record.
             rejects = any(route.options.refused != "block" for route in each.routes)
             told = set(at) if rejects else at & self._audited[each.origin].perishable
             rest[each.pair].consumed |= told
             at.difference_update(told)
 
     def met(self, passage: Passage, unsettled: int) -> set[int]:
-        """What of the origin is known to have come to the route: with what waits, the latest."""
+        """The origin's messages that are known to have reached the route: if some wait there, including the latest."""
         own = self._audited[passage.origin].own
         return self._arrived(passage) | set(own[max(0, len(own) - unsettled) :])
 

@@ -1,11 +1,11 @@
-"""What a task does with a message that a publisher sent, by the rule of its replication subscriptions.
+"""What a task does with a message that a publisher sent, according to the rule of its replication subscriptions.
 
-What it is: the decision for one message, which `verify` counts as entered, or as left where it is for a reason. What it is not: the rule
+What it is: the decision for one message, which `verify` counts as entered, or as not replicated for one of several reasons. What it is not: the rule
 (`isthmus.topology.pattern.part.mark`).
 
 Invariants:
-    I1. A copy that the task made when its members had other parts, e.g. before primary and secondary of an active-passive task changed
-        places, is no new message that carries a copy's properties.
+    I1. A copy that the task made when its members had other roles, e.g. before primary and secondary of an active-passive task were
+        swapped, does not count as a new message that carries a copy's properties.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ __all__ = ["selection"]
 def selection(
     condition_text: str, options: RouteOptions, came_back: Callable[[Provenance], bool] = lambda _: False
 ) -> Selects:
-    """What a task does with a message that is not known as a copy from one of its origins.
+    """What a task does with a message that is not known to be a copy from one of its origins.
 
-    A publisher may mark a message to keep it where it is. A mark on a message that also has provenance came with a copy's
+    A publisher may mark a message to exclude it from replication. A mark on a message that also has provenance came with a copy's
     properties, from an application that sends them again or from another task: the rule stops a new message then.
 
     Args:
-        condition_text: what goes; empty: everything.
+        condition_text: which messages are replicated; empty: all.
         options: of the task's routes, which name the mark; an empty mark: the task needs none.
         came_back: whether a message has been where the task's copies go.
     """
@@ -57,7 +57,7 @@ def selection(
         view = MessageView(split(message, HeadCache(0)), identity.number, standing(message).enqueued_ms)
         free = matches(unmarked, view) if may_be_marked else True
         if not free:
-            # The rule is unknown, not false, where one of its alternatives cannot be compared.
+            # The rule is unknown, not false, where a value in one of its alternatives cannot be compared.
             if free is None and not (is_number and _is_one(view, mark)):
                 return "incomparable"
             if is_number and origin not in message[start:end]:

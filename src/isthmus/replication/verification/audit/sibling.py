@@ -1,11 +1,11 @@
 """Messages of one origin that the filters of several targets select.
 
-What it is: of an origin that nobody keeps, what a message that is known on its way to one target, or there, tells of the others: whether
-their filters select it, too, so that it has to be there as well. What it is not: any reading.
+What it is: at an origin whose messages are not retained, a message that is found at one target, or on the way to it, is checked against the
+filters of the other targets: where they select it too, it has to be there as well. What it is not: any reading.
 
 Invariants:
-    I1. A message that is known at one target and that another target's filter selects is missing at the other one until it is known there.
-    I2. Where a way changes messages, its copies tell nothing of the filters; unless these exclude each other, that is told.
+    I1. A message that is found for one target and that another target's filter selects is missing at the other target until it is found there.
+    I2. Where a passage changes messages, its copies do not show what the filters selected; unless these exclude each other, that is reported.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ Pair = tuple[str, str]
 
 
 class Siblings:
-    """The ways from origins that nobody keeps to targets with filters.
+    """The passages from origins whose messages are not retained to targets with filters.
 
     Args:
-        passages: all that are audited together.
+        passages: all passages that are audited together.
 
     Attributes:
-        wanted: by (origin, member), sequence numbers of messages that are known elsewhere and have to be there, too.
-        untold: what cannot be told, and why.
+        wanted: by (origin, member), sequence numbers of messages that were found for another target and have to be at this one, too.
+        unknown: what cannot be determined, and why.
     """
 
     def __init__(self, passages: Sequence[Passage]) -> None:
@@ -52,14 +52,14 @@ class Siblings:
                 continue
             if one.changes:
                 self.untold.append(
-                    f"messages of {one.origin} that are at {one.member} are not sought at {other.member}: steps or an action change them, and "
+                    f"messages of {one.origin} that are at {one.member} are not checked for at {other.member}: steps or an action change them, and "
                     "whether its filter selected them is not known"
                 )
             else:
                 self._others[one.pair].append((other.pair, second))
 
     def see(self, pair: Pair, message: bytes, identity: Identity) -> None:
-        """A message of this origin is known at this member, or before it."""
+        """A message of this origin was found at this member, or waiting for it."""
         for other, rule in self._others.get(pair, ()):
             enqueued_ms = identity.entered_ms or standing(message).enqueued_ms
             if matches(rule, MessageView(split(message, HeadCache(0)), identity.number, enqueued_ms)):
@@ -67,7 +67,7 @@ class Siblings:
 
 
 def matches(rule: Filter, view: MessageView) -> bool | None:
-    """Whether a rule selects a message; None where it cannot tell."""
+    """Whether a rule selects a message; None where that is undefined."""
     try:
         return rule.matches(view)
     except (FilterError, CodecError):

@@ -1,15 +1,15 @@
-"""What the numbers of an origin tell whose messages nobody keeps.
+"""What the sequence numbers show of an origin whose messages are not retained.
 
-What it is: of a queue that a route empties, what entered it, and what may be said of a number that is found nowhere. A queue numbers
-its messages without gaps (Microsoft Learn, "Message sequencing and timestamps"), but for those that were scheduled. What it is not:
+What it is: for a queue that a route empties, what entered it, and how a number is classified that is found nowhere. A queue numbers
+its messages without gaps (Microsoft Learn, "Message sequencing and timestamps"), except those that were scheduled. What it is not:
 any reading.
 
 Invariants:
-    I1. The numbers from the lowest to the highest that is known have entered, in each fragment. What came behind the highest, or
-        before the lowest, cannot be seen; the latter is told.
-    I2. A number that is found nowhere is lost only where nobody consumes at either end and every message goes the same way.
-    I3. Gaps of more than `MOST_LISTED` numbers in all are told, the longest of them, and not compared: an old dead letter at the source of a
-        queue that has moved billions since, or a forged copy, takes no memory.
+    I1. All numbers from the lowest to the highest known one have entered, in each fragment. What came after the highest, or
+        before the lowest, cannot be seen; the latter is reported.
+    I2. A number that is found nowhere counts as lost only where no application consumes at either end and every message takes the same passage.
+    I3. If the gaps have more than `MOST_LISTED` numbers in all, the longest of them are reported and not compared: an old dead letter at the source of a
+        queue that has moved billions since, or a forged copy, then takes no memory.
     I4. A number that is found at one of several targets with filters is not missing at another one, unless that one's filter selects it.
 """
 
@@ -24,7 +24,7 @@ from isthmus.replication.verification.reconciliation.reconcile import Undelivere
 
 __all__ = ["MOST_LISTED", "doubt_unkept", "entered_unkept", "numbered"]
 
-# Some 250 bytes each while they are compared.
+# Each takes some 250 bytes while it is compared.
 MOST_LISTED = 1_000_000
 _NUMBER = (1 << FRAGMENT_BITS) - 1
 
@@ -35,13 +35,13 @@ def entered_unkept(
     rest: Mapping[tuple[str, str], Undelivered],
     met: Mapping[tuple[str, str], set[int]],
 ) -> tuple[dict[str, list[int]], list[str]]:
-    """By origin that nobody keeps, what entered it as far as its numbers tell; and what they cannot tell.
+    """By origin whose messages are not retained, what entered it according to its numbers; and a text for each thing that they do not show.
 
     Args:
-        passages: all that are audited together.
+        passages: all passages that are audited together.
         audited: what was read of the targets.
-        rest: what is before the routes.
-        met: of that, what waited there.
+        rest: what waits at the routes.
+        met: the part of it that waited there.
     """
     entered: dict[str, list[int]] = {}
     unseen = []
@@ -61,10 +61,10 @@ def entered_unkept(
         entered[origin], before, unlisted = numbered(known | until, until)
         if before:
             unseen.append(
-                f"{before:,} messages came to {origin} before the first that is known: nobody keeps what enters there"
+                f"{before:,} messages entered {origin} before the first known one: nothing retains what enters there"
             )
         unseen += [
-            f"no message of {origin} is known from number {first:,} to {last:,}: too many to be compared, and nobody keeps what enters there"
+            f"no message of {origin} is known from number {first:,} to {last:,}: too many to be compared, and nothing retains what enters there"
             for first, last in unlisted
         ]
     return entered, unseen
@@ -76,16 +76,16 @@ def doubt_unkept(
     rest: Mapping[tuple[str, str], Undelivered],
     wanted: Mapping[tuple[str, str], set[int]] | None = None,
 ) -> None:
-    """Of what is missing in the numbers of origins that nobody keeps, what cannot be called lost.
+    """Classifies the missing numbers of origins whose messages are not retained that cannot be called lost.
 
-    Where not all messages go the same way, one that is known elsewhere is missing only where it is wanted, too, and one that is known
-    nowhere is told once.
+    Where messages take several passages, one that was found elsewhere is missing only where it is wanted, too, and one that was found
+    nowhere is reported once.
 
     Args:
-        passages: those of such origins.
+        passages: the passages of such origins.
         missing: by (origin, member).
-        rest: gets it.
-        wanted: by (origin, member), what is known elsewhere and has to be there, too (`Siblings`).
+        rest: receives the result.
+        wanted: by (origin, member), what was found elsewhere and has to be there, too (`Siblings`).
     """
     for each in passages:
         siblings = [other for other in passages if other.origin == each.origin and other.is_filtered]
@@ -104,13 +104,13 @@ def doubt_unkept(
 def numbered(
     known: Iterable[int], until: Iterable[int], most: int = MOST_LISTED
 ) -> tuple[list[int], int, list[tuple[int, int]]]:
-    """The numbers that entered an origin that nobody keeps; how many came before the lowest that is known; and the gaps, first and last
-    number of each within its fragment, that are not among the former (I3).
+    """The numbers that entered an origin whose messages are not retained; how many came before the lowest known one; and the gaps, first and last
+    number of each within its fragment, that are not in the list of numbers (I3).
 
     Args:
-        known: numbers that were met anywhere.
-        until: those of them that were met before anything else was read; what is higher may have entered since.
-        most: how many numbers that were not met are listed.
+        known: numbers that were found anywhere.
+        until: those of them that were found before anything else was read; higher ones may have entered since.
+        most: how many numbers that were not found are listed.
     """
     highest = _by_fragment(until, max)
     lowest: dict[int, int] = {}

@@ -1,16 +1,16 @@
 """When messages entered their origins, by the hour.
 
-What it is: of an origin's sequence numbers the hours (UTC) in which they were enqueued there, and counts by these hours, for `isthmus
+What it is: for an origin's sequence numbers, the hours (UTC) in which they were enqueued there, and counts by these hours, for `isthmus
 verify --by hour`. What it is not: any reading (`isthmus.replication.verification.audit.audit`), or what is counted
 (`isthmus.replication.verification.reconciliation.reconcile`).
 
 Invariants:
-    I1. A number whose time is told has the hour of that time: of the first one, where several are told.
-    I2. A number whose time is not told has the hour of its neighbours, the next lower and the next higher number of its partition whose times
-        are told, where both have the same hour; else its hour is not known.
-    I3. The counts of all hours, with what has no known hour, add up to the counts without hours.
-    I4. Memory grows by 12 bytes for each time that is told, and by 20 for each change of the hour; by 80 more while times are put in order, where
-        numbers do not rise.
+    I1. A number whose time is reported has the hour of that time: of the first one, where several are reported.
+    I2. A number whose time is not reported has the hour of its neighbours, the next lower and the next higher number of its partition whose times
+        are reported, where both have the same hour; else its hour is not known.
+    I3. The counts of all hours, including the messages without a known hour, add up to the counts without hours.
+    I4. Memory grows by 12 bytes for each reported time, and by 20 for each change of the hour; by 80 more while times are sorted, where
+        numbers do not increase.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ __all__ = ["UNKNOWN", "HourCounts", "HourOf", "Times", "counted", "hours_of", "s
 
 HOUR_MS = 3_600_000
 UNKNOWN = -1
-"""What stands for the hour of a message whose time is not known."""
+"""The value that marks the hour of a message whose time is not known."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# The year 9999 ends, and with it what a `datetime` can tell.
+# The end of the year 9999, the last one that a `datetime` can express.
 _END_MS = 253_402_300_800_000
 
 HourOf = Callable[[int], int]
@@ -62,7 +62,7 @@ class HourCounts(NamedTuple):
 
 
 class Times:
-    """Times that are told of one origin's messages, the most trusted first."""
+    """Reported times of one origin's messages, the most trusted first."""
 
     __slots__ = ("hours", "numbers")
 
@@ -71,15 +71,15 @@ class Times:
         self.hours: array[int] = array("i")
 
     def add(self, number: int, enqueued_ms: int) -> None:
-        """A message was enqueued at its origin at this wall time; no time, and one that no calendar has, is left out."""
+        """A message was enqueued at its origin at this wall time; no time, or one that no calendar has, is left out."""
         if self.numbers and self.numbers[-1] == number:
-            return  # a message that waits for several targets is met for each
+            return  # a message that waits for several targets is read for each
         if number >= 0 and 0 < enqueued_ms < _END_MS:
             self.numbers.append(number)
             self.hours.append(enqueued_ms // HOUR_MS)
 
     def extend(self, other: Times) -> None:
-        """Adds what another one was told."""
+        """Adds the times of another one."""
         self.numbers.extend(other.numbers)
         self.hours.extend(other.hours)
 
@@ -89,7 +89,7 @@ def hours_of(times: Times) -> HourOf:
     numbers, hours = times.numbers, times.hours
     order: Iterable[int] = range(len(numbers))
     if any(after <= before for before, after in pairwise(numbers)):
-        order = sorted(order, key=numbers.__getitem__)  # of equal ones the first stays the first
+        order = sorted(order, key=numbers.__getitem__)  # the sort is stable: among equal numbers the first stays first
     first: array[int] = array("q")
     last: array[int] = array("q")
     hour: array[int] = array("i")
@@ -129,7 +129,7 @@ def counted(numbers: Mapping[str, Iterable[int]], hour_of: HourOf) -> tuple[Hour
 
 
 def summed(hours: Iterable[HourCounts]) -> tuple[HourCounts, ...]:
-    """One for each hour in which anything counts, in order; what has no known hour comes last."""
+    """One entry for each hour in which anything was counted, in order; what has no known hour comes last."""
     totals: dict[datetime | None, dict[str, int]] = {}
     for each in hours:
         total = totals.setdefault(each.hour, dict.fromkeys((count.name for count in COUNTS), 0))

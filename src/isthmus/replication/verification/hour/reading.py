@@ -1,11 +1,11 @@
-"""The times at which messages entered their origins, as an audit meets them.
+"""The times at which messages entered their origins, as an audit finds them.
 
 What it is: where a time is taken from: the origin's own reading, then what waits before routes or was set aside there, then what copies,
-tables and ledgers tell. What it is not: what follows for numbers without a time (`isthmus.replication.verification.hour.hour`).
+tables and ledgers report. What it is not: the hours of numbers without a time (`isthmus.replication.verification.hour.hour`).
 
 Invariants:
-    I1. What an audit keeps anyway, the times of originals and of copies, is not kept a second time before the comparison.
-    I2. Where an origin tells no time, as RabbitMQ does not, a message has the time that its copy tells: when a route received it.
+    I1. What an audit keeps anyway, the times of originals and of copies, is not stored a second time before the comparison.
+    I2. Where an origin reports no time, as with RabbitMQ, a message has the time in its copy: when a route received it.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ class HourReading:
         self._told: dict[str, Times] = {}
 
     def tell(self, origin: str, number: int, enqueued_ms: int) -> None:
-        """A message was enqueued at its origin at this wall time; 0: it does not say."""
+        """A message was enqueued at its origin at this wall time; 0: not known."""
         self._told.setdefault(origin, Times()).add(number, enqueued_ms)
 
     def tell_all(self, origin: str, numbers: Iterable[int], enqueued_ms: Mapping[int, int]) -> None:
-        """What a ledger tells of these numbers."""
+        """Adds what a ledger records for these numbers."""
         for number in numbers:
             self.tell(origin, number, enqueued_ms.get(number, 0))
 
     def see(self, at: Audited, message: bytes, identity: Identity) -> None:
-        """A message of an audited place was read, and is in its account."""
+        """A message was read from an audited entity, and is in its account."""
         if identity.origin:
             return  # its time is among the arrivals
         if at.forwards:
@@ -50,7 +50,7 @@ class HourReading:
             self.tell(at.alias, identity.number, broker_times_of(message)[0])
 
     def hours_of(self, origin: str) -> HourOf:
-        """The hours of an origin's messages; once all copies have their numbers (`Recorded`)."""
+        """The hours of an origin's messages; to be called once all copies have their numbers (`Recorded`)."""
         times = Times()
         own = self._audited.get(origin)
         if own is not None:

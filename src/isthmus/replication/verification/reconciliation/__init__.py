@@ -1,1 +1,1 @@
-"""What entered a source against what is at the targets, and the counts of it."""
+"""The comparison of what entered a source with what is at the targets, and its counts."""

@@ -1,6 +1,6 @@
-"""The counts of a reconciliation, and what each says about the task.
+"""The counts of a reconciliation, and the meaning of each for the task.
 
-What it is: one table that the comparison, `isthmus verify` and its documentation read. What it is not: the counting
+What it is: one table that the comparison, `isthmus verify` and the documentation use. What it is not: the counting
 (`isthmus.replication.verification.reconciliation.reconcile`).
 
 Invariants:
@@ -16,7 +16,7 @@ __all__ = ["COUNTS", "Count", "Verdict", "verdict_of"]
 
 
 class Verdict(IntEnum):
-    """What a count that is not zero says; the greater one prevails."""
+    """What a count that is not zero means; the greater verdict prevails."""
 
     CLEAN = 0
     UNCLEAR = 1
@@ -24,7 +24,7 @@ class Verdict(IntEnum):
 
     @property
     def exit_code(self) -> int:
-        """Of `isthmus verify`."""
+        """The exit code of `isthmus verify`."""
         return {Verdict.CLEAN: 0, Verdict.UNCLEAR: 3, Verdict.FAULTY: 1}[self]
 
 
@@ -44,10 +44,10 @@ COUNTS = (
     Count(
         "earlier",
         Verdict.CLEAN,
-        "records of a log from before the first that the task is known to have met in their partition (`start: now`)",
+        "records of a log that are older than the first one that is known to have reached the task in their partition (`start: now`)",
     ),
-    Count("held_back", Verdict.CLEAN, "their publisher set the mark itself, so that they stay where they are"),
-    Count("returned", Verdict.CLEAN, "copies of the task from a time when it had the other direction"),
+    Count("held_back", Verdict.CLEAN, "their publisher set the mark itself, so that they are not replicated"),
+    Count("returned", Verdict.CLEAN, "copies that the task made when it had the opposite direction"),
     Count("arrived", Verdict.CLEAN, "a copy with the same content is at the other member"),
     Count("waiting", Verdict.CLEAN, "they are in the route's source: a route moves them later"),
     Count(
@@ -58,18 +58,18 @@ COUNTS = (
     Count(
         "copy_expired",
         Verdict.CLEAN,
-        "the task's time to live of copies at the target has passed, and so many numbers are absent there",
+        "the task's time to live of copies at the target has passed, and at least as many numbers are absent there",
     ),
     Count("resent", Verdict.CLEAN, "dead letters that were sent again: they entered again, and count as that message"),
     Count(
         "delivered",
         Verdict.CLEAN,
-        "the task's ledger says that the target acknowledged them; an application may have consumed them since",
+        "according to the task's ledger the target acknowledged them; an application may have consumed them since",
     ),
     Count(
         "diverted",
         Verdict.CLEAN,
-        "a step sent them to the entity of its `divert_to`, where they are or the ledger says so",
+        "a step sent them to the entity of its `divert_to`, where they are, or the ledger confirms it",
     ),
     Count(
         "consumed",
@@ -109,5 +109,5 @@ _VERDICTS = {count.name: count.verdict for count in COUNTS}
 
 
 def verdict_of(name: str) -> Verdict:
-    """What a count that is not zero says."""
+    """The verdict of a count that is not zero."""
     return _VERDICTS[name]

@@ -1,4 +1,4 @@
-"""What was read of one member, and what its numbering tells of what is no longer there.
+"""What was read of one member, and what its numbering shows of messages that are no longer there.
 
 What it is: the account of one audited subscription. A subscription numbers its messages without gaps (Microsoft Learn,
 "Message sequencing and timestamps"), so that numbers which are absent are messages that were taken out: consumed, expired
@@ -6,10 +6,10 @@ or deleted. What it is not: the reading of messages (`isthmus.replication.verifi
 
 Invariants:
     I1. What is absent before the first message that exists, and between two that exist, is counted. What was taken out
-        behind the last one cannot be seen; a subscription that applications consume is therefore never proof of a loss. Of one that
-        nobody consumes no more can have been taken out than is absent.
+        after the last one cannot be seen; a subscription that applications consume is therefore never proof of a loss. From one that
+        no application consumes, no more messages can have been taken out than are absent.
     I2. Only the time to live of the subscription explains what is absent before the first message, and only where that
-        has stood for half of that time at least, and no message with a shorter life of its own was read: otherwise what
+        is at least half that old, and no message with a shorter time to live of its own was read: otherwise what
         is absent may have expired before a route moved it.
 """
 
@@ -29,7 +29,7 @@ class Numbering:
     """The sequence numbers that were read in an entity, in order; a partitioned entity numbers each fragment.
 
     Args:
-        is_log: whether they are offsets, which begin with 0 and have gaps of other reasons.
+        is_log: whether they are offsets, which begin with 0 and have gaps for other reasons.
     """
 
     def __init__(self, *, is_log: bool = False) -> None:
@@ -43,12 +43,12 @@ class Numbering:
         self._fragments[fragment] = (min(first, number), max(last, number), count + 1)
 
     def reaches(self, sequence: int) -> bool:
-        """Whether something was read that is not behind it, in its fragment."""
+        """Whether a message with this or a higher number was read in its fragment."""
         first, _, _ = self._fragments.get(sequence >> FRAGMENT_BITS, (_LOW + 1, 0, 0))
         return first <= sequence & _LOW
 
     def is_new(self, sequence: int) -> bool:
-        """Whether nothing of its fragment was read."""
+        """Whether no message of its fragment was read."""
         return sequence >> FRAGMENT_BITS not in self._fragments
 
     @property
@@ -80,8 +80,8 @@ class Reading:
         ttl_ms: the time to live that it gives its messages; 0 for none, or not known.
         short_lived: whether a message with a shorter time to live was read.
         read_ms: wall time of the reading.
-        is_log: whether it is a log, e.g. a topic of Kafka: what its retention has removed is compared no more.
-        is_emptied: whether its retention has left nothing of a partition, so that nothing tells how old what it removed there was.
+        is_log: whether it is a log, e.g. a topic of Kafka: what its retention has removed is no longer compared.
+        is_emptied: whether its retention has left nothing of a partition, so that the age of what it removed there is not known.
     """
 
     member: str

@@ -1,4 +1,4 @@
-"""Reconciliation: what entered a source against what is at the targets.
+"""Reconciliation: the comparison of what entered a source with what is at the targets.
 
 What it is: the pure comparison by message identity (origin namespace, sequence number there) that `verify` and the demo print.
 `isthmus.replication.verification.reconciliation.count` says what each count means and whether it is a fault. What it is not: the reading of
@@ -9,8 +9,8 @@ Invariants:
         expired, dead-lettered, diverted, dropped, copy expired, resent, delivered, consumed, ended, lost.
     I2. A second arrival of an identity counts as duplicated, also at its own origin, where it is a copy that came back.
     I3. Order is judged per origin, over first arrivals only: one is out of order if a later one of the same origin is
-        before it. Partitions have no order among each other, neither those of the origin nor those of the member.
-    I4. A copy whose content differs from its original's is no arrival: it counts as unequal, and its original as missing.
+        before it. There is no order between partitions, neither those of the origin nor those of the member.
+    I4. A copy whose content differs from its original's has not arrived: it counts as unequal, and its original as missing.
     I5. What is in a route's dead-letter queue counts whether or not its original still exists.
 """
 
@@ -31,7 +31,7 @@ __all__ = ["Comparison", "Holding", "Reconciliation", "Undelivered", "compare", 
 SAMPLE_LIMIT = 20
 """How many sequence numbers of each kind a comparison names."""
 
-# Counted at the origin alone.
+# Counted only at the origin.
 _AT_ORIGIN = ("filtered", "earlier", "held_back", "returned", "stopped", "incomparable")
 # Also a fault at the origin itself.
 _ALSO_AT_ORIGIN = ("duplicated", "out_of_order", "unequal", "forged")
@@ -44,9 +44,9 @@ class Holding:
     Attributes:
         entered: sequence numbers, at this member, of messages that publishers sent to it and that the task replicates.
         arrived: origin's alias → sequence numbers there, in the order in which they are at this member. The member's
-            own alias is among them where its own messages are in the entity that was read.
+            own alias is included where its own messages are in the entity that was read.
         lanes: origin's alias → in which partition of this member each of `arrived` is; absent: all in one.
-        late: origin's alias → those of `arrived` that an operator had sent later, and that have no order.
+        late: origin's alias → those of `arrived` that an operator sent later, to which order does not apply.
         unequal: origin's alias → sequence numbers there of copies with other content.
         forged: origin's alias → sequence numbers there at which nothing entered.
         unknown: origin's alias → sequence numbers there of copies whose original is no longer there.
@@ -69,16 +69,16 @@ class Undelivered:
 
     Attributes:
         waiting: still in the route's source.
-        expired: their life ended in the route's source; they are there, or in its dead-letter queue.
+        expired: they expired in the route's source, and are there or in its dead-letter queue.
         dead_lettered: in its dead-letter queue for any other reason.
         diverted: sent to the entity of a step's `divert_to`.
-        dropped: dropped by duplicate detection, of the target (see `detection`) or of the entity of `divert_to`, which holds an equal.
-        resent: dead letters that were sent again, and entered again.
-        copy_expired: the time for which the task lets a copy live is over.
+        dropped: dropped by duplicate detection, of the target (see `detection`) or of the entity of `divert_to`, which contains an equal message.
+        resent: dead letters that were sent again and entered again.
+        copy_expired: the time to live that the task gives copies has passed.
         consumed: may have been taken out of the entity that was read at the target, or of the origin.
-        delivered: of those, what the target has acknowledged, as a ledger says.
-        ended: found nowhere after their life ended.
-        elsewhere: not for this target, but for another one.
+        delivered: those of them that the target has acknowledged, according to a ledger.
+        ended: found nowhere after they expired.
+        elsewhere: meant for another target.
     """
 
     waiting: set[int] = field(default_factory=set)
@@ -103,7 +103,7 @@ class Comparison:
         member: alias of the namespace where they should be.
         counts: of each kind of `isthmus.replication.verification.reconciliation.count`.
         samples: sequence numbers at the origin of the first few, by kind.
-        hours: the counts by the hour in which the messages were enqueued at the origin; None where nobody asked for them.
+        hours: the counts by the hour in which the messages were enqueued at the origin; None where they were not requested.
     """
 
     origin: str
@@ -136,10 +136,10 @@ class Reconciliation:
     Attributes:
         task: the task's name.
         comparisons: one for each origin and member.
-        ordered: whether the task promises order; else what is out of order is counted, and no fault.
+        ordered: whether the task promises order; else what is out of order is counted but is not a fault.
         readings: what was read of each member; empty where the caller does not say.
-        unread: what could not be read, or cannot show everything, and why.
-        by_hour: whether the comparisons tell hours.
+        unread: what could not be read or is incomplete, and why.
+        by_hour: whether the comparisons have hours.
     """
 
     task: str
@@ -150,7 +150,7 @@ class Reconciliation:
     by_hour: bool = False
 
     def total(self, kind: str) -> int:
-        """The sum of one count over all comparisons between different members; some count also at the origin."""
+        """The sum of one count over all comparisons between different members; some kinds also count at the origin."""
         return sum(each.counts[kind] for each in self._summands(kind))
 
     def _summands(self, kind: str) -> Iterator[Comparison]:
@@ -162,7 +162,7 @@ class Reconciliation:
 
     @property
     def hours(self) -> tuple[HourCounts, ...]:
-        """The totals by the hour in which messages were enqueued at their origin; nothing where nobody asked for them."""
+        """The totals by the hour in which messages were enqueued at their origin; empty where they were not requested."""
         return summed(
             HourCounts(hour.hour, {count.name: hour.counts[count.name]})
             for count in COUNTS
@@ -172,10 +172,10 @@ class Reconciliation:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Why the reading cannot show everything; empty where it does."""
+        """Why the reading is incomplete; empty where it is complete."""
         found = [doubt for reading in self.readings if (doubt := reading.doubt)]
         if self.readings and not any(reading.messages for reading in self.readings):
-            found.append("nothing is in the subscriptions that were read: there is nothing to compare")
+            found.append("the subscriptions that were read are empty: there is nothing to compare")
         return (*found, *self.unread)
 
     @property
@@ -187,7 +187,7 @@ class Reconciliation:
 
     @property
     def clean(self) -> bool:
-        """Whether everything is accounted for, and nothing is at fault."""
+        """Whether everything is accounted for without a fault."""
         return self.verdict is Verdict.CLEAN
 
     def to_dict(self) -> dict[str, Any]:
@@ -220,12 +220,12 @@ def reconcile(
     Args:
         task: the task's name.
         holdings: by member's alias.
-        undelivered: by (origin, member), what the routes still hold.
+        undelivered: by (origin, member), what the routes have not delivered.
         ordered: whether the task promises order.
         readings: what was read of each member.
         pairs: only these pairs of origin and member; None: all.
         unread: what could not be read, and why.
-        hours: by an origin's alias, when its messages entered; None: not asked for.
+        hours: by an origin's alias, when its messages entered; None: not requested.
     """
     rest = undelivered or {}
     comparisons = []
@@ -248,7 +248,7 @@ def reconcile(
 
 
 def _completed(comparison: Comparison, holding: Holding, at: Holding, hour_of: HourOf | None = None) -> Comparison:
-    """With what the readings tell beside the identities that are compared."""
+    """The comparison with the counts that come from the readings instead of the compared identities."""
     found = {kind: getattr(at, kind).get(comparison.origin, ()) for kind in ("unequal", "forged", "unknown")}
     if comparison.origin == comparison.member:
         found |= {kind: holding.kept.get(kind, ()) for kind in _AT_ORIGIN}
@@ -282,10 +282,10 @@ def compare(
         member: alias of the member.
         entered: sequence numbers at the origin.
         arrived: sequence numbers at the origin of what is at the member, in the member's order.
-        undelivered: what the route between them still holds.
+        undelivered: what the route between them has not delivered.
         lanes: in which partition of the member each of `arrived` is; none: all in one.
-        hour_of: when the messages entered; None: not asked for.
-        late: those of `arrived` that are nowhere out of order.
+        hour_of: when the messages entered; None: not requested.
+        late: those of `arrived` to which order does not apply.
     """
     rest = undelivered or Undelivered()
     seen: set[int] = set()
@@ -305,7 +305,7 @@ def compare(
         else:
             highest[key] = number
     expected = set(entered) - rest.elsewhere
-    # What was set aside counts although its original may have gone meanwhile.
+    # What was set aside counts although its original may have been removed meanwhile.
     found = {"expired": rest.expired - seen, "dead_lettered": rest.dead_lettered - seen - rest.expired}
     missing = expected - seen - found["expired"] - found["dead_lettered"]
     for kind in ("waiting", "diverted", "dropped", "copy_expired", "resent", "delivered", "consumed", "ended"):

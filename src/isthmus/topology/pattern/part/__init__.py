@@ -1,1 +1,1 @@
-"""What patterns are made of: members, replication subscriptions, marks, ends at logs."""
+"""The parts of patterns: members, replication subscriptions, marks, ends at logs."""

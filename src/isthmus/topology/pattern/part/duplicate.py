@@ -1,7 +1,7 @@
-"""What becomes of a copy that is sent again after a crash, as a task declares it.
+"""The treatment of a copy that is sent again after a crash, as a task declares it.
 
 What it is: the settings `duplicates` and `duplicate_detection`, and their reading. What it is not: the decision of a route, which
-asks its target (`isthmus.message.duplicate_key`). See docs/explanation/guarantees.md.
+queries its target (`isthmus.message.duplicate_key`). See docs/explanation/guarantees.md.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from isthmus.topology.file.setting import Kind, Setting
 __all__ = ["DETECTION_WINDOW_MS", "DUPLICATES", "DUPLICATES_BY_ORIGIN", "DUPLICATE_DETECTION", "read_duplicates"]
 
 DETECTION_WINDOW_MS = 600_000
-"""Of duplicate detection where a task needs it and names no window: the service's own default."""
+"""The history window if a task needs duplicate detection and declares none: the service's default."""
 
 DUPLICATES = Setting(
     name="duplicates",
     kind=Kind.CHOICE,
     choices=("auto", "origin", "message-id", "allow"),
     default="auto",
-    description="What becomes of a copy that is sent again after a crash. `origin`: a copy is known by namespace, "
-    "entity, sequence number and time where its message entered; a namespace of isthmus drops the second one "
+    description="The treatment of a copy that is sent again after a crash. `origin`: a copy is identified by namespace, "
+    "entity, sequence number and time of its entry point; a namespace of isthmus drops the second one "
     "within an hour, whatever the MessageIds are, and at Azure, whose topics then have duplicate detection, the "
-    "copy's MessageId is made of these and the sender's own is in the property `repl-message-id`. "
-    "`message-id`: the topics have duplicate detection, which drops every message whose MessageId came before, "
-    "of one publisher and of several: only for ids that are unique over all publishers. `allow`: both are there, and "
+    "copy's MessageId is derived from these and the sender's own is in the property `repl-message-id`. "
+    "`message-id`: the topics have duplicate detection, which drops every message with the MessageId of an earlier one, "
+    "of one publisher and of several: only for ids that are unique over all publishers. `allow`: both are kept, and "
     "`isthmus verify` counts them. `auto`: `origin` at namespaces of isthmus, `allow` at Azure.",
     example="origin",
 )
@@ -34,11 +34,11 @@ DUPLICATES = Setting(
 DUPLICATES_BY_ORIGIN = replace(
     DUPLICATES,
     choices=("auto", "origin", "allow"),
-    description="What becomes of a copy that is sent again after a crash. `origin`: a copy is known by namespace, "
-    "entity, sequence number and time where its message entered; a namespace of isthmus drops the second one "
+    description="The treatment of a copy that is sent again after a crash. `origin`: a copy is identified by namespace, "
+    "entity, sequence number and time of its entry point; a namespace of isthmus drops the second one "
     "within an hour, whatever the MessageIds are, and at Azure, whose targets then have duplicate detection, the "
-    "copy's MessageId is made of these and the sender's own is in the property `repl-message-id`. `allow`: both "
-    "are there, and `isthmus verify` counts them. `auto`: `origin` at namespaces of isthmus, `allow` at Azure. There is no "
+    "copy's MessageId is derived from these and the sender's own is in the property `repl-message-id`. `allow`: both are "
+    "kept, and `isthmus verify` counts them. `auto`: `origin` at namespaces of isthmus, `allow` at Azure. There is no "
     "`message-id`: equal MessageIds of different sources are different messages.",
 )
 
@@ -49,14 +49,14 @@ DUPLICATE_DETECTION = Setting(
     maximum=604_800_000,
     may_be_off=True,
     description="History window of the topics' duplicate detection, with `duplicates: message-id` (there `10m` "
-    "unless it is written). A file that has a window and no `duplicates` means `message-id`. Whether a topic has "
+    "unless it is written). A window without `duplicates` means `message-id`. Whether a topic has "
     "detection is fixed when it is created.",
     example="10m",
 )
 
 
 def read_duplicates(values: Values, document: Document) -> tuple[str, int]:
-    """What becomes of doubles, and the window of detection by MessageId."""
+    """The treatment of duplicates, and the window of detection by MessageId."""
     window_ms = values["duplicate_detection"]
     if not values.written("duplicates"):
         return ("message-id", window_ms) if window_ms else ("auto", 0)
@@ -69,7 +69,7 @@ def read_duplicates(values: Values, document: Document) -> tuple[str, int]:
     if window_ms:
         document.fault(
             place,
-            f"duplicate_detection compares MessageIds, which duplicates: {duplicates} does not",
+            f"duplicate_detection compares MessageIds, which duplicates: {duplicates} does not do",
             "remove it, or write duplicates: message-id",
         )
     return duplicates, 0

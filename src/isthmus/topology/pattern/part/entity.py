@@ -1,6 +1,6 @@
-"""Entities and members as tasks name them.
+"""Entities and members of tasks.
 
-What it is: the reading of settings of which one or the other is written (`topic`, `queue`) and of lists of members. What it is
+What it is: the reading of alternative settings (`topic`, `queue`) and of lists of members. What it is
 not: the settings themselves, which each pattern declares.
 """
 
@@ -11,11 +11,11 @@ from isthmus.topology.file.document import Document, Place, Values
 __all__ = ["OWN_NAME", "check_own_name", "read_entity", "read_members"]
 
 OWN_NAME = "isthmus."
-"""Names that begin so are isthmus's own."""
+"""The prefix of isthmus's own names."""
 
 
 def read_entity(name: str, values: Values, document: Document) -> str:
-    """The entity of a task that has exactly one of `topic` and `queue`; empty where it is at fault."""
+    """The entity of a task that has exactly one of `topic` and `queue`; empty if it is faulty."""
     if values.written("topic") and values.written("queue"):
         document.fault(values.at("queue"), f"task {name} has both topic and queue", "remove one")
     elif not values.written("topic") and not values.written("queue"):
@@ -26,13 +26,13 @@ def read_entity(name: str, values: Values, document: Document) -> str:
 
 
 def check_own_name(entity: str, place: Place, document: Document) -> None:
-    """Fault an entity's name that is isthmus's own."""
+    """Fault an entity's name with the prefix of isthmus's own names."""
     if entity.lower().startswith(OWN_NAME):
         document.fault(place, "names that begin with 'isthmus.' are isthmus's own", "write another name")
 
 
 def read_members(values: Values, setting: str, pattern: str, document: Document) -> tuple[str, ...]:
-    """The aliases of a list of two or more, each once; empty where the list is at fault."""
+    """The aliases of a list of two or more, each once; empty if the list is faulty."""
     if values[setting] is None:
         return ()
     members: list[str] = []

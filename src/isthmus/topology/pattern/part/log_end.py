@@ -1,4 +1,4 @@
-"""What the patterns between logs and Service Bus have in common.
+"""The common parts of the patterns between logs and Service Bus.
 
 What it is: the settings of an end that is a log, e.g. a topic of Kafka, of the queue or topic at the other end, and their checks. What it
 is not: a pattern (`stream_to_queue`, `queue_to_stream`).
@@ -29,10 +29,10 @@ __all__ = [
     "source_subscription",
 ]
 
-# "Topic names", Apache Kafka: legal are these characters, 249 at most, and neither "." nor "..".
+# "Topic names", Apache Kafka: these characters are allowed, at most 249, and neither "." nor "..".
 STREAM_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 _OWN = "isthmus."
-# The highest that Service Bus takes. A target that is away must not push messages into the dead-letter queue.
+# The largest value of Service Bus. An unavailable target must not cause dead letters.
 _MAX_DELIVERY_COUNT = 2000
 
 PARTITIONS = Setting(
@@ -40,7 +40,7 @@ PARTITIONS = Setting(
     kind=Kind.INTEGER,
     minimum=1,
     maximum=10_000,
-    description="With how many partitions `apply` creates the stream, 1 where this is not written. One that exists keeps its number.",
+    description="The number of partitions with which `apply` creates the stream; default 1. An existing stream keeps its number.",
     example="3",
 )
 REPLICATION = Setting(
@@ -48,7 +48,7 @@ REPLICATION = Setting(
     kind=Kind.INTEGER,
     minimum=1,
     maximum=100,
-    description="How many copies of each partition the cluster keeps of a stream that `apply` creates; without it as the cluster is set.",
+    description="The replication factor of a stream that `apply` creates; default: that of the cluster.",
     example="3",
 )
 
@@ -59,7 +59,7 @@ def common(name: str) -> Setting:
 
 
 def check_stream(setting: str, values: Values, document: Document) -> None:
-    """Fault the name of a stream that Kafka does not take."""
+    """Fault a stream's name that Kafka does not accept."""
     name = values[setting]
     if name and not STREAM_NAME.fullmatch(name):
         document.fault(
@@ -70,7 +70,7 @@ def check_stream(setting: str, values: Values, document: Document) -> None:
 
 
 def entity(task: str, values: Values, document: Document) -> str:
-    """The queue or topic at Service Bus, of which a task names one; empty where that is at fault."""
+    """The queue or topic at Service Bus that a task names; empty if it is faulty."""
     if values.written("topic") and values.written("queue"):
         document.fault(values.at("queue"), f"task {task} has both topic and queue", "remove one")
     elif not values.written("topic") and not values.written("queue"):
@@ -85,14 +85,14 @@ def entity(task: str, values: Values, document: Document) -> str:
 def check_kind(
     task: Task, setting: str, alias: str, federation: Federation, document: Document, *, log: bool, plain: bool = False
 ) -> None:
-    """Fault a namespace that is a log where the task needs none, or the other way round.
+    """Fault a namespace that is a log if the task needs none, and vice versa.
 
     Args:
         task: the task.
-        setting: which names the namespace.
-        alias: the namespace's.
+        setting: the setting that names the namespace.
+        alias: alias of the namespace.
         federation: the file.
-        document: takes the fault.
+        document: receives the fault.
         log: whether a log is needed.
         plain: whether it may be neither a log nor Service Bus.
     """
@@ -116,7 +116,7 @@ def check_kind(
 
 
 def check_written(task: Task, alias: str, federation: Federation, document: Document) -> None:
-    """Fault a target of a kind that is only read."""
+    """Fault a target of a kind that can only be read."""
     namespace = federation.namespaces.get(alias)
     if namespace is not None and namespace.is_log and not KINDS[namespace.kind].writes:
         document.fault(

@@ -1,17 +1,17 @@
-"""The mark: the application property by which the rules of a task leave out the task's own copies.
+"""The mark: the application property by which the rules of a task exclude the task's own copies.
 
 What it is: the default mark's name, and the filter and action of a replication rule for either kind of mark. What it is
 not: the marking of copies, which is the route's (`isthmus.connectors.servicebus.message.message_rewriter`).
 Specification: Microsoft Learn, "Subscription Rule SQL Filter Syntax".
 
-A mark of the task's own holds the copy's MessageId. The rule compares the two, so that another message which an application
-sends with a copy's properties is replicated. A mark that the operator named holds the number 1, as the guides to federation
-have it, and a mark of any other type or value selects the message.
+A mark of the task's own has the copy's MessageId as its value. The rule compares the two, so that another message which an
+application sends with a copy's properties is replicated. A mark that the operator named has the value 1, as in the guides to
+federation, and a mark of any other type or value selects the message.
 
 Invariants:
     I1. No copy of a task is selected by a rule of the task.
-    I2. A message without the mark is selected, and one with a mark of another value or type: a number that is not 1, text,
-        true or false, a UUID, a time. Only binary values and lists compare with nothing that a rule can name.
+    I2. A message without the mark is selected, and so is one with a mark of another value or type: a number that is not 1, text,
+        true or false, a UUID, a time. Only binary values and lists cannot be compared with anything in a rule.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ __all__ = ["default_mark", "mark_action", "mark_filter", "unmarked_filter"]
 _HASH_CHARACTERS = 6
 
 
-def default_mark(task: str, places: Iterable[tuple[str, str]]) -> str:
-    """The mark of a task's own: the same in every namespace, and another one in a file whose task of the same name has
-    other members.
+def default_mark(task: str, addresses: Iterable[tuple[str, str]]) -> str:
+    """The mark of a task's own: the same in every namespace, and different from that of another file with a task of the same name and other
+    members.
 
     Args:
         task: the task's name.
-        places: alias, and host or reference to the connection, of each member.
+        addresses: alias, and host or reference to the connection, of each member.
     """
-    told = "\0".join(f"{alias}\0{place}" for alias, place in sorted(places))
-    return f"isthmus-{task}-{sha1(told.encode(), usedforsecurity=False).hexdigest()[:_HASH_CHARACTERS]}"
+    text = "\0".join(f"{alias}\0{address}" for alias, address in sorted(addresses))
+    return f"isthmus-{task}-{sha1(text.encode(), usedforsecurity=False).hexdigest()[:_HASH_CHARACTERS]}"
 
 
 def mark_filter(mark: str, condition: str = "", *, is_number: bool = False) -> str:
-    """The replication rule's filter: what this task has not copied, and what the operator's condition selects.
+    """The replication rule's filter: messages that this task has not copied and that the operator's condition selects.
 
     Args:
         mark: the property's name.
         condition: the operator's filter; empty: every message.
-        is_number: whether a copy carries the number 1; else its MessageId.
+        is_number: whether the mark has the value 1; otherwise the copy's MessageId.
     """
     name = render(Property("user", mark))
     if is_number:
-        # Unknown, not true, is what a comparison of two types gives: each type has an alternative of its own.
+        # A comparison of two types is unknown, not true: each type has its own alternative.
         unmarked = (
             f"{name} IS NULL OR {name} <> 1 OR {name} LIKE '%' OR {name} IN (TRUE, FALSE) OR {name} <> newid() OR "
             f"{name} <= sys.EnqueuedTimeUtc OR {name} > sys.EnqueuedTimeUtc"
@@ -65,5 +65,5 @@ def unmarked_filter(mark: str, condition: str) -> str:
 
 
 def mark_action(mark: str, *, is_number: bool = False) -> str:
-    """The replication rule's action; none for a mark that only the route can set, which knows the copy's MessageId."""
+    """The replication rule's action; none for a mark with the copy's MessageId, which only the route can set."""
     return f"SET {render(Property('user', mark))} = 1" if is_number else ""

@@ -1,6 +1,6 @@
 """Replication subscriptions: the subscriptions of a topic that feed routes.
 
-What it is: the settings that every pattern with a topic as its source takes, the name, rule and state of a replication
+What it is: the settings of every pattern with a topic as its source, the name, rule and state of a replication
 subscription, and the check of its name. What it is not: the rule on the mark (`isthmus.topology.pattern.part.mark`).
 """
 
@@ -32,10 +32,10 @@ RULE = "isthmus"
 """Name of the one rule of a replication subscription."""
 
 MAX_DELIVERY_COUNT = 2000
-"""The highest that Service Bus takes. A target that is away must not push messages into the dead-letter queue."""
+"""The largest value of Service Bus. An unavailable target must not cause dead letters."""
 
 TOPIC_SIZE_GB = 5
-"""The largest size that every tier of Service Bus takes (quotas, "Queue or topic size")."""
+"""The largest size that every tier of Service Bus accepts (quotas, "Queue or topic size")."""
 
 TOPIC_SIZE = Setting(
     name="topic_size_gb",
@@ -43,8 +43,8 @@ TOPIC_SIZE = Setting(
     default=TOPIC_SIZE_GB,
     minimum=1,
     maximum=80,
-    description="Size of the topics that `apply` creates, in GB. Publishers are refused at a topic that is full. A "
-    "topic that exists keeps its size.",
+    description="Size of the topics that `apply` creates, in GB. A full topic refuses messages of publishers. An "
+    "existing topic keeps its size.",
     example="5",
 )
 
@@ -58,10 +58,10 @@ FILTER = Setting(
 MARK = Setting(
     name="mark",
     kind=Kind.PROPERTY,
-    description="Application property that copies carry. Without it a property of the task's own, "
-    "`isthmus-TASK-HASH`, that holds the copy's MessageId. With it the property of this name, that holds the "
+    description="Application property that copies carry. Default: the task's own property "
+    "`isthmus-TASK-HASH` with the copy's MessageId. If written: the property of this name with the "
     "number 1: a message that an application sends with another value is still replicated, of whatever type but "
-    "binary; one that it sends with the number 1 stays where it is.",
+    "binary; one that it sends with the number 1 is not replicated.",
     example="replication",
 )
 
@@ -71,8 +71,8 @@ LOCK_DURATION = Setting(
     default=30_000,
     minimum=5_000,
     maximum=300_000,
-    description="LockDuration of the replication subscriptions. Short, because a dead reader's locks hold an "
-    "ordered route back that long; living readers renew.",
+    description="LockDuration of the replication subscriptions. Short, because the locks of a dead reader delay an "
+    "ordered route for this long; live readers renew.",
     example="30s",
 )
 
@@ -83,13 +83,13 @@ def replication_subscription(task: str, target: str) -> str:
 
 
 def replication_rule(mark: str, condition: str = "", action: str = "", *, is_number: bool = False) -> RuleState:
-    """The one rule of a replication subscription: what the task has not copied and the operator's condition selects.
+    """The one rule of a replication subscription: messages that the task has not copied and that the operator's condition selects.
 
     Args:
         mark: the property that the task's copies carry.
         condition: the operator's filter; empty: every message.
-        action: the operator's action; it is done before the mark is set.
-        is_number: whether a copy carries the number 1; else its MessageId.
+        action: the operator's action; it runs before the mark is set.
+        is_number: whether the mark has the value 1; otherwise the copy's MessageId.
     """
     actions = [each for each in (action.strip().rstrip(";"), mark_action(mark, is_number=is_number)) if each]
     return RuleState(RULE, mark_filter(mark, condition, is_number=is_number), "; ".join(actions))
@@ -98,7 +98,7 @@ def replication_rule(mark: str, condition: str = "", action: str = "", *, is_num
 def replication_state(
     name: str, rule: RuleState, lock_duration_ms: int, *, requires_session: bool = False
 ) -> SubscriptionState:
-    """A replication subscription as it must be."""
+    """The required state of a replication subscription."""
     return SubscriptionState(
         name=name,
         rules=(rule,),
@@ -111,7 +111,7 @@ def replication_state(
 
 
 def check_task_filter(text: str, place: Place, document: Document, *, mark: str, is_number: bool) -> None:
-    """Fault an operator's filter that is wrong, or of no use once it is joined with the rule on the mark."""
+    """Fault an operator's filter that is invalid, or useless after joining it with the rule on the mark."""
     if text and check_filter(text, place, document, mark=mark):
         joined = mark_filter(mark, text, is_number=is_number)
         check_joined(joined, place, document, mark=mark, unmarked=unmarked_filter(mark, text))

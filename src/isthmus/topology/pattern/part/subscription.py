@@ -30,16 +30,16 @@ __all__ = [
 ]
 
 AUDIT = "audit"
-"""Name of the subscription that holds every message for `isthmus verify`, and that no application consumes."""
+"""Name of the subscription that keeps every message for `isthmus verify`, and that no application consumes."""
 
 AUDIT_TTL_MS = 86_400_000
-"""How long an audit subscription keeps a message unless the task says otherwise."""
+"""How long an audit subscription keeps a message unless the task declares another time."""
 
 FILTER_RULE = "filter"
-"""Name of the only rule of a subscription that the file gives a filter."""
+"""Name of the only rule of a subscription for which the file declares a filter."""
 
 CONSUMERS = "consumers"
-"""Name of the one ordinary subscription of a topic that stands for a queue, unless the task names it."""
+"""Name of the one ordinary subscription of a topic that models a queue, unless the task names it."""
 
 SUBSCRIPTION_SPEC = Spec(
     "subscription",
@@ -60,8 +60,8 @@ SUBSCRIPTION_SPEC = Spec(
         Setting(
             name="sessions",
             kind=Kind.BOOLEAN,
-            description="Whether the subscription requires sessions; fixed when it is created. Without it: not, and one that exists is left "
-            "as it is.",
+            description="Whether the subscription requires sessions; fixed when it is created. Without it: no, and an existing one is not "
+            "changed.",
             example="true",
         ),
     ),
@@ -79,7 +79,7 @@ SUBSCRIPTIONS = Setting(
     name="subscriptions",
     kind=Kind.SUBSCRIPTIONS,
     description="With `topic`: ordinary subscriptions to keep in every member, as a list of names or as a mapping "
-    "of names to `filter` and `action`. Others that exist are left alone.",
+    "of names to `filter` and `action`. Other existing subscriptions are not changed.",
     example="[boards, audit]",
 )
 
@@ -89,9 +89,10 @@ AUDIT_DURATION = Setting(
     minimum=60_000,
     maximum=INFINITE_MS,
     may_be_off=True,
-    description="Keeps the subscription `audit` at every member, which holds every message so long and which no "
-    "application consumes: `isthmus verify` reads it; at RabbitMQ with `management` a stream beside the exchange. With `off`, `audit` among `subscriptions` keeps its messages "
-    "for ever. Without this setting, `audit` among `subscriptions` keeps them for a day, and a queue has none.",
+    description="Keeps the subscription `audit` at every member, which keeps every message for this time and which no "
+    "application consumes: `isthmus verify` reads it; at RabbitMQ with `management` a stream beside the exchange. With `off`, "
+    "the subscription `audit` of `subscriptions` keeps its messages "
+    "for ever. Without this setting, the subscription `audit` of `subscriptions` keeps them for a day, and a queue has no such subscription.",
     example="1d",
 )
 
@@ -116,7 +117,7 @@ def read_task_subscriptions(values: Values, document: Document) -> tuple[Subscri
     if not values.written("queue"):
         if values.written("subscription"):
             document.fault(
-                values.at("subscription"), "subscription goes with queue", "write subscriptions: [NAME] for a topic"
+                values.at("subscription"), "subscription needs queue", "write subscriptions: [NAME] for a topic"
             )
         return read_subscriptions(values["subscriptions"], document)
     if values.written("subscriptions"):
@@ -128,7 +129,7 @@ def read_task_subscriptions(values: Values, document: Document) -> tuple[Subscri
     if values["subscription"].lower() == AUDIT:
         document.fault(
             values.at("subscription"),
-            f"the name {AUDIT} is that of the subscription that isthmus verify reads, and no application",
+            f"the name {AUDIT} is reserved for the subscription that only isthmus verify reads",
             f"write subscription: {CONSUMERS}",
         )
     requires_session = True if values["ordering"] == "session" else None
@@ -138,7 +139,7 @@ def read_task_subscriptions(values: Values, document: Document) -> tuple[Subscri
 def audited(
     values: Values, subscriptions: tuple[SubscriptionState, ...], document: Document
 ) -> tuple[tuple[SubscriptionState, ...], int | None]:
-    """The subscriptions with the audit subscription as the task wants it, and how long that keeps a message."""
+    """The subscriptions with the audit subscription that the task wants, and how long that keeps a message."""
     declared = any(each.name.lower() == AUDIT for each in subscriptions)
     if not declared and not values["audit"]:
         return subscriptions, None
@@ -148,13 +149,13 @@ def audited(
     if ttl_ms >= INFINITE_MS:
         document.warn(
             values.at("audit"),
-            f"the subscription {AUDIT} keeps its messages for ever: unless somebody consumes them it fills the topic, "
-            "until publishers are refused",
+            f"the subscription {AUDIT} keeps its messages for ever: unless they are consumed it fills the topic, "
+            "which then refuses messages",
             "write audit: 1d",
         )
 
     def kept(each: SubscriptionState) -> SubscriptionState:
-        # One that exists may be an application's, which relies on what it was made with.
+        # An existing one may belong to an application, which relies on its settings.
         return replace(each, default_ttl_ms=ttl_ms) if written else replace(each, initial_ttl_ms=ttl_ms)
 
     all_of_them = subscriptions if declared else (*subscriptions, SubscriptionState(name=AUDIT))

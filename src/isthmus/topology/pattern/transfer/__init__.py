@@ -1,1 +1,1 @@
-"""Transfers: the ways of one message from one entity to another."""
+"""Transfers: one message's path from one entity to another."""

@@ -1,13 +1,13 @@
 """Transfers whose source or target is a log, e.g. a topic of Kafka.
 
-What it is: which patterns take a log at which end, what of their settings says nothing there, and what must be at a log. What it is
-not: the transfers of queues and topics (`transfer`), the patterns that are made for logs (`stream_to_queue`, `queue_to_stream`).
+What it is: the patterns that support a log at each end, the settings that a log does not support, and the wanted state of a log. What it is
+not: the transfers of queues and topics (`transfer`), the patterns for logs (`stream_to_queue`, `queue_to_stream`).
 
 A log keeps its records: it is copied and not emptied, by a consumer group instead of a subscription. It has no rules, no locks, no
-dead-letter queue and no duplicate detection, and can hold no claim: two runs that copy one log to another share its partitions.
+dead-letter queue and no duplicate detection, and cannot contain a claim: two runs that copy one log to another share its partitions.
 
 Invariants:
-    I1. Each setting that a log cannot honour is a fault at its place.
+    I1. Each setting that a log does not support is a fault at its position.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ PARTITIONING = Setting(
     name="partitioning",
     kind=Kind.CHOICE,
     choices=("key", "source", "single"),
-    description="With a target that is a log: what decides the partition. `key`: the key, so that messages of one session or "
-    "partition key keep their order; those without go to any. `source`: the partition at the source. `single`: the first partition, "
-    "which keeps the order of all messages. Without it `source` from log to log, else `key`.",
+    description="With a target that is a log: how the partition is chosen. `key`: the key, so that messages of one session or "
+    "partition key keep their order; those without a key go to any partition. `source`: the partition at the source. "
+    "`single`: the first partition, "
+    "which keeps the order of all messages. Default: `source` from log to log, else `key`.",
     example="single",
 )
 
@@ -48,7 +49,7 @@ DEAD_LETTERS = Setting(
 
 LOG_SETTINGS = (PARTITIONING, PARTITIONS, REPLICATION, DEAD_LETTERS)
 
-# By pattern: why it cannot read a log, and what to write instead. The others can, where the target is a log, too.
+# By pattern: why it cannot read a log, and the alternative. The other patterns can, if the target is a log, too.
 _UNREAD = {
     "move": (
         "a log is not emptied: its records stay until their retention ends",
@@ -59,20 +60,20 @@ _UNREAD = {
         "write a task of pattern copy for each target, with steps: [{filter: SQL}]",
     ),
 }
-# What a source cannot honour that is a log.
+# Settings that a source that is a log does not support.
 _OF_SOURCE = {
     "filter": ("a log has no rules", "write steps: [{filter: SQL}]"),
     "action": ("a log has no rules", "write steps: [{set: SQL}]"),
-    "mark": ("a log has no rules that leave out marked copies: provenance tells them", "remove it"),
+    "mark": ("a log has no rules that exclude marked copies: provenance identifies them", "remove it"),
     "lock_duration": ("a log locks nothing", "remove it"),
 }
-# What a target cannot honour that is a log.
+# Settings that a target that is a log does not support.
 _OF_TARGET = {
     "target_queue": ("a log has no queues", "write target_topic: NAME"),
-    "duplicates": ("a log drops no copy that is sent again", "remove it, or write duplicates: allow"),
+    "duplicates": ("a log drops no duplicates", "remove it, or write duplicates: allow"),
     "duplicate_detection": ("a log has no duplicate detection", "remove it"),
 }
-# What needs a queue or topic at one end at least.
+# Settings that need a queue or topic at one end at least.
 _OF_BOTH = {
     "audit": ("a log keeps its records for verification itself", "remove it"),
     "topic_size_gb": ("a log has a retention, and no size", "remove it"),
@@ -82,7 +83,7 @@ _OF_BOTH = {
 def with_logs(
     transfers: tuple[Transfer, ...], namespaces: Mapping[str, NamespaceRef], *, by_default: bool
 ) -> tuple[Transfer, ...]:
-    """Transfers that know which of their ends are logs; `by_default`: their target is of the kind that the source is."""
+    """Transfers with their log ends marked; `by_default`: the target has the kind of the source."""
 
     def known(transfer: Transfer) -> Transfer:
         ends = (namespaces.get(each.alias) for each in (transfer.source, transfer.target))
@@ -101,13 +102,13 @@ def with_logs(
 
 
 def logs_of(task: TransferTask) -> frozenset[str]:
-    """The aliases of a task that are clusters of logs."""
+    """The aliases of a task's namespaces that are logs."""
     sources = {each.source.alias for each in task.transfers if each.from_log}
     return frozenset(sources | {each.target.alias for each in task.transfers if each.to_log})
 
 
 def log_options(task: TransferTask, transfer: Transfer) -> LogOptions:
-    """What the route honours at a log."""
+    """The route's options for a log."""
     group = replication_subscription(task.name, transfer.feed) if transfer.from_log else ""
     by_default = "source" if transfer.from_log else "key"
     dead_letters = task.dead_letters if transfer.from_log else ""
@@ -115,7 +116,7 @@ def log_options(task: TransferTask, transfer: Transfer) -> LogOptions:
 
 
 def log_states(task: TransferTask, transfer: Transfer) -> Iterator[tuple[str, LogState]]:
-    """What must be at the logs of a transfer."""
+    """The wanted states of a transfer's logs."""
     source, target = transfer.source, transfer.target
     if transfer.from_log:
         group = GroupState(name=log_options(task, transfer).group, start=task.start)
@@ -135,7 +136,7 @@ def log_states(task: TransferTask, transfer: Transfer) -> Iterator[tuple[str, Lo
 
 
 def check_logs(task: TransferTask, document: Document) -> None:
-    """Fault what a log cannot do or honour."""
+    """Fault settings that a log does not support."""
     for transfer in task.transfers:
         if transfer.from_log:
             _check_source(task, transfer, document)
@@ -147,7 +148,7 @@ def check_logs(task: TransferTask, document: Document) -> None:
                     "write letters, digits, '.', '_' and '-', 249 at most",
                 )
         if transfer.to_log and not transfer.to_topic and "target_queue" not in task.places:
-            document.fault(task.place, f"{transfer.target} is to be a queue: a log has none", "write topic: NAME")
+            document.fault(task.place, f"{transfer.target} would be a queue: a log has none", "write topic: NAME")
     if any(each.from_log for each in task.transfers):
         _fault(task, _OF_SOURCE, document)
         if task.refused == "dead-letter" and "refused" in task.places and not task.dead_letters:
@@ -158,7 +159,7 @@ def check_logs(task: TransferTask, document: Document) -> None:
             )
     elif task.dead_letters:
         document.fault(
-            task.places["dead_letter_stream"], "dead_letter_stream goes with a source that is a log", "remove it"
+            task.places["dead_letter_stream"], "dead_letter_stream needs a source that is a log", "remove it"
         )
     if any(each.to_log for each in task.transfers):
         _fault(task, _OF_TARGET, document)
@@ -166,9 +167,7 @@ def check_logs(task: TransferTask, document: Document) -> None:
     else:
         for setting in LOG_SETTINGS[:-1]:
             if setting.name in task.places:
-                document.fault(
-                    task.places[setting.name], f"{setting.name} goes with a target that is a log", "remove it"
-                )
+                document.fault(task.places[setting.name], f"{setting.name} needs a target that is a log", "remove it")
     if all(each.from_log and each.to_log for each in task.transfers):
         _fault(task, _OF_BOTH, document)
 
@@ -181,11 +180,11 @@ def _check_source(task: TransferTask, transfer: Transfer, document: Document) ->
     elif not transfer.to_log:
         document.fault(
             place,
-            f"{task.pattern} takes a log to another log only: {transfer.target.alias} is none",
+            f"{task.pattern} copies a log to another log only: {transfer.target.alias} is none",
             "write pattern: stream-to-queue",
         )
     elif not transfer.is_topic:
-        document.fault(place, f"{transfer.source} is to be a queue: a log has none", "write topic: NAME")
+        document.fault(place, f"{transfer.source} would be a queue: a log has none", "write topic: NAME")
 
 
 def _check_order(task: TransferTask, document: Document) -> None:
@@ -198,7 +197,7 @@ def _check_order(task: TransferTask, document: Document) -> None:
     if task.partitioning == "source" and not all(each.from_log for each in task.transfers):
         document.fault(
             task.places.get("partitioning", task.place),
-            "partitioning: source goes with a source that is a log: a queue or topic has no partitions of that kind",
+            "partitioning: source needs a source that is a log: a queue or topic has no partitions of that kind",
             "write partitioning: key, or single",
         )
 

@@ -1,13 +1,13 @@
 """Transfers whose source or target is a plain queue or topic: neither Service Bus nor a log, e.g. RabbitMQ.
 
-What it is: what of a transfer's settings such an end cannot honour, and what must be there. What it is not: the transfers of Service
+What it is: the settings of a transfer that such an end does not support, and its wanted state. What it is not: the transfers of Service
 Bus (`transfer`) or of logs (`transfer.log`).
 
-A plain queue is emptied by competing consumers. A plain topic (an exchange, a multicast address) is copied by what keeps its messages for
-the route: a queue that is bound to it, a durable subscription. Neither has rules, claims or duplicate detection by the namespace.
+A plain queue is emptied by competing consumers. A plain topic (an exchange, a multicast address) is copied from the queue that is bound
+to it, or the durable subscription, which keeps the route's messages. Neither has rules, claims or duplicate detection by the namespace.
 
 Invariants:
-    I1. Each setting that such an end cannot honour is a fault at its place.
+    I1. Each setting that such an end does not support is a fault at its position.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ DEAD_LETTER_QUEUE = Setting(
     name="dead_letter_queue",
     kind=Kind.TEXT,
     description="With a source that is neither Service Bus nor a log, e.g. RabbitMQ: queue there for messages that are set aside, with the "
-    "reason. Without it the source's system keeps them where it does so by itself; else such a message blocks the route.",
+    "reason. Without it the source's system keeps them if it has dead-letter queues; otherwise such a message blocks the route.",
     example="orders-rejected",
 )
 
 _OF_SOURCE = {
     "filter": ("it has no rules", "write steps: [{filter: SQL}]"),
     "action": ("it has no rules", "write steps: [{set: SQL}]"),
-    "mark": ("it has no rules that leave out marked copies: provenance tells them", "remove it"),
-    "lock_duration": ("it holds what a connection has taken until that ends", "remove it"),
+    "mark": ("it has no rules that exclude marked copies: provenance identifies them", "remove it"),
+    "lock_duration": ("it locks received messages until the connection ends", "remove it"),
     "subscription": ("it has no subscriptions of applications", "write queue: NAME"),
     "canary": ("a canary needs subscriptions with rules", "remove it"),
 }
@@ -48,13 +48,13 @@ _OF_TARGET = {
     "duplicate_detection": ("it has no history window that the task could set", "remove it"),
 }
 _OF_BOTH = {
-    "audit": ("it has no subscription that isthmus could keep for verification", "remove it"),
-    "topic_size_gb": ("its size is not the task's", "remove it"),
+    "audit": ("it has no subscription for verification", "remove it"),
+    "topic_size_gb": ("the task does not set its size", "remove it"),
 }
 
 
 def with_plain(transfers: tuple[Transfer, ...], namespaces: Mapping[str, NamespaceRef]) -> tuple[Transfer, ...]:
-    """Transfers that know which of their ends are plain."""
+    """Transfers with their plain ends marked."""
 
     def known(transfer: Transfer) -> Transfer:
         ends = (namespaces.get(each.alias) for each in (transfer.source, transfer.target))
@@ -68,13 +68,13 @@ def with_plain(transfers: tuple[Transfer, ...], namespaces: Mapping[str, Namespa
 
 
 def plains_of(task: TransferTask) -> frozenset[str]:
-    """The aliases of a task that are plain."""
+    """The aliases of a task's plain namespaces."""
     sources = {each.source.alias for each in task.transfers if each.from_plain}
     return frozenset(sources | {each.target.alias for each in task.transfers if each.to_plain})
 
 
 def plain_options(task: TransferTask, transfer: Transfer) -> PlainOptions:
-    """What the route honours at a plain end."""
+    """The route's options for a plain end."""
     reads_topic = transfer.from_plain and transfer.is_topic
     return PlainOptions(
         reads=transfer.from_plain,
@@ -86,7 +86,7 @@ def plain_options(task: TransferTask, transfer: Transfer) -> PlainOptions:
 
 
 def plain_states(task: TransferTask, transfer: Transfer) -> Iterator[tuple[str, PlainState]]:
-    """What must be at the plain ends of a transfer."""
+    """The wanted states of a transfer's plain ends."""
     if transfer.from_plain:
         subscription = plain_options(task, transfer).subscription
         yield (
@@ -120,21 +120,23 @@ def check_ends(task: TransferTask, federation: Federation, document: Document) -
 
 
 def _check_dead_letters(task: TransferTask, federation: Federation, document: Document) -> None:
-    """Fault a queue for dead letters that no source takes, and the wish to set messages aside where nothing keeps them."""
+    """Fault a dead-letter queue that no source supports, and setting messages aside where nothing keeps them."""
     sources = [each for each in task.transfers if each.from_plain]
     if task.dead_letter_queue and not sources:
         document.fault(
             task.places["dead_letter_queue"],
-            "dead_letter_queue goes with a source that is neither Service Bus nor a log",
+            "dead_letter_queue needs a source that is neither Service Bus nor a log",
             "remove it",
         )
     for transfer in sources:
         namespace = federation.namespaces[transfer.source.alias]
         kind = KINDS[namespace.kind]
-        by = f"{kind.dead_letters_by}: true in the namespace where its queues keep what is rejected"
+        by = f"{kind.dead_letters_by}: true in the namespace if its queues keep rejected messages"
         if task.dead_letter_queue and not kind.takes_dead_letters:
             hint = f"write {by}" if kind.dead_letters_by else "remove it"
-            document.fault(task.places["dead_letter_queue"], f"{namespace.alias} takes no dead_letter_queue", hint)
+            document.fault(
+                task.places["dead_letter_queue"], f"{namespace.alias} does not support dead_letter_queue", hint
+            )
         elif task.dead_letter_queue == transfer.source.entity:
             document.fault(
                 task.places["dead_letter_queue"], "dead_letter_queue is the source itself", "write another name"
@@ -142,7 +144,7 @@ def _check_dead_letters(task: TransferTask, federation: Federation, document: Do
         elif task.refused == "dead-letter" and "refused" in task.places and not task.can_set_aside(transfer):
             document.fault(
                 task.places["refused"],
-                f"nothing says that {namespace.alias} keeps what is set aside: it would drop it",
+                f"nothing declares that {namespace.alias} keeps messages that are set aside: it would drop them",
                 f"write dead_letter_queue: NAME as well, or {by}, or refused: block"
                 if kind.takes_dead_letters
                 else f"write {by}, or refused: block",
@@ -150,17 +152,17 @@ def _check_dead_letters(task: TransferTask, federation: Federation, document: Do
 
 
 def check_plain(task: TransferTask, federation: Federation, document: Document) -> None:
-    """Fault what a plain end cannot do or honour."""
+    """Fault settings that a plain end does not support."""
     _check_dead_letters(task, federation, document)
     if any(each.from_plain for each in task.transfers):
         _fault(task, "source", _OF_SOURCE, document)
     for transfer in task.transfers:
         if transfer.from_plain and transfer.to_log and not transfer.to_topic:
-            continue  # told by the checks of logs
+            continue  # reported by the checks of logs
         if transfer.from_log and transfer.to_plain:
             document.fault(
                 task.places.get("target", task.place),
-                f"{task.pattern} takes a log to another log only: {transfer.target.alias} is none",
+                f"{task.pattern} copies a log to another log only: {transfer.target.alias} is none",
                 "write pattern: stream-to-queue",
             )
     if any(each.to_plain for each in task.transfers):
@@ -174,4 +176,4 @@ def _fault(task: TransferTask, which: str, settings: Mapping[str, tuple[str, str
     for name, (why, hint) in settings.items():
         if name not in task.places or (name == "duplicate_detection" and not task.duplicate_detection_ms):
             continue
-        document.fault(task.places[name], f"{name} has no meaning at the {which}, {aliases}: {why}", hint)
+        document.fault(task.places[name], f"{name} is not supported at the {which}, {aliases}: {why}", hint)

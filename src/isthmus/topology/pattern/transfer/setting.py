@@ -1,6 +1,6 @@
-"""The settings of patterns that are made of transfers, and their reading.
+"""The settings of patterns that consist of transfers, and their reading.
 
-What it is: the settings of source and target, of filter and action, and of what every such task has beside its transfers. What it
+What it is: the settings of source and target, of filter and action, and of every such task besides its transfers. What it
 is not: the transfers themselves (`isthmus.topology.pattern.transfer.transfer`).
 """
 
@@ -58,7 +58,7 @@ TARGET_ENTITIES = (
     Setting(
         name="target_topic",
         kind=Kind.ENTITY,
-        description="The topic that messages go to. Without it and `target_queue`: an entity of the source's kind and name.",
+        description="The topic that messages go to. Default, without `target_queue`: an entity of the source's kind and name.",
         example="departures",
     ),
     Setting(
@@ -82,7 +82,7 @@ RULE_SETTINGS = (FILTER, ACTION, MARK)
 
 AUDIT_SETTING = replace(
     AUDIT_DURATION,
-    description="Keeps the subscription `audit` on each topic of the task, which holds every message so long and which no application "
+    description="Keeps the subscription `audit` on each topic of the task, which keeps every message for this time and which no application "
     "consumes: `isthmus verify` reads it.",
 )
 
@@ -92,8 +92,8 @@ COMMON_TRANSFER = (
     DUPLICATE_DETECTION,
     replace(
         LOCK_DURATION,
-        description="LockDuration of what the routes "
-        "read. Short, because a dead reader's locks hold an ordered route back that long; living readers renew.",
+        description="LockDuration of the entities that the routes "
+        "read. Short, because the locks of a dead reader delay an ordered route for this long; live readers renew.",
     ),
     *LOG_SETTINGS,
     DEAD_LETTER_QUEUE,
@@ -105,7 +105,7 @@ DRAINED = tuple(
     replace(
         each,
         default="existing",
-        description="Which messages a new route begins with: `existing`, all that are there when it begins. `now` is refused: a task that empties "
+        description="The first messages of a new route: `existing`, all messages at its start. `now` is refused: a task that empties "
         "its source leaves nothing there.",
         example="existing",
     )
@@ -113,13 +113,13 @@ DRAINED = tuple(
     else each
     for each in COMMON_TRANSFER
 )
-"""Of a task that empties its source: it begins with what is there."""
+"""For a task that empties its source: it begins with the existing messages."""
 
 
 def read_target(values: Values, document: Document, *, entity: str, is_topic: bool) -> tuple[str, bool]:
-    """Name of the target, and whether it is a topic; by default as the source."""
+    """Name of the target, and whether it is a topic; by default those of the source."""
     if values.written("target_topic") and values.written("target_queue"):
-        document.fault(values.at("target_queue"), "there are both target_topic and target_queue", "remove one")
+        document.fault(values.at("target_queue"), "the task has both target_topic and target_queue", "remove one")
     for setting in ("target_topic", "target_queue"):
         if values[setting]:
             check_own_name(values[setting], values.at(setting), document)

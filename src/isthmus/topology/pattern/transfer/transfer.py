@@ -1,15 +1,15 @@
-"""Transfers: the ways of one message from one entity to another, of which copy, move, consolidate, fan-out and split are made.
+"""Transfers: one message's path from one entity to another, of which copy, move, consolidate, fan-out and split consist.
 
-What it is: a task as a tuple of transfers, and what follows from them alike for each such pattern: the entities that must exist,
-the routes, what verification compares, and the checks between tasks. What it is not: the settings from which a pattern makes its
+What it is: a task as a tuple of transfers, and the common consequences for each such pattern: the entities that must exist,
+the routes, the comparisons of verification, and the checks between tasks. What it is not: the settings from which a pattern builds its
 transfers.
 
 Invariants:
     I1. Each transfer is one route with one source and one target.
-    I2. A transfer that a replication subscription of a topic feeds has a mark, and its rule leaves out what carries it: no message
-        passes the same transfer twice, whatever way leads back.
-    I3. A transfer that takes the only copy of a message out of its source has no mark, and a message that would return to where it
-        has been is dead-lettered and not completed.
+    I2. A transfer that a replication subscription of a topic feeds has a mark, and its rule excludes messages with it: no message
+        passes the same transfer twice, whatever path leads back.
+    I3. A transfer that consumes the only copy of a message has no mark, and a message that would return to an entity that it
+        has been in is dead-lettered and not completed.
 """
 
 from __future__ import annotations
@@ -48,32 +48,32 @@ from isthmus.topology.pattern.transfer.plain import (
 )
 from isthmus.topology.state import EntityState, QueueState, RuleState, SubscriptionState, TopicState, WantedState
 
-__all__ = ["Transfer", "TransferPattern", "TransferTask", "emptied", "flow", "places_of"]
+__all__ = ["Transfer", "TransferPattern", "TransferTask", "emptied", "flow", "addresses_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """One way.
+    """One path from a source to a target.
 
     Attributes:
         name: the end of the route's name, e.g. `ewr.jfk`.
         source: the queue or topic that messages enter.
-        target: the queue or topic that they go to.
+        target: the queue or topic that they are sent to.
         is_topic: whether the source is a topic.
         to_topic: whether the target is a topic.
         subscription: the application's own subscription that is emptied; empty: none.
         feed: ending of the name of the task's own subscription that feeds the route, e.g. `jfk`; empty: none.
         through: topic of the task that the source, a queue, forwards into; empty: none.
-        filter: what goes; empty: everything.
-        action: what is done to the copy.
-        mark: property that copies carry and that the rule leaves out; empty: none.
-        mark_is_number: whether they carry it with the number 1; else with their MessageId.
+        filter: condition of the messages; empty: all.
+        action: SQL action on the copy.
+        mark: property that copies carry and that the rule excludes; empty: none.
+        mark_is_number: whether its value is the number 1; otherwise their MessageId.
         from_log: whether the source is a log, e.g. a topic of Kafka.
-        to_log: whether the target is one.
+        to_log: whether the target is a log.
         from_plain: whether the source is neither a log nor Service Bus, e.g. RabbitMQ.
-        to_plain: whether the target is.
-        keeps_rejected: whether the source's system keeps what is set aside without being told where.
-        goes_alone: whether a message that goes this way goes no other way of the task.
+        to_plain: whether the target is neither.
+        keeps_rejected: whether the source's system keeps messages that are set aside without a configured queue.
+        goes_alone: whether a message of this transfer belongs to no other transfer of the task.
     """
 
     name: str
@@ -97,7 +97,7 @@ class Transfer:
 
     @property
     def is_copy(self) -> bool:
-        """Whether the original stays where it is."""
+        """Whether the original stays at the source."""
         return bool(self.mark) or self.from_log or (self.from_plain and self.is_topic)
 
     def rule(self) -> RuleState:
@@ -107,7 +107,7 @@ class Transfer:
         return replication_rule(self.mark, self.filter, self.action, is_number=self.mark_is_number)
 
     def read_at(self, task: str) -> Endpoint:
-        """Where the route receives."""
+        """The entity from which the route receives."""
         if self.from_log or self.from_plain:
             return self.source
         name = replication_subscription(task, self.feed) if self.feed else self.subscription
@@ -117,23 +117,23 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferTask(Task):
-    """A task that is made of transfers.
+    """A task that consists of transfers.
 
     Attributes:
-        transfers: its ways.
+        transfers: its transfers.
         subscriptions: ordinary subscriptions to keep on each topic.
         topic_size_gb: size of topics that are created.
-        duplicates: what becomes of a copy that is sent again: `auto`, `origin`, `message-id` or `allow`.
+        duplicates: the treatment of a copy that is sent again: `auto`, `origin`, `message-id` or `allow`.
         duplicate_detection_ms: history window of `message-id`; 0 for off.
-        lock_duration_ms: of what the routes read.
+        lock_duration_ms: LockDuration of the entities that the routes read.
         start: see `RouteOptions`.
         ordering: see `RouteOptions`.
         refused: see `RouteOptions`.
         partitioning: with a target that is a log: see `LogOptions`; empty: by the source's kind.
-        initial_partitions: of a log that is created; None: as many as the log that is copied has, or one.
-        initial_replication: of a log that is created.
-        dead_letters: with a source that is a log: log of what is set aside there; empty: it blocks the route.
-        dead_letter_queue: the same with a source that is neither a log nor Service Bus; empty: as the source's system does, or it blocks.
+        initial_partitions: partitions of a log that is created; None: those of the copied log, or one.
+        initial_replication: replication factor of a log that is created.
+        dead_letters: with a source that is a log: log for messages that are set aside there; empty: it blocks the route.
+        dead_letter_queue: the same with a source that is neither a log nor Service Bus; empty: the default of the source's system, or it blocks.
     """
 
     transfers: tuple[Transfer, ...]
@@ -153,7 +153,7 @@ class TransferTask(Task):
 
     @property
     def claim_members(self) -> tuple[str, ...]:
-        """All but those that are not Service Bus, which can hold no claim."""
+        """All members that are Service Bus: only these can contain a claim."""
         others = logs_of(self) | plains_of(self)
         return tuple(each for each in self.members if each not in others)
 
@@ -162,22 +162,22 @@ class TransferTask(Task):
         return f"{self.name}.{transfer.name}"
 
     def can_set_aside(self, transfer: Transfer) -> bool:
-        """Whether the source of a transfer has a place for messages that are set aside."""
+        """Whether the source of a transfer can keep messages that are set aside."""
         if transfer.from_log:
             return bool(self.dead_letters)
         return transfer.keeps_rejected or bool(self.dead_letter_queue)
 
 
 class TransferPattern:
-    """What patterns that are made of transfers have in common."""
+    """The common base of patterns that consist of transfers."""
 
-    # Of these the target is of the kind that the source is, unless the file says otherwise.
+    # Patterns whose target has the kind of the source, unless the file declares otherwise.
     like_source = ("copy", "move", "consolidate")
 
     def named(self, task: Any, namespaces: Mapping[str, NamespaceRef]) -> Task:
-        places = places_of(namespaces, task.members)
+        addresses = addresses_of(namespaces, task.members)
         marked = tuple(
-            each if not each.mark or each.mark_is_number else replace(each, mark=default_mark(task.name, places))
+            each if not each.mark or each.mark_is_number else replace(each, mark=default_mark(task.name, addresses))
             for each in task.transfers
         )
         by_default = "target_queue" not in task.places and task.pattern in self.like_source
@@ -244,10 +244,10 @@ class TransferPattern:
 
 
 def flow(task: TransferTask, path: tuple[Transfer, ...]) -> Flow:
-    """What entered the source of the first transfer and has to be at the target of the last."""
+    """The messages of the first transfer's source that have to arrive at the target of the last."""
     first, last = path[0], path[-1]
     whole = next((each.name for each in task.subscriptions if not each.rules), "")
-    # What the filter of an audit subscription leaves out would be missed nowhere.
+    # A filter of the audit subscription would hide missing messages.
     audit = next((each for each in task.subscriptions if each.name.lower() == AUDIT and not each.rules), None)
     name = AUDIT if audit is not None else whole
     witness = f"{first.source.entity}/Subscriptions/{name}" if name and first.is_topic else ""
@@ -265,7 +265,7 @@ def flow(task: TransferTask, path: tuple[Transfer, ...]) -> Flow:
         target=Endpoint(last.target.alias, target),
         routes=tuple(task.route_name(each) for each in path),
         filter=filters[0] if len(filters) == 1 else " AND ".join(f"({each})" for each in filters),
-        # What an application's subscription did not take has a number of its topic, too.
+        # A message that an application's subscription did not get has a sequence number of its topic, too.
         origin_is_consumed=name != AUDIT
         and not first.from_log
         and (bool(witness or first.subscription) or not last.to_log),
@@ -279,7 +279,7 @@ def flow(task: TransferTask, path: tuple[Transfer, ...]) -> Flow:
 
 
 def _decides_anew(transfer: Transfer, later: Transfer) -> bool:
-    """Whether the action of a transfer may change what the filter of a later one reads."""
+    """Whether the action of a transfer may change a property that the filter of a later one reads."""
     if not transfer.action or not later.filter:
         return False
     targets = (each.target for each in parse_action(transfer.action).statements)
@@ -287,19 +287,19 @@ def _decides_anew(transfer: Transfer, later: Transfer) -> bool:
     return any((each.scope, each.name.lower()) in read for each in targets)
 
 
-def places_of(namespaces: Mapping[str, NamespaceRef], aliases: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Alias, and host or reference to the connection, of each namespace, as the hash of a mark wants them."""
+def addresses_of(namespaces: Mapping[str, NamespaceRef], aliases: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Alias, and host or reference to the connection, of each namespace, as the hash of a mark needs them."""
     found = [namespaces[alias] for alias in dict.fromkeys(aliases) if alias in namespaces]
     return [(each.alias, str(each.connection) if each.connection else each.host) for each in found]
 
 
 def _can_hold_claim(transfer: Transfer, *, from_source: bool) -> bool:
-    """Whether the namespace of the source, or of the target, can hold the claim of a route: Service Bus can."""
+    """Whether the namespace of the source, or of the target, can contain the claim of a route: Service Bus can."""
     return not ((transfer.from_log or transfer.from_plain) if from_source else (transfer.to_log or transfer.to_plain))
 
 
 def _claim_at(transfer: Transfer) -> str:
-    """The target's alias where the source can hold no claim."""
+    """The target's alias if the source cannot contain a claim."""
     return "" if _can_hold_claim(transfer, from_source=True) else transfer.target.alias
 
 
@@ -308,7 +308,7 @@ def _same(first: Endpoint, second: Endpoint) -> bool:
 
 
 def emptied(task: Task) -> dict[tuple[str, str], Endpoint]:
-    """The entities of which a task takes the only copy."""
+    """The entities from which a task consumes the only copy."""
     if not isinstance(task, TransferTask):
         return {}
     ends = [
@@ -327,7 +327,7 @@ def _check_emptied(task: TransferTask, federation: Federation, document: Documen
         for key in mine.keys() & emptied(other).keys():
             document.fault(
                 task.place,
-                f"task {other.name} empties {mine[key]} already: each message would go to one of the two only",
+                f"task {other.name} empties {mine[key]} already: each message would reach only one of the two tasks",
                 "write one task of pattern split with both targets",
             )
 

@@ -1,4 +1,4 @@
-"""Messages as steps see and change them."""
+"""Messages as steps read and change them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read again in the background: messages wait for the first reading alone."""
+"""Reference data that is read again in the background: messages wait only for the first reading."""
 
 from __future__ import annotations
 
@@ -69,8 +69,7 @@ def test_what_cannot_be_read_again_is_told_once_and_stays_i1(caplog: pytest.LogC
     assert data.get() == 4
     told = [each.getMessage() for each in caplog.records]
     assert told == [
-        f"the airports cannot be read again; what was read before stays in use ({text})"
-        for text in ("away", "away again")
+        f"the airports cannot be read again; the previous data stays in use ({text})" for text in ("away", "away again")
     ]
 
 

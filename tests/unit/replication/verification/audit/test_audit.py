@@ -1,4 +1,4 @@
-"""The reading for reconciliation is complete and true while messages move."""
+"""The reading for reconciliation is complete and correct while messages move."""
 
 from __future__ import annotations
 
@@ -566,7 +566,7 @@ def test_of_a_queue_that_is_divided_a_message_of_two_targets_is_missed_at_each(w
 def test_what_is_changed_on_its_way_does_not_tell_whether_another_target_is_to_have_it() -> None:
     result = divided(changes=True)
     assert (result.total("lost"), result.verdict) == (0, Verdict.UNCLEAR)
-    assert any("are not sought at lga" in each for each in result.doubts)
+    assert any("are not checked for at lga" in each for each in result.doubts)
 
 
 def test_filters_that_exclude_each_other_leave_nothing_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -631,7 +631,7 @@ def test_what_was_dead_lettered_where_it_was_diverted_to_is_there_still() -> Non
     del entities.held["jfk/bad"], entities.held["jfk/bad/$DeadLetterQueue"]
     result = audit("flights", ROUTES[:1], AUDIT, entities.peek, passages=[way])
     assert [each for each in result.doubts if "divert" in each and "consumed" not in each] == [
-        "what steps divert to jfk/bad is not known: there is no such entity"
+        "the messages that steps divert to jfk/bad are not known: there is no such entity"
     ]
 
 
@@ -668,7 +668,7 @@ def test_an_entity_that_is_gone_is_told() -> None:
     entities.put("jfk/flights/Subscriptions/audit", 1, origin="ewr")
     entities.held["jfk/bad"] = []
     result = diverted(entities)
-    assert result.doubts == ("what steps divert to jfk/worse is not known: there is no such entity",)
+    assert result.doubts == ("the messages that steps divert to jfk/worse are not known: there is no such entity",)
 
 
 def test_a_divert_target_that_is_away_is_named() -> None:
@@ -680,7 +680,7 @@ def test_a_divert_target_that_is_away_is_named() -> None:
             raise ConnectionLostError("no answer")
         return entities.peek(endpoint)
 
-    with pytest.raises(IsthmusError, match="what steps divert to jfk/bad cannot be read: no answer"):
+    with pytest.raises(IsthmusError, match="the messages that steps divert to jfk/bad cannot be read: no answer"):
         audit("flights", ROUTES[:1], AUDIT, away, passages=[DIVERTED])
 
 
@@ -712,7 +712,7 @@ def test_of_an_origin_that_nobody_keeps_what_was_diverted_has_entered() -> None:
     result = audit("flights", ROUTES[:1], {"jfk": AUDIT["jfk"]}, entities.peek, passages=[way], by_hour=True)
     assert [result.total(kind) for kind in ("entered", "arrived", "diverted", "consumed")] == [4, 1, 2, 1]
     assert [(each.name, each.counts["entered"]) for each in result.hours] == [("2026-01-01T00:00:00Z", 4)]
-    assert result.unread == ("what steps divert to jfk/worse is not known: there is no such entity",)
+    assert result.unread == ("the messages that steps divert to jfk/worse are not known: there is no such entity",)
 
 
 def test_a_message_that_is_diverted_during_the_reading_is_not_missing() -> None:

@@ -1,4 +1,4 @@
-"""What a reading keeps of a copy: the lane in which it keeps its order."""
+"""What a reading records of a copy: the lane in which it keeps its order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""isthmus.replication.verification.audit.holding: copies, each judged by the original that it names."""
+"""isthmus.replication.verification.audit.holding: copies, each compared with the original that it names."""
 
 from __future__ import annotations
 

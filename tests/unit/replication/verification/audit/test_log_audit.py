@@ -249,7 +249,7 @@ def test_what_waits_is_not_known_where_the_group_has_no_offsets() -> None:
     systems.is_known = False
     result = systems.verify()
     assert result.verdict is Verdict.UNCLEAR
-    assert "has no offsets, or its checkpoints are not in reach here" in result.doubts[0]
+    assert "has no offsets, or its checkpoints cannot be read here" in result.doubts[0]
 
 
 def test_i4_what_the_retention_removed_while_a_route_was_stopped_is_no_clean_proof() -> None:
@@ -264,7 +264,7 @@ def test_i4_what_the_retention_removed_while_a_route_was_stopped_is_no_clean_pro
     result = systems.verify()
     assert result.verdict is Verdict.UNCLEAR
     assert result.doubts == (
-        f"partition 0 of hub/flights: what was from 3 to 5 was removed before {systems.route.name} had moved it",
+        f"partition 0 of hub/flights: the records from 3 to 5 were removed before {systems.route.name} had moved them",
     )
 
 

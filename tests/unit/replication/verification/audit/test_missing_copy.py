@@ -1,4 +1,4 @@
-"""isthmus.replication.verification.audit.missing_copy: what is missing, and what of it cannot be called lost."""
+"""isthmus.replication.verification.audit.missing_copy: missing messages, and which of them cannot be called lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands before the routes of a task, as the audit reads it."""
+"""What waits at the routes of a task, as the audit reads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""isthmus.replication.verification.audit.recorded: origins without numbers, known by what their record holds."""
+"""isthmus.replication.verification.audit.recorded: origins without numbers, whose messages are identified by their content."""
 
 from __future__ import annotations
 

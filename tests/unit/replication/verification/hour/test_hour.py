@@ -1,4 +1,4 @@
-"""Hours of messages by the times that are told, and counts by hour that add up."""
+"""The hours of messages from the reported times, and counts by hour that add up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where an audit learns when messages entered their origins."""
+"""How an audit finds the time at which messages entered their origins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""isthmus.topology.pattern.transfer.log: transfers from and to logs. What they refuse: fixtures/topology/faults/logs.yaml."""
+"""isthmus.topology.pattern.transfer.log: transfers from and to logs. Their faults: fixtures/topology/faults/logs.yaml."""
 
 from __future__ import annotations
 

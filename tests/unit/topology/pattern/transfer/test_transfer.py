@@ -1,4 +1,4 @@
-"""Patterns that are made of transfers: what they want, how their routes go, and what is compared."""
+"""Patterns that consist of transfers: their wanted entities, routes and flows."""
 
 from __future__ import annotations
 
@@ -152,4 +152,4 @@ def test_a_split_topic_keeps_its_messages_and_each_target_has_a_subscription() -
 
 def test_a_task_whose_topic_would_be_that_of_claims_is_refused() -> None:
     text = TEXT.replace("  orders:\n", "  Claims:\n")
-    assert [fault.message for fault in lint(text)] == ["the task's topic isthmus.claims is where runs claim tasks"]
+    assert [fault.message for fault in lint(text)] == ["the task's topic isthmus.claims is reserved for claims of tasks"]
