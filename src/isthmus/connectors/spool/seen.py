@@ -1,18 +1,18 @@
-"""Which messages a spool has received, so that one that comes again is kept once.
+"""The messages that a spool has received, so that a redelivered one is stored once.
 
-What it is: for each entity that messages are received from, the sequence numbers that have come, as ranges, and the epoch in which they
-were given. A message comes again when the acknowledgement of its settlement was lost. What it is not: the files (`writer`).
+What it is: for each entity that messages are received from, the received sequence numbers, as ranges, and the epoch in which they
+were assigned. A message is redelivered when the acknowledgement of its settlement was lost. What it is not: the files (`writer`).
 
-An epoch ends when an entity is deleted and made again under its name: numbers begin at 1 again. Within an epoch a higher number was
-enqueued later. So a message whose number is not above all that came, but which was enqueued after all of them, is the first of a new
+An epoch ends when an entity is deleted and created again under its name: its numbers restart at 1. Within an epoch a higher number was
+enqueued later. So a message whose number is not above all received ones, but which was enqueued after all of them, is the first of a new
 epoch. Numbers are compared within a partition, which is in their bits from 48 on. docs/explanation/spool.md, "What comes twice".
 
-A system that gives its messages names has numbers that are made of them (`SeenNames`): they tell no order, and so no epoch.
+The numbers of a system whose messages have names are made of the names (`SeenNames`): they have no order, and so no epoch.
 
 Invariants:
-    I1. A message that comes again is known, however late, unless `RANGES` gaps, or `NAMES` messages with names, came since: then it counts as
-        new, and may be there twice.
-    I2. A message of a new epoch is never taken for one of the epoch before.
+    I1. A redelivered message is recognised, however late, unless `RANGES` gaps, or `NAMES` messages with names, came since: then it
+        counts as new, and may be stored twice.
+    I2. A message of a new epoch is never taken for one of an earlier epoch.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ __all__ = ["NAMES", "RANGES", "Seen", "SeenNames"]
 _PARTITION_SHIFT = 48
 
 RANGES = 1_000_000
-"""Ranges kept of one partition; one takes about 80 bytes. Gaps are left by messages that other receivers took or that a rule kept out."""
+"""Ranges kept for one partition; one takes about 80 bytes. Gaps are left by messages that other receivers took or a filter excluded."""
 
 NAMES = 200_000
-"""Numbers kept of one entity where they are made of names; one takes about 100 bytes."""
+"""Numbers kept for one entity where they are made of names; one takes about 100 bytes."""
 
 
 @dataclass(slots=True)
@@ -42,10 +42,10 @@ class _Partition:
 
 
 class Seen:
-    """What has come, by the key of the entity and the partition.
+    """The received numbers, by the key of the entity and the partition.
 
     Args:
-        ranges: kept of one partition; the lowest are forgotten.
+        ranges: ranges kept for one partition; the lowest are forgotten.
     """
 
     def __init__(self, ranges: int = RANGES) -> None:
@@ -53,7 +53,7 @@ class Seen:
         self._partitions: dict[tuple[str, int], _Partition] = {}
 
     def add(self, key: str, sequence: int, enqueued_ms: int) -> bool:
-        """Note a message; whether it is new. One without a number always is."""
+        """Adds a message; returns whether it is new. One without a number always is."""
         if sequence < 0:
             return True
         place = key, sequence >> _PARTITION_SHIFT
@@ -75,7 +75,7 @@ class Seen:
         return True
 
     def restore(self, key: str, sequence: int, enqueued_ms: int, epoch: int) -> None:
-        """Note what a segment holds, which was new when it was written."""
+        """Adds a record of a segment, which was new when it was written."""
         if sequence < 0:
             return
         seen = self._partitions.setdefault((key, sequence >> _PARTITION_SHIFT), _Partition())
@@ -88,12 +88,12 @@ class Seen:
             seen.newest_ms = max(seen.newest_ms, enqueued_ms)
 
     def epoch(self, key: str, sequence: int) -> int:
-        """How often the numbers of an entity's partition have begun again."""
+        """How often the numbering of an entity's partition has restarted."""
         seen = self._partitions.get((key, sequence >> _PARTITION_SHIFT))
         return seen.epoch if seen is not None else 0
 
     def to_text(self) -> str:
-        """For `from_text`."""
+        """The text for `from_text`."""
         return json.dumps(
             [
                 [key, partition, each.epoch, each.newest_ms, each.highest, list(each.numbers)]
@@ -104,10 +104,10 @@ class Seen:
 
     @classmethod
     def from_text(cls, text: str, ranges: int = RANGES) -> Seen:
-        """What `to_text` wrote.
+        """Parses the result of `to_text`.
 
         Raises:
-            ValueError: the text is none of that.
+            ValueError: the text is malformed.
         """
         made = cls(ranges)
         for key, partition, epoch, newest_ms, highest, numbers in json.loads(text):
@@ -118,10 +118,10 @@ class Seen:
 
 
 class SeenNames:
-    """What has come, by the key of the entity, where numbers are made of names. As `Seen`, whose text it reads and which reads its own.
+    """The received numbers, by the key of the entity, where they are made of names. It and `Seen` read each other's text.
 
     Args:
-        names: kept of one entity; those that came first are forgotten.
+        names: numbers kept for one entity; the oldest are forgotten.
     """
 
     def __init__(self, names: int = NAMES) -> None:
@@ -129,7 +129,7 @@ class SeenNames:
         self._numbers: dict[str, dict[int, None]] = {}
 
     def add(self, key: str, sequence: int, enqueued_ms: int) -> bool:
-        """Note a message; whether it is new. One without a number always is."""
+        """Adds a message; returns whether it is new. One without a number always is."""
         if sequence < 0:
             return True
         numbers = self._numbers.setdefault(key, {})
@@ -141,28 +141,28 @@ class SeenNames:
         return True
 
     def restore(self, key: str, sequence: int, enqueued_ms: int, epoch: int) -> None:
-        """Note what a segment holds."""
+        """Adds a record of a segment."""
         self.add(key, sequence, enqueued_ms)
 
     def epoch(self, key: str, sequence: int) -> int:
-        """Never another one."""
+        """Always 0: there is one epoch."""
         return 0
 
     def to_text(self) -> str:
-        """For `from_text`."""
+        """The text for `from_text`."""
         told = [[key, 0, 0, 0, -1, [[each, each + 1] for each in numbers]] for key, numbers in self._numbers.items()]
         return json.dumps(told, separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str, names: int = NAMES) -> SeenNames:
-        """What `to_text` wrote.
+        """Parses the result of `to_text`.
 
         Raises:
-            ValueError: the text is none of that.
+            ValueError: the text is malformed.
         """
         made = cls(names)
         for key, _, _, _, _, numbers in json.loads(text):
             for start, stop in numbers:
-                if stop == start + 1:  # no two names have numbers that follow each other
+                if stop == start + 1:  # numbers made of names are never consecutive
                     made.add(key, int(start), 0)
         return made

@@ -1,14 +1,15 @@
-"""The spool as Spark reads it for windows: messages with their times, and how far time has come.
+"""The spool as Spark reads it for windows: messages with their times, and the advance of time.
 
-What it is: the streaming read behind `rows: timed`. A batch ends with one row of kind 1, which carries the time after it, the number of
-the next record and, as its message, how many rows there were; so Spark's watermark follows the clock of the spool, also where no message comes. What it is not: the clock (`spool_clock`).
+What it is: the streaming read for `rows: timed`. A batch ends with one row of kind 1, which contains the time after it, the number of
+the next record and, as its message, the number of rows; so Spark's watermark follows the clock of the spool, also without messages. What
+it is not: the clock (`spool_clock`).
 
-A batch is one partition: what a shuffle gets from one task it gets in its order.
+A batch is one partition: a shuffle keeps the order of the rows of one task.
 
 Invariants:
     I1. A batch that Spark repeats has the same rows, with the same times.
-    I2. Before a segment is deleted, what Spark has written of the batches that read it is on disk, on this machine.
-    I3. What was taken is read by no other query: its messages are in the state of the one that took them, or in what that has written.
+    I2. Before a segment is deleted, the files that Spark has written for the batches that read it are on disk, on this machine.
+    I3. Taken records are read by no other query: their messages are in the state of the query that took them, or in its results.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _ALL = 1 << 62
 
 
 class TimedPartition(InputPartition):
-    """A batch: parts of segments, in which `number` is the first record that counts."""
+    """A batch: parts of segments; records before `number` are skipped."""
 
     def __init__(self, parts: Sequence[Range], number: int, floor_ms: int, end: Place, now_ms: int) -> None:
         super().__init__(0)
@@ -49,7 +50,7 @@ class TimedPartition(InputPartition):
 
 
 class TimedStreamReader(SpoolStreamReader):
-    """A streaming read; at the driver but for `read`."""
+    """A streaming read; runs at the driver, except `read`."""
 
     def __init__(self, options: ReadOptions) -> None:
         super().__init__(options)
@@ -87,7 +88,7 @@ class TimedStreamReader(SpoolStreamReader):
         place = place_of(end)
         self._spool.take(place.number)
         if self._spool.would_release(place):
-            os.sync()  # Spark does not sync its checkpoint, which holds what these messages have become
+            os.sync()  # Spark does not sync its checkpoint, which contains the state made of these messages
             self._spool.release(place)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
