@@ -1,22 +1,22 @@
-"""The Spark data source `servicebus`: what Spark calls.
+"""The Spark data source `servicebus`: the classes that Spark calls to read.
 
 What it is: `ServiceBusDataSource` and its readers. A streaming read is a sequence of micro-batches, each settled once Spark has
-committed it (see `batch`); a batch read browses. What it is not: the options (`option`), the rows (`row`), the looks
+committed it (see `batch`); a batch read browses. What it is not: the options (`option`), the rows (`row`), the queries
 (`offset_planner`), the sink (`sink`), the routes of a run, whose messages are settled one by one (`isthmus.bridge.spark`).
 
 Which process runs what: `latestOffset`, `partitions` and `commit` run in one Python process at the driver that lives as
-long as the query; `read` runs in a worker, again for every evaluation. What passes between them is pickled, and holds no
+long as the query; `read` runs in a worker, again for every evaluation. Data between them is pickled, and contains no
 secret.
 
-Offsets are {"batch": n, "batches": name}: a queue has no position to go back to. n counts batches, and the name is that of the
-folder of the query's batches, so that it is found again after a restart.
+Offsets are {"batch": n, "batches": name}: a queue has no position to return to. n counts batches, and the name is that of the
+folder of the query's batches, so that a restart finds it.
 
 Invariants:
     I1. `latestOffset` starts a batch only when a message waits, and never blocks much longer than `look_seconds`.
-    I2. Nothing is settled before Spark committed the batch, and a batch that is evaluated again, in this run or the next
-        one, holds the same messages.
-    I3. A batch that Spark repeats and whose folder is lost stays empty, and its messages come in a later one: of a batch with
-        other messages under the same number a sink that has it already would skip some for ever.
+    I2. Nothing is settled before Spark has committed the batch, and a batch that is evaluated again, in this run or the next
+        one, has the same messages.
+    I3. A batch that Spark repeats and whose folder is lost stays empty, and its messages are in a later one: if it had other messages
+        under the same number, a sink that has the batch already would skip some for ever.
     I4. A schema that is not the data source's own is refused when the query is planned.
 """
 
@@ -76,7 +76,7 @@ class ServiceBusDataSource(ServiceBusSinkMixin, DataSource):
         own = RAW_SCHEMA if options.mode == "raw" else DECODED_SCHEMA
         if not to_arrow_schema(schema, timezone="UTC").equals(own):
             raise InvalidArgumentError(
-                f"servicebus read: the schema {schema.simpleString()} is not that of mode={options.mode}; remove .schema(...) and "
+                f"servicebus read: the schema {schema.simpleString()} does not match mode={options.mode}; remove .schema(...) and "
                 "select or cast columns after load()"
             )
         return options
@@ -107,7 +107,7 @@ class BrowseReader(DataSourceReader):
 
 
 class BatchPartition(InputPartition):
-    """What one reader of a micro-batch is told."""
+    """The parameters of one reader of a micro-batch."""
 
     def __init__(self, batch: int, number: int, through: int, folder: str) -> None:
         super().__init__(number)
@@ -121,7 +121,7 @@ class BatchPartition(InputPartition):
 
 
 class BatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A streaming read; at the driver but for `read`."""
+    """A streaming read; runs at the driver, except `read`."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
@@ -151,7 +151,7 @@ class BatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._here.prepare_available_now()
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark says so only when a later batch begins: `latestOffset` has it sooner."""
+        """Does nothing: Spark calls it only when a later batch begins; `latestOffset` knows it sooner."""
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         return ReadMaxRows(self.options.batch_rows)
@@ -159,7 +159,7 @@ class BatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         self._batches(start)
         assert self._settlement is not None
-        # Spark asks for the next offset only after it has committed the batch before.
+        # Spark requests the next offset only after it has committed the previous batch.
         self._settlement.settle_through(int(start["batch"]))
         before = int(start["batch"])
         found = self._here.latest(before)  # the reader keeps the limits
@@ -171,9 +171,9 @@ class BatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         store, batch = self._batches(end, repeated=int(end["batch"])), int(end["batch"])
         if batch == self._lost:
             return []
-        if store.settled() >= batch:  # its commit was taken out of Spark's checkpoint
+        if store.settled() >= batch:  # its commit was removed from Spark's checkpoint
             store.set_settled(batch - 1)
-        # A batch that an earlier run has received has the readers of that run.
+        # A batch that an earlier run received keeps the readers of that run.
         readers = [reader + 1 for number, reader in store.listed("index") if number == batch]
         return [
             BatchPartition(batch, number, self._here.batch_through, str(store.folder))

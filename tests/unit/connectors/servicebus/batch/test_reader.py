@@ -1,4 +1,4 @@
-"""The receiving of a batch, as far as it needs no namespace."""
+"""Receiving a batch, without a namespace."""
 
 import os
 import time
