@@ -1,4 +1,4 @@
-"""isthmus.connectors.kafka.source and consumer: credit, settlement, return; without a cluster."""
+"""isthmus.connectors.kafka.source and consumer: credit, settlement, release; without a cluster."""
 
 from __future__ import annotations
 
@@ -469,7 +469,7 @@ def test_i6_what_was_given_back_and_does_not_come_again_is_told(rig: Rig) -> Non
     rig.read(2, 5)
     told = rig.thread._removed.look(rig.consumer, 1.0)
     assert "partition 0: records 1 to 1 were removed by the retention" in told
-    assert "partition 0: records 3 to 3 were given back, and compaction" in told
+    assert "partition 0: records 3 to 3 were released, and compaction" in told
     assert rig.thread._delivered.account.to_commit() == {0: 2}
 
 
@@ -639,7 +639,7 @@ def test_i5_a_topic_that_was_made_again_is_known_by_its_id(rig: Rig, monkeypatch
     rig.thread._connect()
     assert rig.consumer.commits == [{0: 0, 1: 0}]
     text, _ = rig.thread._fault.take() or ("", False)
-    assert "the topic was made again" in text
+    assert "the topic was created again" in text
     assert rig.thread._fault.is_spent, "another consumer reads it"
     rig.read(2)
     assert rig.positions() == []

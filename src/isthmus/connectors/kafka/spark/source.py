@@ -1,15 +1,15 @@
-"""The Spark data source `isthmus_kafka`: what Spark calls to read a topic of Kafka.
+"""The Spark data source `isthmus_kafka`: the classes that Spark calls to read a Kafka topic.
 
-What it is: a batch read of all records that exist, and a streaming read in micro-batches whose offsets Spark keeps in its checkpoint. What
-it is not: a route (`isthmus.connectors.kafka.source`), whose offsets a consumer group keeps; the sink (`sink`).
+What it is: a batch read of all records that exist, and a streaming read in micro-batches whose offsets Spark stores in its checkpoint. What
+it is not: a route (`isthmus.connectors.kafka.source`), whose offsets a consumer group stores; the sink (`sink`).
 Specification: PySpark documentation, "Python Data Source API".
 
 Invariants:
     I1. A batch that Spark repeats has the same records: its offsets name them.
-    I2. Nothing is committed to a group before Spark has committed the batch, and the query does not go by what is committed there.
-    I3. A topic that ends before what was read, as one that was made again, fails the query, or is read from its first record.
+    I2. Nothing is committed to a group before Spark has committed the batch, and the query does not use the offsets committed there.
+    I3. A topic that ends before the position of the query, e.g. one that was created again, fails the query, or is read from its first record.
     I4. A schema that is not the data source's own is refused when the query is planned.
-    I5. The first batch begins where the query began, also where Spark asks for that again.
+    I5. The first batch begins where the query began, also where Spark requests that again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KafkaDataSource"]
 
-# A partition whose leader has just changed may tell an end from before: it is asked again.
+# A partition whose leader has just changed may report an outdated end: it is queried again.
 _LOOKS = 3
 LOOK_AGAIN_SECONDS = 1.0
 
@@ -91,7 +91,7 @@ class TopicRange(InputPartition):
 
 
 def _open(options: ReadOptions, group: str = "", *, may_miss: bool = False) -> Topic:
-    # Here, since the processes in which Spark plans import this module and need not have a client of Kafka.
+    # Imported here because the processes in which Spark plans import this module and need not have a Kafka client.
     from isthmus.connectors.kafka.spark.topic import Topic
 
     return Topic(options, options.topic, group, may_miss=may_miss)
@@ -103,7 +103,7 @@ def _begun_again(topic: str, read: dict[int, int], ends: dict[int, int]) -> Isth
     number, end = next(iter(ends.items()))
     return RecordsMissingError(
         f"topic '{topic}', partition {number}: the query has read up to offset {read[number]}, and the partition ends at {end}: it was "
-        "made again, or truncated; write missing=skip to go on with its first record, or a new checkpointLocation"
+        "created again, or truncated; write missing=skip to continue with its first record, or a new checkpointLocation"
     )
 
 
@@ -130,7 +130,7 @@ class TopicReader(DataSourceReader):
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A streaming read; at the driver but for `read`."""
+    """A streaming read; runs at the driver, except `read`."""
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
