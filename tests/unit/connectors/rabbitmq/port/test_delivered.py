@@ -1,4 +1,4 @@
-"""isthmus.connectors.rabbitmq.port.delivered: what is delivered again is known, and nothing else."""
+"""isthmus.connectors.rabbitmq.port.delivered: redelivered messages are recognised, and no others."""
 
 from __future__ import annotations
 
