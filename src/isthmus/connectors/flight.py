@@ -51,9 +51,11 @@ class Flight:
         outcomes = [Outcome(number, number, refusal) for number, refusal in refused]
         if account.has_envelopes:
             answers = [*((number, None) for number in accepted), *refused]
-            told = [each for number, refusal in answers for each in account.answered(number, number, refusal)]
-            accepted = [each.first for each in told if each.refusal is None]
-            outcomes = [each for each in told if each.refusal is not None]
+            answered_outcomes = [
+                each for number, refusal in answers for each in account.answered(number, number, refusal)
+            ]
+            accepted = [each.first for each in answered_outcomes if each.refusal is None]
+            outcomes = [each for each in answered_outcomes if each.refusal is not None]
         self.credit += len(accepted) + len(outcomes)
         self.since = now if self.credit < self._most else math.inf
         return [Outcome(first, last) for first, last in ranges(accepted)] + outcomes

@@ -55,12 +55,12 @@ class DeadLetters:
 
     def send(self, position: int, payload: bytes, disposition: Disposition) -> None:
         """Queues a copy."""
-        told = {
+        reasons = {
             names.DEAD_LETTER_REASON: disposition.reason[:_TEXT_CHARACTERS],
             names.DEAD_LETTER_DESCRIPTION: disposition.description[:_TEXT_CHARACTERS],
         }
         self._pending.add(position)
-        self._waiting.append((position, _copy(payload, {name: text for name, text in told.items() if text})))
+        self._waiting.append((position, _copy(payload, {name: text for name, text in reasons.items() if text})))
         self._mark()
 
     def stored(self) -> Iterator[tuple[int, int]]:
@@ -103,8 +103,8 @@ class DeadLetters:
         return pending
 
 
-def _copy(payload: bytes, told: Mapping[str, str]) -> bytes:
+def _copy(payload: bytes, reasons: Mapping[str, str]) -> bytes:
     try:
-        return with_header(with_properties(payload, told), durable=True)
+        return with_header(with_properties(payload, reasons), durable=True)
     except (CodecError, IndexError, ValueError):
-        return with_header(section.encode_message(payload, application_properties=dict(told)), durable=True)
+        return with_header(section.encode_message(payload, application_properties=dict(reasons)), durable=True)

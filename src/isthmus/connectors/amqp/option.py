@@ -196,10 +196,10 @@ def read_as(spec: Spec, kind: type[Options], options: Mapping[str, str]) -> Opti
     values = parse_options(spec, options)
     if faults := [Fault(f"{spec.name}: {message}", hint) for message, hint in _at_odds(values)]:
         raise ConfigError(faults)
-    told: dict[str, Any] = {
+    given: dict[str, Any] = {
         name: str(value) if isinstance(value, SecretReference) else value for name, value in values.items()
     }
-    return kind(**{each.name: told[each.name] for each in fields(kind)})
+    return kind(**{each.name: given[each.name] for each in fields(kind)})
 
 
 def _at_odds(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

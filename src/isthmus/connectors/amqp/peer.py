@@ -119,8 +119,8 @@ def receiver_terms(options: SourceOptions, *, drains: bool = True) -> LinkTerms:
 
 def can_drain(client: Client) -> bool:
     """Whether a broker can drain a link: RabbitMQ 3 ends the session of one from a classic queue with an internal error."""
-    told = client.peer_properties
-    return not (told.get("product") == "RabbitMQ" and str(told.get("version", "")).startswith("3."))
+    properties = client.peer_properties
+    return not (properties.get("product") == "RabbitMQ" and str(properties.get("version", "")).startswith("3."))
 
 
 def can_browse(client: Client) -> bool:

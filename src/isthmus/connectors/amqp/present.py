@@ -17,12 +17,12 @@ class Present:
         due: when to drain.
         is_asking: whether the link is being drained for it.
         received: deliveries before the drain.
-        is_told: whether `Exhausted` was reported.
+        is_reported: whether `Exhausted` was reported.
     """
 
     def __init__(self) -> None:
         self.due = math.inf
-        self.is_asking = self.is_told = False
+        self.is_asking = self.is_reported = False
         self.received = 0
 
     def moved(self, now: float) -> None:

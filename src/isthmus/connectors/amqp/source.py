@@ -278,7 +278,7 @@ class AmqpSource(End):
 
     def _check_present(self, receiver: MarkedReceiver, events: list[SourceEvent], now: float) -> None:
         present = self._present
-        if present is None or present.is_told or self._credit.draining:
+        if present is None or present.is_reported or self._credit.draining:
             return
         if present.is_asking:
             if not receiver.drained:
@@ -288,7 +288,7 @@ class AmqpSource(End):
             if now < held_until:
                 present.due = held_until  # the broker may keep messages for a link whose loss it has not detected
             elif receiver.received == present.received and not self._ledger.outstanding:
-                present.is_told, present.due = True, math.inf
+                present.is_reported, present.due = True, math.inf
                 events.append(Exhausted())
             else:
                 present.moved(now)

@@ -132,9 +132,9 @@ class BlobStore:
             try:
                 if etag is None:
                     # The blob is created with its metadata: `set_blob_metadata` cannot create one.
-                    told = blob.upload_blob(b"", metadata=metadata, if_none_match="*")
+                    values = blob.upload_blob(b"", metadata=metadata, if_none_match="*")
                 else:
-                    told = blob.set_blob_metadata(metadata, etag=etag, match_condition=MatchConditions.IfNotModified)
+                    values = blob.set_blob_metadata(metadata, etag=etag, match_condition=MatchConditions.IfNotModified)
             except (ResourceExistsError, ResourceModifiedError):
                 properties = blob.get_blob_properties()
                 found = _read(properties.metadata)
@@ -144,7 +144,7 @@ class BlobStore:
                     raise
                 self._known.pop(name, None)
             else:
-                self._known[name] = str(told["etag"]), Checkpoint(checkpoint.sequence, created_ms=created_ms)
+                self._known[name] = str(values["etag"]), Checkpoint(checkpoint.sequence, created_ms=created_ms)
                 return
         raise CheckpointError(
             f"{self._place}: other writers change {name} all the time; look for readers with the same group"
@@ -164,11 +164,11 @@ def _folder(key: GroupKey) -> str:
 
 def _read(metadata: Mapping[str, Any] | None) -> Checkpoint | None:
     """A checkpoint of any of the vendor's SDKs, some of which write no sequence number, or no offset."""
-    told = {name.lower(): str(value or "") for name, value in (metadata or {}).items()}
+    values = {name.lower(): str(value or "") for name, value in (metadata or {}).items()}
     try:
-        sequence = int(told.get("sequencenumber") or -1)
+        sequence = int(values.get("sequencenumber") or -1)
     except ValueError:
         return None
-    offset, created = told.get("offset", ""), told.get("createdms", "")
+    offset, created = values.get("offset", ""), values.get("createdms", "")
     created_ms = int(created) if created.isdecimal() else 0
     return Checkpoint(sequence, offset, created_ms=created_ms) if sequence >= 0 or offset else None

@@ -64,10 +64,10 @@ class FolderStore:
                     before = _read(path)
                     if before is not None and before.stays(checkpoint, key.created_ms):
                         continue
-                    told: dict[str, int | str] = {"sequence_number": checkpoint.sequence, "offset": checkpoint.offset}
+                    stored: dict[str, int | str] = {"sequence_number": checkpoint.sequence, "offset": checkpoint.offset}
                     if key.created_ms:
-                        told["created_ms"] = key.created_ms
-                    write_file(path, json.dumps(told).encode())
+                        stored["created_ms"] = key.created_ms
+                    write_file(path, json.dumps(stored).encode())
 
     def close(self) -> None:
         """Does nothing: no file is open."""
@@ -83,13 +83,13 @@ def _name(text: str) -> str:
 
 def _read(path: Path) -> Checkpoint | None:
     try:
-        told = json.loads(path.read_bytes())
+        stored = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
     except ValueError:
         raise CheckpointError(f"{path}: is not a checkpoint; remove it to begin where `start` says") from None
-    told = told if isinstance(told, dict) else {}
-    sequence, offset, created_ms = told.get("sequence_number"), told.get("offset"), told.get("created_ms", 0)
+    stored = stored if isinstance(stored, dict) else {}
+    sequence, offset, created_ms = stored.get("sequence_number"), stored.get("offset"), stored.get("created_ms", 0)
     if type(sequence) is not int or not isinstance(offset, str) or type(created_ms) is not int:
         raise CheckpointError(f"{path}: is not a checkpoint; remove it to begin where `start` says")
     return Checkpoint(sequence, offset, created_ms=created_ms)

@@ -160,8 +160,8 @@ class EventGridPuller:
             self._service.close()
 
     def _settled(self, operation: str, leases: Sequence[Lease]) -> Sequence[bool]:
-        told = _object(self._ask(operation, {"lockTokens": [each.receipt for each in leases]}, ""))
-        taken = set(told.get("succeededLockTokens", ()))
+        value = _object(self._ask(operation, {"lockTokens": [each.receipt for each in leases]}, ""))
+        taken = set(value.get("succeededLockTokens", ()))
         return [each.receipt in taken for each in leases]
 
     def _ask(self, operation: str, body: Any, query: str) -> Answer:
@@ -186,7 +186,7 @@ class EventGridPuller:
 
 def _object(answer: Answer) -> dict[str, Any]:
     try:
-        told = read_json(answer.body or b"{}")
+        value = read_json(answer.body or b"{}")
     except (ValueError, RecursionError) as error:
         raise PullError(f"the answer is not JSON: {error}") from None
-    return told if isinstance(told, dict) else {}
+    return value if isinstance(value, dict) else {}

@@ -39,8 +39,8 @@ class EventGridSystem:
 
     def check(self, options: Mapping[str, str], entity: str, *, reads: bool) -> None:
         """Connects, with a key or a token; does nothing for a listener."""
-        told = {**options, "entity": entity}
-        read = read_source({"subscription": "x", **told}) if reads else read_target(told)
+        merged = {**options, "entity": entity}
+        read = read_source({"subscription": "x", **merged}) if reads else read_target(merged)
         if isinstance(read, ListenOptions):
             return
         assert isinstance(read, TargetOptions) or read.subscription

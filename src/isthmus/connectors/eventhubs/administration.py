@@ -18,7 +18,7 @@ from isthmus.connectors.checkpoint.checkpoint import Checkpoint, open_store
 from isthmus.connectors.eventhubs.blocking import BlockingHubs
 from isthmus.connectors.eventhubs.option import HubOptions, read_hub
 from isthmus.connectors.eventhubs.partition.address import START_OFFSET
-from isthmus.connectors.eventhubs.partition.opening import told_apart
+from isthmus.connectors.eventhubs.partition.opening import distinct_created_ms
 from isthmus.errors import ConfigError, EntityNotFoundError, Fault
 from isthmus.topology.model import NamespaceRef
 from isthmus.topology.planning.change import Change
@@ -123,7 +123,7 @@ def begin_group(options: HubOptions, hubs: BlockingHubs, hub: str, group: str, *
             checkpoints[number] = Checkpoint(view.last, view.last_offset or START_OFFSET)
         else:
             checkpoints[number] = Checkpoint(view.begin - 1, START_OFFSET)
-    key = hubs.group(hub, group)._replace(created_ms=told_apart(look.created_ms, views.values()))
+    key = hubs.group(hub, group)._replace(created_ms=distinct_created_ms(look.created_ms, views.values()))
     store = open_store(options)
     try:
         stands = store.load(key)

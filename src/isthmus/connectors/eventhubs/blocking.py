@@ -198,8 +198,8 @@ class BlockingHubs:
             opener.open(request, timeout=LOOK_SECONDS).close()
         except urllib.error.HTTPError as error:
             with error:
-                told = _text_of(error)
-            refused = _refusal(path, error.code, told)
+                answer = _text_of(error)
+            refused = _refusal(path, error.code, answer)
             if refused is not None:
                 raise refused from None
         except TimeoutError:
@@ -228,10 +228,10 @@ def _text_of(error: urllib.error.HTTPError) -> str:
         return str(error.reason)
 
 
-def _refusal(path: str, status: int, told: str) -> IsthmusError | None:
+def _refusal(path: str, status: int, answer: str) -> IsthmusError | None:
     """The error of an answer with an error status; None: the entity exists already."""
-    text = f"'{path}': HTTP {status}: {told}"
-    if status == 409 and _BUSY not in told:
+    text = f"'{path}': HTTP {status}: {answer}"
+    if status == 409 and _BUSY not in answer:
         return None
     if status in (401, 403):
         return UnauthorizedError(f"{text}; creating event hubs and consumer groups needs the Manage right")

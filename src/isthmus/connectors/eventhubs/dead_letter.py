@@ -66,12 +66,12 @@ class DeadLetterHub:
     def add(self, position: int, message: bytes, disposition: Disposition) -> None:
         """Adds a message to set aside."""
         place = f"{self._source()}/{position >> PARTITION_SHIFT}/{position & (1 << PARTITION_SHIFT) - 1}"
-        told = {
+        reasons = {
             DEAD_LETTER_REASON: disposition.reason[:_TEXT_CHARACTERS],
             DEAD_LETTER_DESCRIPTION: disposition.description[:_TEXT_CHARACTERS],
             DEAD_LETTER_PLACE: place,
         }
-        self._waiting.append(_Dead(position, _with_properties(to_event(message).payload, told)))
+        self._waiting.append(_Dead(position, _with_properties(to_event(message).payload, reasons)))
         self._mark()
 
     def serve(self, client: Client) -> list[int]:
@@ -158,15 +158,15 @@ class DeadLetterHub:
         self._mark()
 
 
-def _with_properties(event: bytes, told: dict[str, str]) -> bytes:
+def _with_properties(event: bytes, reasons: dict[str, str]) -> bytes:
     found = section.locate(event)
     start, end = found.application_properties
     pairs = [
         event[a:b]
         for a, _, b in section.map_items(event, found.application_properties)
-        if codec.decode(event, a)[0] not in told
+        if codec.decode(event, a)[0] not in reasons
     ]
-    pairs += [codec.encode(name) + codec.encode(text) for name, text in told.items()]
+    pairs += [codec.encode(name) + codec.encode(text) for name, text in reasons.items()]
     body = b"".join(pairs)
     made = b"\0St\xd1%b%b%b" % ((len(body) + 4).to_bytes(4, "big"), (2 * len(pairs)).to_bytes(4, "big"), body)
     if not end:

@@ -118,26 +118,26 @@ class EventReader:
     def _read(self, partition: int, payload: bytes) -> Event:
         found = section.locate(payload)
         pairs: list[bytes] = []
-        told: dict[str, Any] = {}
+        annotations: dict[str, Any] = {}
         is_shown = self._tells_system or bool(self._shown)
         for start, middle, end in section.map_items(payload, found.message_annotations):
             name = codec.decode(payload, start)[0]
             if name in _OWN:
                 if name == names.SEQUENCE_NUMBER:
-                    told[name] = codec.decode(payload, middle)[0]
+                    annotations[name] = codec.decode(payload, middle)[0]
                 continue
             if is_shown or name in (_OFFSET, names.PARTITION_KEY):
                 with contextlib.suppress(*_MALFORMED):  # (I3)
-                    told[str(name)] = codec.decode(payload, middle)[0]
-            if name == names.PARTITION_KEY and isinstance(told.get(name), bytes):
-                pairs.append(_KEY_NAME + codec.encode(_key_of(told[name])))
+                    annotations[str(name)] = codec.decode(payload, middle)[0]
+            if name == names.PARTITION_KEY and isinstance(annotations.get(name), bytes):
+                pairs.append(_KEY_NAME + codec.encode(_key_of(annotations[name])))
             else:
                 pairs.append(payload[start:end])
-        sequence = told.get(names.SEQUENCE_NUMBER)
+        sequence = annotations.get(names.SEQUENCE_NUMBER)
         if not isinstance(sequence, int):
             raise CodecError("the service delivered an event without x-opt-sequence-number")
         position = partition << PARTITION_SHIFT | sequence
-        key = _key_of(told.get(names.PARTITION_KEY))
+        key = _key_of(annotations.get(names.PARTITION_KEY))
         if key is None and self._names_partition:
             key = f"partition-{partition}"
             pairs.append(_KEY_NAME + codec.encode(key))
@@ -151,12 +151,12 @@ class EventReader:
                 payload[slice(*found.header)],
                 _map_section(section.MESSAGE_ANNOTATIONS, [own, *pairs]),
                 properties,
-                self._application_properties(payload, found.application_properties, partition, told),
+                self._application_properties(payload, found.application_properties, partition, annotations),
                 payload[slice(*found.body)],
                 payload[slice(*found.footer)],
             )
         )
-        return Event(sequence, str(told.get(_OFFSET) or ""), message)
+        return Event(sequence, str(annotations.get(_OFFSET) or ""), message)
 
     def _properties(
         self, payload: bytes, found: section.Sections, position: int, key: str | None
@@ -183,20 +183,20 @@ class EventReader:
         return changes
 
     def _application_properties(
-        self, payload: bytes, place: tuple[int, int], partition: int, told: dict[str, Any]
+        self, payload: bytes, place: tuple[int, int], partition: int, annotations: dict[str, Any]
     ) -> bytes:
         added: dict[str, Any] = {}
         if self._tells_system:
             added["eventhubs-partition"] = Int(partition)
-            added["eventhubs-sequence-number"] = told[names.SEQUENCE_NUMBER]
-            added["eventhubs-offset"] = str(told.get(_OFFSET) or "")
-            if isinstance(told.get(names.ENQUEUED_TIME), Timestamp):
-                added["eventhubs-enqueued-time"] = told[names.ENQUEUED_TIME]
-            publisher = next((told[name] for name in _PUBLISHER if name in told), None)
+            added["eventhubs-sequence-number"] = annotations[names.SEQUENCE_NUMBER]
+            added["eventhubs-offset"] = str(annotations.get(_OFFSET) or "")
+            if isinstance(annotations.get(names.ENQUEUED_TIME), Timestamp):
+                added["eventhubs-enqueued-time"] = annotations[names.ENQUEUED_TIME]
+            publisher = next((annotations[name] for name in _PUBLISHER if name in annotations), None)
             if publisher is not None:
                 added["eventhubs-publisher"] = str(publisher)
         if self._shown:
-            added |= {name: _plain(value) for name, value in told.items() if name.startswith(self._shown)}
+            added |= {name: _plain(value) for name, value in annotations.items() if name.startswith(self._shown)}
         if not added:
             return payload[slice(*place)]
         try:
@@ -225,18 +225,18 @@ def to_event(message: bytes) -> Outgoing:
 def _to_event(message: bytes) -> Outgoing:
     found = section.locate(message)
     pairs: list[bytes] = []
-    told: dict[str, Any] = {}
+    annotations: dict[str, Any] = {}
     for start, middle, end in section.map_items(message, found.message_annotations):
         name = codec.decode(message, start)[0]
         if name in (names.PARTITION_KEY, LOG_PARTITION, KEYED):
-            told[name] = codec.decode(message, middle)[0]
+            annotations[name] = codec.decode(message, middle)[0]
         elif name not in names.BROKER_ANNOTATIONS:
             pairs.append(message[start:end])
     session_id = section.decode_property(message, found.properties, "group_id")
-    partition = told.get(LOG_PARTITION)
-    key = _key_of(told.get(names.PARTITION_KEY)) or (session_id if isinstance(session_id, str) else None) or ""
+    partition = annotations.get(LOG_PARTITION)
+    key = _key_of(annotations.get(names.PARTITION_KEY)) or (session_id if isinstance(session_id, str) else None) or ""
     key = key if len(key) <= KEY_CHARACTERS else key[:KEY_CHARACTERS]
-    changes = {"group_id": None} if KEYED in told and session_id == key else {}
+    changes = {"group_id": None} if KEYED in annotations and session_id == key else {}
     if key:
         pairs.append(_KEY_NAME + codec.encode(key))
     properties = (

@@ -226,12 +226,12 @@ def read_as(
     if faults:
         raise ConfigError(faults)
     known = {each.name for each in fields(kind)}
-    told: dict[str, Any] = {
+    given: dict[str, Any] = {
         name: str(value) if isinstance(value, SecretReference) else value
         for name, value in values.items()
         if name in known
     }
-    return kind(**told)
+    return kind(**given)
 
 
 def _at_odds(values: Mapping[str, Any], namespace: NamespaceKind) -> Iterator[tuple[str, str]]:

@@ -36,7 +36,7 @@ from isthmus.connectors.eventhubs.partition.growth import PartitionGrowth
 from isthmus.connectors.eventhubs.partition.link_set import PartitionLinks
 from isthmus.connectors.eventhubs.partition.look import HubLook
 from isthmus.connectors.eventhubs.partition.loss import Losses
-from isthmus.connectors.eventhubs.partition.opening import Opening, added, opening, remade, told_apart
+from isthmus.connectors.eventhubs.partition.opening import Opening, added, distinct_created_ms, opening, remade
 from isthmus.connectors.eventhubs.partition.reading import Reading
 from isthmus.connectors.eventhubs.pool import HubPool
 from isthmus.connectors.eventhubs.reader_choice import reader_of
@@ -230,7 +230,7 @@ class EventHubsSource(End):
         present = self._reading.present
         if present is not None and present.ends is None:
             present.ends = {number: view.last + 1 for number, view in look.views.items()}
-        created_ms = told_apart(look.created_ms, look.views.values())
+        created_ms = distinct_created_ms(look.created_ms, look.views.values())
         self._made_again |= remade(look.views, created_ms, self._created_ms, checkpoints)
         self._created_ms = created_ms
         self._checkpoints.of_log(self._created_ms)

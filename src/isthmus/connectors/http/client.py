@@ -54,10 +54,10 @@ class Answer(NamedTuple):
 
     def text(self, secret: str = "") -> str:
         """The beginning of the body, in one line, without a secret of the request."""
-        told = self.body[:_TEXT_BYTES].decode(errors="replace")
+        decoded = self.body[:_TEXT_BYTES].decode(errors="replace")
         if secret:
-            told = told.replace(secret, "***")
-        return " ".join(told[:_TEXT_CHARACTERS].split())
+            decoded = decoded.replace(secret, "***")
+        return " ".join(decoded[:_TEXT_CHARACTERS].split())
 
 
 class HttpClient:
@@ -152,8 +152,8 @@ class HttpClient:
         content, is_whole = self._read(found, sock, limit)
         if not is_whole or found.will_close:
             self._drop()
-        told = {name.lower(): value for name, value in found.getheaders()}
-        return Answer(found.status, found.reason, told, content, is_whole)
+        received = {name.lower(): value for name, value in found.getheaders()}
+        return Answer(found.status, found.reason, received, content, is_whole)
 
     def _read(self, found: http.client.HTTPResponse, sock: Any, limit: float) -> tuple[bytes, bool]:
         """The body, as far as it arrives until `limit`, and whether it is complete."""

@@ -77,10 +77,10 @@ def to_device(message: bytes, device_property: str, *, asks: bool) -> ToDevice:
     device = _device_of(to)
     if not device:
         annotations = section.decode_map(message, found.message_annotations)
-        told = own.get(device_property) if device_property else properties.get("group_id")
-        if not device_property and told is None:
-            told = annotations.get(names.PARTITION_KEY)
-        device = told.decode("utf-8", "replace") if isinstance(told, bytes) else str(told or "")
+        value = own.get(device_property) if device_property else properties.get("group_id")
+        if not device_property and value is None:
+            value = annotations.get(names.PARTITION_KEY)
+        device = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "")
     if not device:
         what = f"application property {device_property}" if device_property else "SessionId or PartitionKey"
         raise NoDeviceError(f"the message names no device: it has neither To /devices/ID{_SUFFIX} nor {what}")
@@ -122,7 +122,7 @@ def read_feedback(message: bytes) -> list[Feedback]:
     """
     found = section.locate(message)
     try:
-        told = json.loads(section.contents(message, *found.body))
+        value = json.loads(section.contents(message, *found.body))
     except ValueError:
         return []
     return [
@@ -132,7 +132,7 @@ def read_feedback(message: bytes) -> list[Feedback]:
             str(each.get("statusCode") or each.get("status") or ""),
             str(each.get("description") or ""),
         )
-        for each in (told if isinstance(told, list) else [])
+        for each in (value if isinstance(value, list) else [])
         if isinstance(each, dict)
     ]
 

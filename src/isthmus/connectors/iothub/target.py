@@ -207,8 +207,8 @@ class IotHubTarget(End):
                     is_ours = True
                     refusal = None
                     if each.status.lower() != _SUCCESS:
-                        told = f"device '{each.device}': {each.status}: {each.description}".rstrip(": ")
-                        refusal = Refusal(RefusalKind.MESSAGE, each.status, told, "RefusedByDevice")
+                        text = f"device '{each.device}': {each.status}: {each.description}".rstrip(": ")
+                        refusal = Refusal(RefusalKind.MESSAGE, each.status, text, "RefusedByDevice")
                     # Of several messages with one MessageId each has its own record.
                     first = self._awaited[place].pop(0)
                     if not self._awaited[place]:

@@ -124,7 +124,7 @@ class DeadLetterTopic:
         position, disposition = aside.position, aside.disposition
         record = to_record(aside.payload)
         place = f"{self._options.topic}/{position >> PARTITION_SHIFT}/{position & (1 << PARTITION_SHIFT) - 1}"
-        told = (
+        reasons = (
             (DEAD_LETTER_REASON, disposition.reason),
             (DEAD_LETTER_DESCRIPTION, disposition.description),
             (DEAD_LETTER_PLACE, place),
@@ -135,7 +135,7 @@ class DeadLetterTopic:
                 self._options.dead_letter_topic,
                 value=record.value,
                 key=record.key,
-                headers=[*record.headers, *((name, text.encode()) for name, text in told)],
+                headers=[*record.headers, *((name, text.encode()) for name, text in reasons)],
                 timestamp=record.timestamp_ms or 0,
                 on_delivery=partial(self._delivered, aside),
             )

@@ -72,11 +72,11 @@ class KafkaSource:
         """The events since the last call."""
         if self._is_closed:
             return ()
-        told, batches = self._thread.take()
+        state_events, batches = self._thread.take()
         arrived = [Arrived(batch.positions, batch.payloads) for batch in batches]
         # The end of the existing records is reported after the last of them.
-        events: list[SourceEvent] = [*(each for each in told if not isinstance(each, Exhausted)), *arrived]
-        events += [each for each in told if isinstance(each, Exhausted)]
+        events: list[SourceEvent] = [*(each for each in state_events if not isinstance(each, Exhausted)), *arrived]
+        events += [each for each in state_events if isinstance(each, Exhausted)]
         if self._is_draining:
             self._is_draining = False
             self._thread.grant(0)

@@ -30,8 +30,8 @@ def with_ledger(target: End, route: str, path: Path, taken: str = MOVED) -> End:
         taken: the outcome of an accepted message.
     """
     inner = {"kind": target.kind, "options": dict(target.options)}
-    told = {"path": str(path), "route": route, "target": json.dumps(inner)}
-    return End(KIND, target.alias, told | ({"taken": taken} if taken != MOVED else {}))
+    options = {"path": str(path), "route": route, "target": json.dumps(inner)}
+    return End(KIND, target.alias, options | ({"taken": taken} if taken != MOVED else {}))
 
 
 class LedgerTargets:

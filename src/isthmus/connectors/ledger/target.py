@@ -51,7 +51,7 @@ class LedgerTarget:
         self._first = 0
         self._records: list[Record] = []
         self._events: list[TargetEvent] = []  # that wait until they are appended
-        self._told = ""
+        self._reported_text = ""
 
     def open(self) -> None:
         """Begins to connect."""
@@ -75,18 +75,18 @@ class LedgerTarget:
             text = (
                 f"the ledger of route {self._route} cannot be written, and the route waits: {error.strerror or error}"
             )
-            if text != self._told:
+            if text != self._reported_text:
                 log.error("%s", text)
-            self._told = text
+            self._reported_text = text
             return ()
-        self._told = ""
+        self._reported_text = ""
         events, self._events = self._events, []
         return events
 
     def deadline(self, now: float) -> float:
         """When `poll` has work even without events."""
         due = self._inner.deadline(now)
-        if self._told:
+        if self._reported_text:
             return min(due, now + _RETRY_SECONDS)
         return min(due, now + _TICK_SECONDS) if self._file.is_open or self._records else due
 

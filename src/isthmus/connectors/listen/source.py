@@ -75,11 +75,11 @@ class ListenSource:
         """The events since the last call."""
         if self._is_closed:
             return ()
-        told, messages = self._thread.take()
-        events: list[SourceEvent] = [each for each in told if not isinstance(each, Exhausted)]
+        state_events, messages = self._thread.take()
+        events: list[SourceEvent] = [each for each in state_events if not isinstance(each, Exhausted)]
         if messages:
             events.append(Arrived([position for position, _ in messages], [message for _, message in messages]))
-        events += [each for each in told if isinstance(each, Exhausted)]
+        events += [each for each in state_events if isinstance(each, Exhausted)]
         if self._is_draining:
             self._is_draining = False
             events.append(Drained())

@@ -49,10 +49,10 @@ class Taken:
         """Reads the file; the file of another spool is ignored."""
         self._spool = spool
         try:
-            told = json.loads(self._path.read_bytes())
-            if told["spool"] != spool:
+            stored = json.loads(self._path.read_bytes())
+            if stored["spool"] != spool:
                 return
-            front, ranges = int(told["front"]), [(int(low), int(high)) for low, high in told["above"]]
+            front, ranges = int(stored["front"]), [(int(low), int(high)) for low, high in stored["above"]]
         except FileNotFoundError:
             return
         except (ValueError, LookupError, TypeError):

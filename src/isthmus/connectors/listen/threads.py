@@ -39,7 +39,7 @@ SAVE_SECONDS = 0.1
 # How soon a replaced secret is noticed.
 SECRET_SECONDS = 60.0
 
-Told = SourceOpened | SourceLost | Exhausted
+StateEvent = SourceOpened | SourceLost | Exhausted
 
 
 class ListenThread(threading.Thread):
@@ -63,7 +63,7 @@ class ListenThread(threading.Thread):
         self._only_present = only_present
         self._handshakes = handshakes
         self._condition = threading.Condition()  # guards all that follows
-        self._told: deque[Told] = deque()
+        self._state_events: deque[StateEvent] = deque()
         self._messages: deque[tuple[int, bytes]] = deque()
         self._asked: deque[tuple[int, int, str, Disposition | None]] = deque()
         self._credit = 0
@@ -91,14 +91,16 @@ class ListenThread(threading.Thread):
             self._has_news = True
             self._condition.notify_all()
 
-    def take(self) -> tuple[list[Told], list[tuple[int, bytes]]]:
+    def take(self) -> tuple[list[StateEvent], list[tuple[int, bytes]]]:
         """The events to report, and messages within the credit."""
         with self._condition:
             messages = [self._messages.popleft() for _ in range(min(self._credit, len(self._messages)))]
             self._credit -= len(messages)
-            told = [each for each in self._told if not (self._messages and isinstance(each, Exhausted))]
-            self._told = deque(each for each in self._told if self._messages and isinstance(each, Exhausted))
-        return told, messages
+            state_events = [each for each in self._state_events if not (self._messages and isinstance(each, Exhausted))]
+            self._state_events = deque(
+                each for each in self._state_events if self._messages and isinstance(each, Exhausted)
+            )
+        return state_events, messages
 
     def ask(self, first: int, last: int, what: str, disposition: Disposition | None = None) -> None:
         """Requests `complete`, `release` or `set-aside` of positions."""
@@ -125,13 +127,13 @@ class ListenThread(threading.Thread):
             try:
                 self._listen()
             except IsthmusError as error:
-                self._tell(SourceLost(str(error), not error.retryable))
+                self._report(SourceLost(str(error), not error.retryable))
             except Exception as error:  # noqa: BLE001 - the owner must be told of any error, or the route stalls
-                self._tell(SourceLost(f"listener '{self._options.entity}': {type(error).__name__}: {error}"))
+                self._report(SourceLost(f"listener '{self._options.entity}': {type(error).__name__}: {error}"))
 
-    def _tell(self, told: Told) -> None:
+    def _report(self, event: StateEvent) -> None:
         with self._condition:
-            self._told.append(told)
+            self._state_events.append(event)
         self._wake()
 
     def _listen(self) -> None:
@@ -162,7 +164,7 @@ class ListenThread(threading.Thread):
                 for position, _ in self._messages:
                     outgoing.give_back(position)
                 self._messages.clear()
-            self._tell(SourceOpened(identity))
+            self._report(SourceOpened(identity))
             self._carry(outgoing)
 
     def _on_news(self) -> None:
@@ -212,8 +214,8 @@ class ListenThread(threading.Thread):
             with self._condition:
                 self._messages.extend(found)  # those before an unreadable one, too
         with self._condition:
-            if is_over and not any(isinstance(each, Exhausted) for each in self._told):
-                self._told.append(Exhausted())
+            if is_over and not any(isinstance(each, Exhausted) for each in self._state_events):
+                self._state_events.append(Exhausted())
         return bool(found or is_over)
 
     def _serve_asked(self, outgoing: Outgoing) -> None:

@@ -65,8 +65,8 @@ class PullSource:
     @property
     def clock_offset_ms(self) -> int | None:
         """From the system's last answer; this machine's offset before the first one."""
-        told = self._puller.clock_offset_ms
-        return round((time.time() - time.monotonic()) * 1000) if told is None else told
+        offset_ms = self._puller.clock_offset_ms
+        return round((time.time() - time.monotonic()) * 1000) if offset_ms is None else offset_ms
 
     def open(self) -> None:
         """Begins to connect."""
@@ -77,12 +77,12 @@ class PullSource:
         """The events since the last call."""
         if self._is_closed:
             return ()
-        told, helds = self._threads.take()
+        state_events, helds = self._threads.take()
         # The end of the existing messages is reported after the last of them.
-        events: list[SourceEvent] = [each for each in told if not isinstance(each, Exhausted)]
+        events: list[SourceEvent] = [each for each in state_events if not isinstance(each, Exhausted)]
         if helds:
             events.append(Arrived([held.position for held in helds], [held.message for held in helds]))
-        events += [each for each in told if isinstance(each, Exhausted)]
+        events += [each for each in state_events if isinstance(each, Exhausted)]
         if self._is_draining:
             self._is_draining = False
             events.append(Drained())

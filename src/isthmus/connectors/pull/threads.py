@@ -31,7 +31,7 @@ FIRST_PAUSE_SECONDS = 0.05
 # Shorter than a pool waits for its threads.
 CLOSE_SECONDS = 4.0
 
-Told = SourceOpened | SourceLost | Exhausted
+StateEvent = SourceOpened | SourceLost | Exhausted
 
 
 class PullThreads:
@@ -63,7 +63,7 @@ class PullThreads:
         self._condition = threading.Condition()  # guards all that follows
         self._locks = Locks(puller.max_deliveries)
         self._present = Present() if only_present else None
-        self._told: deque[Told] = deque()
+        self._state_events: deque[StateEvent] = deque()
         self._credit = 0
         self._wants_open = self._is_open = self._stops = False
         self._close_by = 0.0
@@ -90,15 +90,15 @@ class PullThreads:
             self._credit = credit
             self._condition.notify_all()
 
-    def take(self) -> tuple[list[Told], list[Held]]:
+    def take(self) -> tuple[list[StateEvent], list[Held]]:
         """The events to report, and messages within the credit."""
         with self._condition:
             helds = self._locks.take(self._credit)
             self._credit -= len(helds)
             waits = self._locks.waiting > 0
-            told = [each for each in self._told if not (waits and isinstance(each, Exhausted))]
-            self._told = deque(each for each in self._told if waits and isinstance(each, Exhausted))
-        return told, helds
+            state_events = [each for each in self._state_events if not (waits and isinstance(each, Exhausted))]
+            self._state_events = deque(each for each in self._state_events if waits and isinstance(each, Exhausted))
+        return state_events, helds
 
     def settle(self, first: int, last: int, disposition: Disposition | None = None) -> None:
         """Completes messages, or sets them aside."""
@@ -139,9 +139,9 @@ class PullThreads:
 
     # ---- both kinds of threads
 
-    def _tell(self, told: Told) -> None:
+    def _report(self, event: StateEvent) -> None:
         with self._condition:
-            self._told.append(told)
+            self._state_events.append(event)
         self._wake()
 
     def _lose(self, error: Exception, *, is_opening: bool = False) -> None:
@@ -158,7 +158,7 @@ class PullThreads:
             if isinstance(error, IsthmusError)
             else f"'{self._puller.entity}': {type(error).__name__}: {error}"
         )
-        self._tell(SourceLost(text, is_fatal))
+        self._report(SourceLost(text, is_fatal))
 
     def _ended(self) -> None:
         """A thread ends; the last one closes the puller."""
@@ -200,7 +200,7 @@ class PullThreads:
                 self._condition.notify_all()
                 if self._present is not None:
                     self._present.opened(self._now_ms())
-            self._tell(SourceOpened(identity))
+            self._report(SourceOpened(identity))
             return True
 
     def _read(self) -> None:
@@ -240,7 +240,7 @@ class PullThreads:
             try:
                 self._puller.release(present.leave())
             finally:  # if they cannot be released their locks end; there is no later report
-                self._tell(Exhausted())
+                self._report(Exhausted())
         return bool(kept)
 
     def _has_looked(self, present: Present, now: float) -> bool:

@@ -136,10 +136,10 @@ class ServerClock:
     def heard(self, response: Any) -> None:
         """An answer arrived (`raw_response_hook` of the SDK)."""
         try:
-            told = parsedate_to_datetime(response.http_response.headers["Date"]).timestamp()
+            server_seconds = parsedate_to_datetime(response.http_response.headers["Date"]).timestamp()
         except (KeyError, TypeError, ValueError):
             return
         # A difference of a second or less is within the precision of an answer.
-        ahead = told - self._wall()
-        wall = self._wall() if -2.0 < ahead < 1.0 else told
+        ahead = server_seconds - self._wall()
+        wall = self._wall() if -2.0 < ahead < 1.0 else server_seconds
         self.offset_ms = round((wall - self._monotonic()) * 1000)

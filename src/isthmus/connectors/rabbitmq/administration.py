@@ -67,7 +67,7 @@ class RabbitAdministration:
     def __init__(self, options: BrokerOptions) -> None:
         self._options = options
         self._host = quote(options.virtual_host, "")
-        self._told_version: str | None = None
+        self._broker_version: str | None = None
 
     @classmethod
     def open(cls, namespace: NamespaceRef) -> Self:
@@ -185,8 +185,8 @@ class RabbitAdministration:
 
     def _remarks(self, entity: PlainState, queue: Mapping[str, Any], *, is_audit: bool = False) -> tuple[str, ...]:
         if is_audit:
-            told = audit_remark(queue, entity.audit_ms or 0)
-            return (f"queue {entity.name} {told}",) if told else ()
+            remark = audit_remark(queue, entity.audit_ms or 0)
+            return (f"queue {entity.name} {remark}",) if remark else ()
         if not entity.is_read:
             return ()
         found = remarks_of(queue, self._version, is_rejected_to=self._options.dead_letter_exchange)
@@ -194,9 +194,9 @@ class RabbitAdministration:
 
     @property
     def _version(self) -> str:
-        if self._told_version is None:
-            self._told_version = str((self._call("GET", "overview") or {}).get("rabbitmq_version", ""))
-        return self._told_version
+        if self._broker_version is None:
+            self._broker_version = str((self._call("GET", "overview") or {}).get("rabbitmq_version", ""))
+        return self._broker_version
 
     def _looked(self, alias: str, wanted: Sequence[PlainState]) -> NamespaceState:
         """The same over AMQP, which reports no bindings: an existing queue counts as bound."""

@@ -151,15 +151,15 @@ class DeadLetters:
     def _properties(self, raw: bytes, disposition: Disposition, origin: str, most_bytes: int) -> bytes:
         """The properties of a copy, with as much of the reason as fits one frame. A message that is set aside must not expire."""
         found = props.read(raw)
-        told = (
+        reasons = (
             (REASON_HEADER, disposition.reason),
             (SOURCE_HEADER, origin),
             (DESCRIPTION_HEADER, disposition.description[:_DESCRIPTION_CHARACTERS]),
         )
-        own = [each for each in found.headers if each[0] not in {name for name, _ in told}]
+        own = [each for each in found.headers if each[0] not in {name for name, _ in reasons}]
         made = b""
         for count in (3, 2, 0):
-            fields = [*own, *((name, *table.field_of(text)) for name, text in told[:count])]
+            fields = [*own, *((name, *table.field_of(text)) for name, text in reasons[:count])]
             made = props.write(found._replace(headers=tuple(fields), expiration=None))
             if len(made) <= most_bytes:
                 break

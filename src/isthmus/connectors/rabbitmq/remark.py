@@ -40,7 +40,7 @@ def remarks_of(queue: Mapping[str, Any], version: str, *, is_rejected_to: bool) 
         yield "is a stream, which a route cannot empty; read a queue"
         return
     limit = _limit(queue, version) if kind == "quorum" else None
-    has_exchange = _told(queue, "dead-letter-exchange") is not None
+    has_exchange = _argument(queue, "dead-letter-exchange") is not None
     if limit is not None:
         what, hint = "goes to its dead-letter exchange", "set delivery-limit to -1 to prevent that"
         if not has_exchange:
@@ -59,25 +59,25 @@ def audit_remark(queue: Mapping[str, Any], kept_ms: int) -> str:
     """
     if queue.get("type") != "stream":
         return "is not a stream: verify cannot read it; delete it and apply"
-    told = _told(queue, MAX_AGE.removeprefix("x-"))
-    found = _AGE.fullmatch(str(told)) if told is not None else None
+    value = _argument(queue, MAX_AGE.removeprefix("x-"))
+    found = _AGE.fullmatch(str(value)) if value is not None else None
     stands_ms = int(found[1]) * _UNITS_MS[found[2]] if found is not None else 0
-    if (told is None or found is not None) and stands_ms != -(-kept_ms // 1000) * 1000:
+    if (value is None or found is not None) and stands_ms != -(-kept_ms // 1000) * 1000:
         is_kept, wanted = (format_ms(each) if each else "for ever" for each in (stands_ms, kept_ms))
         return f"keeps messages {is_kept}, and not {wanted} as audit requires: it is not changed; delete it, with its records, and apply"
     return ""
 
 
 def _limit(queue: Mapping[str, Any], version: str) -> int | None:
-    found = _told(queue, "delivery-limit")
+    found = _argument(queue, "delivery-limit")
     limit = found if isinstance(found, int) else _DEFAULT_LIMIT if has_default_limit(version) else -1
     return limit if limit >= 0 else None
 
 
-def _told(queue: Mapping[str, Any], name: str) -> Any:
+def _argument(queue: Mapping[str, Any], name: str) -> Any:
     """An argument of the queue, otherwise of its policy."""
     for where, key in (("arguments", f"x-{name}"), ("effective_policy_definition", name)):
-        told = queue.get(where)
-        if isinstance(told, Mapping) and told.get(key) is not None:
-            return told[key]
+        value = queue.get(where)
+        if isinstance(value, Mapping) and value.get(key) is not None:
+            return value[key]
     return None

@@ -134,9 +134,9 @@ def made_again(stream: str, offset: int, folder: str) -> StreamMadeAgainError:
 
 def removed(stream: str, ranges: Sequence[tuple[int, int]]) -> ConnectionLostError:
     """The error for messages that were removed unread: ranges from a first to the one before another."""
-    told = ", ".join(f"{first} to {stop - 1}" for first, stop in ranges)
+    listed = ", ".join(f"{first} to {stop - 1}" for first, stop in ranges)
     return ConnectionLostError(
-        f"stream '{stream}': offsets {told} were removed by the retention before they were read, and are lost; reading continues at {ranges[-1][1]}"
+        f"stream '{stream}': offsets {listed} were removed by the retention before they were read, and are lost; reading continues at {ranges[-1][1]}"
     )
 
 

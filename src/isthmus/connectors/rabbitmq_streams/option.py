@@ -158,12 +158,12 @@ def _read(spec: Spec, kind: type[Options], options: Mapping[str, str]) -> Option
     if faults:
         raise ConfigError(faults)
     known = {each.name for each in fields(kind)}
-    told: dict[str, Any] = {
+    given: dict[str, Any] = {
         name: str(value) if isinstance(value, SecretReference) else value
         for name, value in values.items()
         if name in known
     }
-    return kind(**told)
+    return kind(**given)
 
 
 def _at_odds(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

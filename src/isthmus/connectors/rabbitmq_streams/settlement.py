@@ -111,6 +111,6 @@ class Settlement:
 
     def _refuse(self, first: int, last: int, what: str) -> None:
         """The source will be lost: messages in flight are settled before, or they would be redelivered each time."""
-        told = f"stream '{self._options.topic}': the message at offset {first} would have to {what}"
-        self.refused.add(told, last - first + 1)
+        text = f"stream '{self._options.topic}': the message at offset {first} would have to {what}"
+        self.refused.add(text, last - first + 1)
         self._reading.queue.credit = 0

@@ -94,7 +94,7 @@ class StreamSource(End):
     def _reset(self) -> None:
         """Resets the state of one connection."""
         self._last = LastChunk()
-        self._is_recalling = self._was_told = False
+        self._is_recalling = self._was_reported = False
         self._continuity.reset()
         self._reset_channel()
 
@@ -133,10 +133,10 @@ class StreamSource(End):
             self.fail(ProtocolError(f"stream '{self.entity}': {error}"))
         except IsthmusError as error:
             self.fail(error)
-        if self.is_open and self.fault is None and not self._was_told:
-            self._was_told = True
+        if self.is_open and self.fault is None and not self._was_reported:
+            self._was_reported = True
             events.append(SourceOpened())
-        if self._was_told:
+        if self._was_reported:
             batches = self._reading.take()
             for batch in batches:
                 for position, payload in zip(batch.positions, batch.payloads, strict=True):
@@ -146,7 +146,7 @@ class StreamSource(End):
             # A source is lost for one reason at a time: further ones are reported later.
             if batches and self.fault is None and (lost := self._continuity.losses.gave()) is not None:
                 self.fail(lost)
-        if self._was_told and self.fault is None:
+        if self._was_reported and self.fault is None:
             if self._reading.is_over():
                 events.append(Exhausted())
             self._refill()
@@ -361,11 +361,11 @@ class StreamSource(End):
         is_expecting = bool(self._step) or self._settlement.dead.is_waiting
         connection.is_paused = self._waiting.is_much and not is_expecting
 
-    def _confirmed(self, told: Sequence[int] | IsthmusError) -> None:
-        if isinstance(told, IsthmusError):
-            self.fail(told)
-        elif told:
-            self._settlement.confirmed(told, time.monotonic())
+    def _confirmed(self, result: Sequence[int] | IsthmusError) -> None:
+        if isinstance(result, IsthmusError):
+            self.fail(result)
+        elif result:
+            self._settlement.confirmed(result, time.monotonic())
             self.mark()
         if self.is_closed and not self._settlement.dead.is_waiting:
             self.finish()

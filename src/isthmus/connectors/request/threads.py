@@ -146,8 +146,8 @@ class RequestThreads:
             return
         except RequestError as error:
             with self._condition:
-                told = sorted(error.answered.items())
-                self._answered([refusal for _, refusal in told], [batch[at] for at, _ in told])
+                answers = sorted(error.answered.items())
+                self._answered([refusal for _, refusal in answers], [batch[at] for at, _ in answers])
             raise
         with self._condition:
             self._answered(refusals, batch)

@@ -64,7 +64,7 @@ class SpoolReader:
 
     def __init__(self, path: Path) -> None:
         self._folder = SpoolFolder(path)
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
 
     @property
     def identity(self) -> str:
@@ -247,8 +247,8 @@ class SpoolReader:
         )
 
     def _tell(self, segment: int, damage: Damage) -> None:
-        if segment not in self._told:
-            self._told.add(segment)
+        if segment not in self._reported:
+            self._reported.add(segment)
             log.error(
                 "spool segment %s is damaged from byte %d to %d; the rest of it is read",
                 self._folder.segment(segment),

@@ -36,9 +36,9 @@ def set_aside(spool: Path, number: int, message: bytes, disposition: Disposition
     folder = spool / _FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
     when = datetime.fromtimestamp(wall_seconds, UTC).isoformat(timespec="seconds")
-    told = {"reason": disposition.reason, "description": disposition.description, "time": when}
+    note = {"reason": disposition.reason, "description": disposition.description, "time": when}
     write_file(folder / f"{number:0{_DIGITS}d}.amqp", message)
-    write_file(folder / f"{number:0{_DIGITS}d}.json", json.dumps(told, ensure_ascii=False).encode(errors="replace"))
+    write_file(folder / f"{number:0{_DIGITS}d}.json", json.dumps(note, ensure_ascii=False).encode(errors="replace"))
 
 
 def refused_messages(spool: Path) -> Iterator[bytes]:

@@ -139,8 +139,8 @@ def _decoded(records: Sequence[Record]) -> pa.RecordBatch:
         if len(records) > 1:
             parts = [_decoded([each]) for each in records]
             return pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
-    told = {"body": records[0].message, "body_type": UNREADABLE_BODY, "size_bytes": len(records[0].message)}
-    arrays = [pa.array([told.get(field.name)], field.type) for field in DECODED_SCHEMA]
+    values = {"body": records[0].message, "body_type": UNREADABLE_BODY, "size_bytes": len(records[0].message)}
+    arrays = [pa.array([values.get(field.name)], field.type) for field in DECODED_SCHEMA]
     return pa.RecordBatch.from_arrays(arrays, schema=DECODED_SCHEMA)
 
 

@@ -150,8 +150,8 @@ class SeenNames:
 
     def to_text(self) -> str:
         """The text for `from_text`."""
-        told = [[key, 0, 0, 0, -1, [[each, each + 1] for each in numbers]] for key, numbers in self._numbers.items()]
-        return json.dumps(told, separators=(",", ":"))
+        entries = [[key, 0, 0, 0, -1, [[each, each + 1] for each in numbers]] for key, numbers in self._numbers.items()]
+        return json.dumps(entries, separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str, names: int = NAMES) -> SeenNames:

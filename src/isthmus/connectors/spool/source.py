@@ -72,7 +72,7 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last: Place | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        return self._told(self._begin())
+        return self._offset(self._begin())
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._last = self._spool.last()
@@ -80,8 +80,8 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         place = self._place(start)
         if self._last is not None and place.number >= self._last.number:
-            return self._told(place)
-        return self._told(self._spool.end(place, self.options.batch_bytes))
+            return self._offset(place)
+        return self._offset(self._spool.end(place, self.options.batch_bytes))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if end["spool"] != self._spool.identity:
@@ -104,7 +104,7 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for block, records in self._spool.blocks(partition.part):
             yield batch_of(self.options.rows, identity, block.first, block.written_ms, records)
 
-    def _told(self, place: Place) -> dict[str, Any]:
+    def _offset(self, place: Place) -> dict[str, Any]:
         return {"spool": self._spool.identity, **place._asdict()}
 
     def _place(self, offset: dict[str, Any]) -> Place:

@@ -111,7 +111,7 @@ class TimedStreamReader(SpoolStreamReader):
         return start._replace(number=max(taken, start.number))
 
     def _timed(self, place: Place, clock: SpoolClock) -> dict[str, Any]:
-        return {**self._told(place), **clock._asdict()}
+        return {**self._offset(place), **clock._asdict()}
 
 
 def _clock_of(offset: dict[str, Any]) -> SpoolClock:

@@ -174,11 +174,11 @@ class SpoolWriter:
         except FileNotFoundError:
             return 0
         checksum, _, text = data.partition(b"\n")
-        head, _, told = text.partition(b"\n")
+        head, _, rest = text.partition(b"\n")
         try:
             if int(checksum, 16) != zlib.crc32(text):
                 raise ValueError("checksum")
-            self._seen = self._made.from_text(told.decode())
+            self._seen = self._made.from_text(rest.decode())
             return int(head)
         except (ValueError, TypeError):
             log.error(

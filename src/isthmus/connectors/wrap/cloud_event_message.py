@@ -77,7 +77,7 @@ def attributes_of(message: bytes, source: str) -> dict[str, str]:
     found = section.locate(message)
     fields = section.decode_properties(message, found.properties)
     properties = section.decode_map(message, found.application_properties)
-    told = {
+    own = {
         name.removeprefix(prefix): value if isinstance(value, str) else str(value)
         for name, value in properties.items()
         for prefix in _PREFIXES
@@ -99,7 +99,7 @@ def attributes_of(message: bytes, source: str) -> dict[str, str]:
         )
     if fields.get("content_type"):
         made["datacontenttype"] = str(fields["content_type"])
-    return {**made, **told}
+    return {**made, **own}
 
 
 def from_json(body: bytes) -> bytes | None:
@@ -127,26 +127,26 @@ def is_event(event: object) -> bool:
 
 
 def _opened(event: dict[str, Any]) -> bytes | None:
-    told = read_note(event.get(NOTE))
-    if told is None:
+    note = read_note(event.get(NOTE))
+    if note is None:
         return None
     try:
-        return to_message(record_of(told, _value(event, told)))
+        return to_message(record_of(note, _value(event, note)))
     except Exception:  # noqa: BLE001 - I3: another program may have changed the note
         return None
 
 
-def _value(event: dict[str, Any], told: dict[str, Any]) -> bytes | None:
-    if told.get("mode") == "structured":
-        if "body" in told:
-            return base64.b64decode(told["body"], validate=True)
-        return _dumped({name: value for name, value in event.items() if name != NOTE}, told["style"])
-    if told.get("mode") == "none":
+def _value(event: dict[str, Any], note: dict[str, Any]) -> bytes | None:
+    if note.get("mode") == "structured":
+        if "body" in note:
+            return base64.b64decode(note["body"], validate=True)
+        return _dumped({name: value for name, value in event.items() if name != NOTE}, note["style"])
+    if note.get("mode") == "none":
         return None
     if "data_base64" in event:
         return base64.b64decode(event["data_base64"], validate=True)
-    if "style" in told:
-        return _dumped(event["data"], told["style"])
+    if "style" in note:
+        return _dumped(event["data"], note["style"])
     return str(event.get("data", "")).encode()
 
 

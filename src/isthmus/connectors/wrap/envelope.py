@@ -35,8 +35,8 @@ def wrap(message: bytes) -> bytes:
         CodecError: it is not a message.
     """
     record = to_record(message)
-    told = {FIELD: _VERSION, "body": record_text.write(record.value), **fields_of(record)}
-    return json.dumps(told, separators=(",", ":")).encode()
+    fields = {FIELD: _VERSION, "body": record_text.write(record.value), **fields_of(record)}
+    return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def unwrap(text: bytes) -> bytes | None:
@@ -44,9 +44,9 @@ def unwrap(text: bytes) -> bytes | None:
     if not text[:64].lstrip().startswith(_FIRST):
         return None
     try:
-        told = json.loads(text)
-        if not isinstance(told, dict) or told.get(FIELD) != _VERSION:
+        fields = json.loads(text)
+        if not isinstance(fields, dict) or fields.get(FIELD) != _VERSION:
             return None
-        return to_message(record_of(told, record_text.read(told["body"])))
+        return to_message(record_of(fields, record_text.read(fields["body"])))
     except Exception:  # noqa: BLE001 - I3: another program may have changed it
         return None

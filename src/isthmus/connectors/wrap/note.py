@@ -22,27 +22,27 @@ __all__ = ["fields_of", "note_of", "read_note", "record_of"]
 
 def fields_of(record: Record) -> dict[str, Any]:
     """The fields of a record except its value, as JSON."""
-    told: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if record.headers:
-        told["headers"] = [[name, record_text.write(value)] for name, value in record.headers]
+        fields["headers"] = [[name, record_text.write(value)] for name, value in record.headers]
     if record.key is not None:
-        told["key"] = record_text.write(record.key)
+        fields["key"] = record_text.write(record.key)
     if record.timestamp_ms is not None:
-        told["time"] = record.timestamp_ms
-    return told
+        fields["time"] = record.timestamp_ms
+    return fields
 
 
-def record_of(told: Mapping[str, Any], value: bytes | None) -> Record:
+def record_of(fields: Mapping[str, Any], value: bytes | None) -> Record:
     """The record.
 
     Raises:
         ValueError: a field is malformed.
         TypeError: as for ValueError.
     """
-    headers = [(str(name), record_text.read(text)) for name, text in told.get("headers", ())]
-    moment = told.get("time")
+    headers = [(str(name), record_text.read(text)) for name, text in fields.get("headers", ())]
+    moment = fields.get("time")
     is_moment = isinstance(moment, int) and not isinstance(moment, bool) and 0 <= moment < 1 << 63
-    return Record(value, record_text.read(told.get("key")), headers, moment if is_moment else None, None)
+    return Record(value, record_text.read(fields.get("key")), headers, moment if is_moment else None, None)
 
 
 def note_of(record: Record, **more: Any) -> str:
@@ -55,7 +55,7 @@ def read_note(text: object) -> dict[str, Any] | None:
     if not isinstance(text, str | bytes):
         return None
     try:
-        told = json.loads(text)
+        fields = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return told if isinstance(told, dict) else None
+    return fields if isinstance(fields, dict) else None

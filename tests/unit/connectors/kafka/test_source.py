@@ -517,7 +517,7 @@ def test_i6_a_loss_is_told_beside_another_reason(rig: Rig) -> None:
         told.append(event)
         rig.thread._wants_open = True  # its owner opens it again at once
 
-    rig.thread._tell = tell
+    rig.thread._report = tell
     rig.thread._turn()
     assert len(told) == 1
     assert "all brokers are down" in told[0].text
@@ -739,7 +739,7 @@ def test_i5_of_a_topic_that_is_not_there_nothing_is_committed(rig: Rig, monkeypa
 
     monkeypatch.setattr(consumer, "look_at", gone)
     rig.thread._wants_open = True
-    rig.thread._tell = lambda _: setattr(rig.thread, "_stops", True)  # type: ignore[method-assign]
+    rig.thread._report = lambda _: setattr(rig.thread, "_stops", True)  # type: ignore[method-assign]
     rig.thread._turn()
     rig.thread._assignment.revoked(rig.consumer, [TopicPartition("t", 1)])
     rig.thread._close_consumer()

@@ -42,7 +42,7 @@ class Losses:
         self._path = path
         self._reading = reading
         self._mark = mark
-        self._told: dict[int, IndexSet] = {}  # by partition
+        self._reported: dict[int, IndexSet] = {}  # by partition
         self._remade: set[int] = set()  # partitions that were reported as created again
         self._look: HubLook | None = None
         self.deadline = math.inf
@@ -51,7 +51,7 @@ class Losses:
     def knows_of_remake(self, number: int) -> None:
         """A partition's new creation has been reported."""
         self._remade.add(number)
-        self._told.pop(number, None)  # its sequence numbers name other events
+        self._reported.pop(number, None)  # its sequence numbers name other events
 
     def reads_again(self, numbers: Iterable[int]) -> None:
         """Partitions that were created again are read from their beginning from now on."""
@@ -122,13 +122,13 @@ class Losses:
 
     def _news(self, number: int, first: int, last: int) -> list[str]:
         """The part of a range that was not reported yet (I1); it counts as reported."""
-        told, news = self._told.setdefault(number, IndexSet()), IndexSet()
+        reported, news = self._reported.setdefault(number, IndexSet()), IndexSet()
         if first <= last:
             news.add(first, last + 1)
-        for start, stop in told:
+        for start, stop in reported:
             news.remove(start, stop)
         for start, stop in news:
-            told.add(start, stop)
+            reported.add(start, stop)
         return [
             f"partition {number}: events {start} to {stop - 1} were removed by the retention before they were read, and are lost; reading "
             f"continues at {last + 1}"

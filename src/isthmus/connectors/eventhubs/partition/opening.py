@@ -21,7 +21,7 @@ from isthmus.connectors.checkpoint.checkpoint import Checkpoint
 from isthmus.connectors.eventhubs.partition.address import START_OFFSET, Begin
 from isthmus.connectors.eventhubs.partition.look import PartitionView
 
-__all__ = ["Opening", "added", "opening", "remade", "told_apart"]
+__all__ = ["Opening", "added", "opening", "remade", "distinct_created_ms"]
 
 
 class Opening(NamedTuple):
@@ -51,7 +51,7 @@ def added(partitions: Iterable[int], kept: Collection[int]) -> list[int]:
     return [number for number in partitions if kept and number > max(kept)]
 
 
-def told_apart(created_ms: int, views: Iterable[PartitionView]) -> int:
+def distinct_created_ms(created_ms: int, views: Iterable[PartitionView]) -> int:
     """When an event hub was created, if that distinguishes it from another one of its name; otherwise 0: non-numeric offsets are those of a
     namespace with geo-replication, which may report another time in each region.
     """

@@ -236,7 +236,7 @@ class Reading:
         """Whether all events of the first opening were read, for the first time."""
         if self.present is None or self.queue.count or not self.present.is_over(self.account.partitions):
             return False
-        self.present.is_told = True
+        self.present.is_reported = True
         return True
 
     # ---- settling

@@ -61,7 +61,7 @@ TOPIC_SECONDS = 60.0
 # Shorter than a pool waits for its threads.
 CLOSE_SECONDS = 4.0
 
-Told = SourceOpened | SourceLost | Exhausted
+StateEvent = SourceOpened | SourceLost | Exhausted
 
 
 class ConsumerThread(threading.Thread):
@@ -82,7 +82,7 @@ class ConsumerThread(threading.Thread):
         self._delivered = Delivered(options, only_present=only_present, removed=self._removed)
         self._commits = Commits(self._delivered.account, note=self._delivered.note)
         self._committer = Committer(options.topic, self._commits, self._is_due)
-        self._told: deque[Told] = deque()
+        self._state_events: deque[StateEvent] = deque()
         self._wants_open = self._stops = False
         self._consumer: Any = None
         self._known = ""  # the topic that is read, in the form of `offset_note`; empty: unknown
@@ -117,17 +117,17 @@ class ConsumerThread(threading.Thread):
             self._delivered.queue.credit = credit
             self._is_due.notify()
 
-    def take(self) -> tuple[list[Told], list[Batch]]:
+    def take(self) -> tuple[list[StateEvent], list[Batch]]:
         """The events to report, and records within the credit."""
         with self._is_due:
             batches = self._delivered.take()
             # The end of the existing records is reported once all of them are taken.
             waits = self._delivered.queue.count > 0
-            told = [each for each in self._told if not (waits and isinstance(each, Exhausted))]
-            self._told = deque(each for each in self._told if waits and isinstance(each, Exhausted))
+            state_events = [each for each in self._state_events if not (waits and isinstance(each, Exhausted))]
+            self._state_events = deque(each for each in self._state_events if waits and isinstance(each, Exhausted))
             if batches:
                 self._is_due.notify()
-        return told, batches
+        return state_events, batches
 
     @property
     def outstanding(self) -> int:
@@ -197,14 +197,14 @@ class ConsumerThread(threading.Thread):
         except Exception as error:  # noqa: BLE001 - the owner must be told of any error, or the route stalls
             self._fault.lose(ConnectionLostError(f"topic '{self._options.topic}': {type(error).__name__}: {error}"))
         if (lost := self._fault.take()) is not None:
-            self._tell(SourceLost(*lost))
+            self._report(SourceLost(*lost))
             with self._is_due:
                 while not self._wants_open and not self._stops:
                     self._is_due.wait()
 
-    def _tell(self, told: Told) -> None:
+    def _report(self, event: StateEvent) -> None:
         with self._is_due:
-            self._told.append(told)
+            self._state_events.append(event)
         self._wake()
 
     # ---- connecting
@@ -236,13 +236,13 @@ class ConsumerThread(threading.Thread):
                 [options.topic], on_assign=given.assigned, on_revoke=given.revoked, on_lost=given.lost
             )
         self._fault.connected(time.monotonic())
-        self._tell(SourceOpened(view.cluster_id))
+        self._report(SourceOpened(view.cluster_id))
 
     def _is_another(self, view: TopicView) -> bool:
         """Whether the topic was created again since it was last described, and that has to be reported."""
         topic = f"{view.cluster_id}:{view.topic_id}"
         before, self._known = self._known, topic
-        is_told = self._fault.is_spent  # by the offsets of another partition
+        is_reported = self._fault.is_spent  # by the offsets of another partition
         starts: dict[int, int] = {}
         if is_another(before, topic):
             with self._is_due:
@@ -250,7 +250,7 @@ class ConsumerThread(threading.Thread):
         if starts:
             self._begin_again(starts)
         self._delivered.topic = topic if view.topic_id else ""
-        return bool(starts) and not is_told
+        return bool(starts) and not is_reported
 
     def _look_at_topic(self, now: float) -> None:
         """Checks whether the topic is the one that was read, by this reader or the previous one. Without an answer nothing changes."""
@@ -329,7 +329,7 @@ class ConsumerThread(threading.Thread):
         if is_more:
             self._wake()
         if is_over:
-            self._tell(Exhausted())
+            self._report(Exhausted())
 
     def _begin_again(self, starts: dict[int, int]) -> None:
         """The offsets of partitions begin again (I5): the next consumer reads from there."""

@@ -218,7 +218,7 @@ class Delivered:
         """Whether all records of the first opening were read, for the first time."""
         if self.present is None or not self.present.is_over(self.account.partitions):
             return False
-        self.present.is_told = True
+        self.present.is_reported = True
         return True
 
     def forget(self, partitions: Collection[int]) -> None:

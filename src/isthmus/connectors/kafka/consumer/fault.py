@@ -45,7 +45,7 @@ class ConsumerFault:
         self.is_spent = self.is_absent = False
         self._topic, self._servers = topic, servers
         self._stops = stops
-        self._told: tuple[str, bool] | None = None
+        self._pending: tuple[str, bool] | None = None
         self._connected_at = 0.0
 
     @property
@@ -55,15 +55,15 @@ class ConsumerFault:
 
     def connected(self, now: float) -> None:
         """The cluster has answered: earlier errors are void."""
-        self._told = None
+        self._pending = None
         self._connected_at = now
 
     def lose(self, error: IsthmusError) -> None:
         """The source is lost."""
         is_absent = isinstance(error, EntityNotFoundError) and _name_in(error) == self._topic
         self.is_absent = self.is_absent or is_absent
-        if self._told is None or not error.retryable:
-            self._told = str(error), not error.retryable
+        if self._pending is None or not error.retryable:
+            self._pending = str(error), not error.retryable
 
     def spend(self, error: IsthmusError | None = None) -> None:
         """The consumer is not used again; `error`: the reason for which the source is lost."""
@@ -76,8 +76,8 @@ class ConsumerFault:
         if text and self._stops():
             _log.error("%s", text)
         elif text:
-            before, is_fatal = self._told or ("", False)
-            self._told = f"{before}; {text}" if before else text, is_fatal
+            before, is_fatal = self._pending or ("", False)
+            self._pending = f"{before}; {text}" if before else text, is_fatal
 
     def heard(self, error: KafkaError, now: float) -> None:
         """An error that librdkafka reports apart from records; it recovers by itself, but the owner is told."""
@@ -91,8 +91,8 @@ class ConsumerFault:
 
     def take(self) -> tuple[str, bool] | None:
         """The reason for which the source is lost, and whether it is permanent; None: it is not lost. It is reported once."""
-        told, self._told = self._told, None
-        return told
+        pending, self._pending = self._pending, None
+        return pending
 
 
 def _name_in(error: IsthmusError) -> str:

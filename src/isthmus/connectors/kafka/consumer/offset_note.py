@@ -40,8 +40,8 @@ class OffsetNote(NamedTuple):
 def write(returned: Iterable[tuple[int, int]], topic: str = "") -> str:
     """The note; ranges are ascending, each with the offset after its last. Empty where there is nothing to note."""
     parts = [_BEGIN, _TOPIC, topic] if topic else [_BEGIN]
-    told = [f"{first}-{stop - 1}" for first, stop in returned][:MOST_RANGES]
-    parts += [_RETURNED, *told] if told else []
+    listed = [f"{first}-{stop - 1}" for first, stop in returned][:MOST_RANGES]
+    parts += [_RETURNED, *listed] if listed else []
     return " ".join(parts) if len(parts) > 1 else ""
 
 

@@ -19,12 +19,12 @@ class Present:
 
     Attributes:
         ends: after the last offset of each partition; None before the first opening.
-        is_told: whether their end was reported.
+        is_reported: whether their end was reported.
     """
 
     def __init__(self) -> None:
         self.ends: dict[int, int] | None = None
-        self.is_told = False
+        self.is_reported = False
         self._reached: dict[int, int] = {}
 
     def belongs(self, partition: int, offset: int) -> bool:
@@ -40,6 +40,6 @@ class Present:
     def is_over(self, assigned: Iterable[int]) -> bool:
         """Whether all of them in the assigned partitions were read, for the first time."""
         partitions, ends = list(assigned), self.ends
-        if self.is_told or not partitions or ends is None:
+        if self.is_reported or not partitions or ends is None:
             return False
         return all(self._reached.get(each, -1) >= ends.get(each, 0) for each in partitions)

@@ -79,7 +79,7 @@ class RemovedRecords:
         ] = {}  # by partition, the records released to an earlier reader, which may still arrive
         self._topics: dict[int, str] = {}  # by partition, the topic of the group's offset
         self._wanted: dict[int, list[_Range]] = {}
-        self._told: dict[int, IndexSet] = {}
+        self._reported: dict[int, IndexSet] = {}
         self._due = 0.0
 
     def assigned(self, partitions: Iterable[int]) -> None:
@@ -97,8 +97,8 @@ class RemovedRecords:
 
     def take_others(self, topic: str) -> frozenset[int]:
         """The partitions whose group offset is of an earlier topic of this name; each is reported once."""
-        told, self._topics = self._topics, {}
-        return frozenset(number for number, before in told.items() if offset_note.is_another(before, topic))
+        topics, self._topics = self._topics, {}
+        return frozenset(number for number, before in topics.items() if offset_note.is_another(before, topic))
 
     @property
     def unlooked(self) -> Collection[int]:
@@ -131,7 +131,7 @@ class RemovedRecords:
         self.forget(partitions)
         for number in partitions:
             self._wanted.pop(number, None)
-            self._told.pop(number, None)
+            self._reported.pop(number, None)
 
     def passed(self, partition: int, offset: int) -> None:
         """All records of a partition below an offset have arrived."""
@@ -226,14 +226,14 @@ class RemovedRecords:
 
     def _news(self, partition: int, ranges: Iterable[tuple[int, int]]) -> list[str]:
         """The part of these ranges that was not reported yet (I1); it counts as reported."""
-        told, news = self._told.setdefault(partition, IndexSet()), IndexSet()
+        reported, news = self._reported.setdefault(partition, IndexSet()), IndexSet()
         for first, stop in ranges:
             if first < stop:
                 news.add(first, stop)
-        for first, stop in told:
+        for first, stop in reported:
             news.remove(first, stop)
         for first, stop in news:
-            told.add(first, stop)
+            reported.add(first, stop)
         return [f"partition {partition}: records {first} to {stop - 1}" for first, stop in news]
 
     def _ask_group(self, consumer: Any, seconds: float) -> None:

@@ -69,7 +69,7 @@ class Delivered:
         """Whether some were settled while they could not be acknowledged: otherwise the next source would receive them."""
         return not self._due <= self._outstanding.keys()
 
-    def told(self, entry: Entry) -> None:
+    def add(self, entry: Entry) -> None:
         """Adds a message that is delivered to the owner."""
         self._outstanding[entry.position] = entry
 

@@ -95,7 +95,7 @@ def _response(options: BrokerOptions) -> bytes:
 def _shake_hands(peer: _Blocking, options: BrokerOptions, response: bytes, place: str) -> Connection:
     peer.send(wire.PROTOCOL_HEADER)
     offered = peer.expect(M.CONNECTION_START)
-    told, at = table.decode(offered, 2)
+    properties, at = table.decode(offered, 2)
     size = int.from_bytes(offered[at : at + 4], "big")
     mechanisms = offered[at + 4 : at + 4 + size].decode(errors="replace").split()
     if options.mechanism not in mechanisms:
@@ -113,7 +113,9 @@ def _shake_hands(peer: _Blocking, options: BrokerOptions, response: bytes, place
     peer.send(wire.method(0, M.CONNECTION_OPEN, wire.short(options.virtual_host) + b"\0\0"))
     peer.expect(M.CONNECTION_OPEN_OK)
     made = Connection(peer.sock, place, frame_bytes, heartbeat)
-    made.cluster_name = next((str(table.value_of(kind, raw)) for name, kind, raw in told if name == "cluster_name"), "")
+    made.cluster_name = next(
+        (str(table.value_of(kind, raw)) for name, kind, raw in properties if name == "cluster_name"), ""
+    )
     return made
 
 

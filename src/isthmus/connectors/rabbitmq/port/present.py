@@ -34,7 +34,7 @@ class Present:
         self.quiet_at = self.count_at = math.inf
         self.is_asking = False
         self._left: int | None = None  # None: not counted yet
-        self._has_told = False
+        self._has_reported = False
         self._late: list[int] = []  # tags
 
     @property
@@ -100,9 +100,9 @@ class Present:
             now: monotonic seconds.
             is_waiting: whether messages of an earlier channel may be redelivered, which have to be acknowledged.
         """
-        if self._has_told or not self.is_over or (is_waiting and now < self.quiet_at):
+        if self._has_reported or not self.is_over or (is_waiting and now < self.quiet_at):
             return False
-        self._has_told = True
+        self._has_reported = True
         self.quiet_at = math.inf
         return True
 
@@ -113,7 +113,7 @@ class Present:
 
     def is_due(self, now: float, *, can_ask: bool) -> bool:
         """Whether to query the queue now; `can_ask`: whether its answer could be the end."""
-        if self._has_told or now < self.due_at:
+        if self._has_reported or now < self.due_at:
             return False
         if self.is_asking:
             self.moved(now)

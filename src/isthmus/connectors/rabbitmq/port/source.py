@@ -89,7 +89,7 @@ class RabbitSource(End):
         self._credit = 0
         self._is_draining = False
         self._is_consuming = self._is_cancelling = self._is_recalling = False
-        self._was_told = False
+        self._was_reported = False
         if self._present is not None:
             self._present.channel_begins()
 
@@ -107,8 +107,8 @@ class RabbitSource(End):
         self.check_time(now)
         events: list[SourceEvent] = []
         if self.is_open and self.fault is None:
-            if not self._was_told:
-                self._was_told = True
+            if not self._was_reported:
+                self._was_reported = True
                 events.append(SourceOpened())
             self._hand_on(events)
             self._look_for_end(events, now)
@@ -268,7 +268,7 @@ class RabbitSource(End):
         self._position += 1
         is_named = bool(properties[1] & _MESSAGE_ID_FLAG)
         payload = to_message(record, self._position, int(time.time() * 1000))
-        self._delivered.told(Entry(self._position, tag, traits, is_named))
+        self._delivered.add(Entry(self._position, tag, traits, is_named))
         self._dead.keep(self._position, payload)
         self._ready.add(self._position, payload)
         self.mark()

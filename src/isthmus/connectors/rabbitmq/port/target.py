@@ -67,8 +67,8 @@ class RabbitTarget(End):
         self._rewriter = self._rewriter_for(origin_identity)
         self._limit_bytes = options.max_message_bytes
         self._flight = Flight()
-        self._was_told = self._is_blocked = False
-        self._told_credit = 0  # minus the messages sent since
+        self._was_reported = self._is_blocked = False
+        self._reported_credit = 0  # minus the messages sent since
 
     # ---- the port
 
@@ -80,13 +80,13 @@ class RabbitTarget(End):
         events: list[TargetEvent] = []
         flight = self._flight
         if self.is_open:
-            if not self._was_told:
-                self._was_told = True
+            if not self._was_reported:
+                self._was_reported = True
                 events.append(Opened(self._limit_bytes + _ENCODING_BYTES if self._limit_bytes else 0))
             events += flight.take(now)
             credit = 0 if self._is_blocked else flight.credit
-            if credit != self._told_credit:
-                self._told_credit = credit
+            if credit != self._reported_credit:
+                self._reported_credit = credit
                 events.append(Granted(credit))
             if self.fault is None and now >= self._stalls_at():
                 text = f"'{self.entity}': no confirm for {self.options.stall_seconds:g} s"
@@ -119,7 +119,7 @@ class RabbitTarget(End):
         flight, frame_bytes = self._flight, connection.frame_bytes
         parts: list[bytes] = []
         for group in groups:
-            self._told_credit -= 1
+            self._reported_credit -= 1
             for number, payload in enumerate(group, flight.begin(len(group))):
                 record = self._record(payload, frame_bytes)
                 if isinstance(record, Refusal):
@@ -147,8 +147,8 @@ class RabbitTarget(End):
     def begin(self, connection: Connection) -> None:
         """Declares the entity, and requests confirms."""
         self._flight = Flight()
-        self._was_told = self._is_blocked = False
-        self._told_credit = 0
+        self._was_reported = self._is_blocked = False
+        self._reported_credit = 0
         options = self.options
         if options.exchange:
             connection.write(wire.declare_exchange_passive(CHANNEL, options.exchange))

@@ -236,8 +236,8 @@ class ServiceBusAdministration:
 
     def _refuse_changed(self, change: Change, stands: Entity) -> None:
         """Raises where another client has changed, since the plan was made, a setting that an update sets (I3)."""
-        if told := moved_on(change, stands):
-            reason = f"{change.kind} {change.path} was changed since the plan was made ({'; '.join(told)})"
+        if differences := moved_on(change, stands):
+            reason = f"{change.kind} {change.path} was changed since the plan was made ({'; '.join(differences)})"
             raise EntityChangedError(self._endpoint, reason, "run it again, and check its plan")
 
     def _make_topic(self, change: Change, topic: TopicState) -> None:

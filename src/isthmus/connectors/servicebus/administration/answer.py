@@ -51,10 +51,10 @@ def check_answer(method: str, url: str, status: int, kind: str, body: bytes) -> 
     roots = (b"feed",) if re.search(r"[?&](\$|%24)skip=", url) else (b"feed", b"entry")
     if found is not None and found[1] in roots and _ATOM in found[2]:
         return
-    raise StrangeAnswerError(_told(kind, head))
+    raise StrangeAnswerError(_described(kind, head))
 
 
-def _told(kind: str, head: bytes) -> str:
+def _described(kind: str, head: bytes) -> str:
     if not head.strip():
         return "an empty answer"
     if not _HTML.match(head):

@@ -28,19 +28,19 @@ class LockDuration(NamedTuple):
     longest_seconds: float
 
 
-def lock_duration_of(message: bytes, told_seconds: float) -> LockDuration | None:
+def lock_duration_of(message: bytes, configured_seconds: float) -> LockDuration | None:
     """The bounds from a delivery that has just arrived; None where it is not locked.
 
     Args:
         message: as it was delivered.
-        told_seconds: the configured duration; 0: none.
+        configured_seconds: the configured duration; 0: none.
     """
     enqueued_ms, locked_until_ms = broker_times_of(message)
     if not locked_until_ms:
         return None
     seen = min(LONGEST_SECONDS, max(1.0, locked_until_ms / 1000 - time.time()))
-    if told_seconds:
-        return LockDuration(min(seen, told_seconds), max(seen, told_seconds))
+    if configured_seconds:
+        return LockDuration(min(seen, configured_seconds), max(seen, configured_seconds))
     # It was sent after it was enqueued: both by the broker's clock.
     since_enqueued = (locked_until_ms - enqueued_ms) / 1000 if enqueued_ms else LONGEST_SECONDS
     return LockDuration(seen, max(seen, min(LONGEST_SECONDS, since_enqueued)))

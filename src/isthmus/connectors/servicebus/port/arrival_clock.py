@@ -42,7 +42,7 @@ class ArrivalClock:
     def __init__(self, lock_seconds: float) -> None:
         self.lock_seconds = lock_seconds or LOCK_SECONDS_UNKNOWN
         self.longest_seconds = self.lock_seconds
-        self._told_seconds = lock_seconds
+        self._configured_seconds = lock_seconds
         self._clock = SourceClock(lock_seconds)
         self._read_at = -math.inf
         self._credit_since = math.inf
@@ -51,7 +51,7 @@ class ArrivalClock:
     @property
     def renewal_seconds(self) -> float:
         """The lock duration for renewals; no long one of unknown origin, which a slow clock would make too short."""
-        return self.lock_seconds if self._told_seconds else min(self.lock_seconds, LOCK_SECONDS_UNKNOWN)
+        return self.lock_seconds if self._configured_seconds else min(self.lock_seconds, LOCK_SECONDS_UNKNOWN)
 
     @property
     def offset_ms(self) -> int | None:
@@ -72,7 +72,7 @@ class ArrivalClock:
 
     def learn(self, message: bytes) -> None:
         """Reads the lock duration from the first delivery of a link."""
-        found = lock_duration_of(message, self._told_seconds)
+        found = lock_duration_of(message, self._configured_seconds)
         if found is not None:
             self.lock_seconds, self.longest_seconds = found
 

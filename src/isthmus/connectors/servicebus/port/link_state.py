@@ -38,7 +38,7 @@ class LinkState:
     def __init__(self, began: float = 0.0) -> None:
         self.began = began
         self.has_learned = False
-        self.has_told_end = False
+        self.has_reported_end = False
         self.is_retrying = False
         self.ready: deque[Run] = deque()
         self.sequences = SequenceFinder()

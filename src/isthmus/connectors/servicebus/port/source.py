@@ -305,14 +305,14 @@ class ServiceBusSource(End):
 
     def _check_present(self, receiver: MarkedReceiver, events: list[SourceEvent], now: float) -> None:
         present, guard = self._present, self._guard
-        if present is None or self._link.has_told_end:
+        if present is None or self._link.has_reported_end:
             return
         if not present.is_over:
             is_clear = guard is None or not (guard.kept or guard.retry_at)
             is_idle = receiver.credit > 0 and not self._tokens.unsettled and is_clear and not self._credit.draining
             self._node.run(present.check(now, self._clock.wall_ms(now), is_idle=is_idle))
         if present.is_over:
-            self._link.has_told_end = True
+            self._link.has_reported_end = True
             events.append(Exhausted())
 
     def _tell_blocked(self, events: list[SourceEvent]) -> None:

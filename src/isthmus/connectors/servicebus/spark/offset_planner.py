@@ -167,13 +167,15 @@ class OffsetPlanner:
 
     def standing(self) -> dict[str, Any]:
         """Data for Spark's progress: the present batch and the waiting messages at its end."""
-        told: dict[str, Any] = {"batch": self._batch, "entity": self.path}
+        progress: dict[str, Any] = {"batch": self._batch, "entity": self.path}
         with contextlib.suppress(IsthmusError):
             head = first_waiting(self._peek, self._clock.wall_ms())
             self._tail = last_sequence(self._peek, self._tail)
-            told["waiting_at_most"] = waiting_at_most(self._peek, head.sequence, self._tail) if head is not None else 0
-            told["lag_ms"] = max(0, self._clock.wall_ms() - head.enqueued_ms) if head is not None else 0
-        return told
+            progress["waiting_at_most"] = (
+                waiting_at_most(self._peek, head.sequence, self._tail) if head is not None else 0
+            )
+            progress["lag_ms"] = max(0, self._clock.wall_ms() - head.enqueued_ms) if head is not None else 0
+        return progress
 
     def close(self) -> None:
         """The query has ended."""

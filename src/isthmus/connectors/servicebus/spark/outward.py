@@ -37,7 +37,7 @@ ORIGIN_SECONDS = 10.0
 def route_of(options: SinkOptions) -> RouteSpec:
     """The route of a write, whose source is Spark."""
     given = {each.name: getattr(options, each.name) for each in fields(options)}
-    told = {
+    target_options = {
         each.name: str(given[each.name]).lower() if isinstance(given[each.name], bool) else str(given[each.name])
         for each in fields(options)
         if given[each.name] != each.default
@@ -45,7 +45,7 @@ def route_of(options: SinkOptions) -> RouteSpec:
     return RouteSpec(
         name=f"servicebus write to {options.entity.strip('/')}",
         source=End(KIND, ""),
-        target=End(KIND, "", told),
+        target=End(KIND, "", target_options),
         in_flight=options.window,
         envelope_messages=options.batch_messages,
         block_refused=options.refused == "block",

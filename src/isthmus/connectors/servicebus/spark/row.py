@@ -171,8 +171,8 @@ def decoded_batch(
 
 def _unreadable(payload: bytes, sequence: int) -> dict[str, Any]:
     """A row from which `encode` makes the same bytes: a query that failed for it would never get past it."""
-    told = {"body": payload, "sequence_number": sequence, "body_type": UNREADABLE_BODY, "size_bytes": len(payload)}
-    return {name: told.get(name) for name in DECODED_SCHEMA.names if name != "lock_token"}
+    values = {"body": payload, "sequence_number": sequence, "body_type": UNREADABLE_BODY, "size_bytes": len(payload)}
+    return {name: values.get(name) for name in DECODED_SCHEMA.names if name != "lock_token"}
 
 
 def _array(values: list[Any], kind: pa.DataType) -> pa.Array:

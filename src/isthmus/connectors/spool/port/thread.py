@@ -193,7 +193,7 @@ class SpoolSourceThread(threading.Thread):
     def _open(self) -> bool:
         # The writer creates the spool, and writes the messages' origin.
         limit = time.monotonic() + _ORIGIN_SECONDS
-        while not self._folder.identity() or (self._told_origin() is None and time.monotonic() < limit):
+        while not self._folder.identity() or (self._known_origin() is None and time.monotonic() < limit):
             if not self._pause(_LOOK_SECONDS * 5):
                 return False
         limit = time.monotonic() + LOCK_SECONDS
@@ -217,13 +217,13 @@ class SpoolSourceThread(threading.Thread):
             self._taken = self._folder.open_taken()
             self._note_low()  # settlements since the previous opening ended
         following = next((each for each in self._records() if each is None or each[1].key), None)
-        self._origin = self._told_origin() or "" if following is None else _origin_of(following[1])
+        self._origin = self._known_origin() or "" if following is None else _origin_of(following[1])
         with self._condition:
             self._events.append(SourceOpened(self._origin))
         self._on_news()
         return True
 
-    def _told_origin(self) -> str | None:
+    def _known_origin(self) -> str | None:
         """The origin of the messages to come; None where it has not been written yet."""
         found = self._folder.origin()
         return SpoolFolder(Path(self._follows)).origin() if found is None and self._follows else found

@@ -343,7 +343,7 @@ class World:
 
     def kill(self) -> None:
         self.leave(self.out | self.back)
-        for event in self.thread._told:
+        for event in self.thread._state_events:
             if isinstance(event, SourceLost):
                 self.hear(event.text)
         self.begin()
@@ -351,7 +351,7 @@ class World:
     def close(self) -> None:
         self.thread.stop()
         self.thread._close_consumer()
-        for event in self.thread._told:
+        for event in self.thread._state_events:
             if isinstance(event, SourceLost):
                 self.hear(event.text)
         for logged in self.caplog.messages:

@@ -15,7 +15,7 @@ def traits(number: int) -> Traits:
 
 def told(delivered: Delivered, position: int, number: int, *, is_named: bool = True) -> Entry:
     entry = Entry(position, position, traits(number), is_named)
-    delivered.told(entry)
+    delivered.add(entry)
     return entry
 
 

@@ -83,7 +83,7 @@ class SessionSource(End):
         self._has_learned = False
         self._node = Node(self.path, self.mark)
         self._present = Present(in_order=False) if only_present else None
-        self._has_told_end = False
+        self._has_reported_end = False
         self._credit = OwnerCredit()
         self._turns = SessionTurns(options.sessions)
         self._account = SessionAccount()
@@ -312,13 +312,13 @@ class SessionSource(End):
 
     def _check_present(self, events: list[SourceEvent], now: float) -> None:
         present = self._present
-        if present is None or self._has_told_end:
+        if present is None or self._has_reported_end:
             return
         if not present.is_over:
             is_idle = not self._account.unsettled and not self._credit.draining and self._credit.left > 0
             self._node.run(present.check(now, self._clock.wall_ms(now), is_idle=is_idle))
         if present.is_over and self._states.may_end(now, is_settled=not self._account.unsettled):
-            self._has_told_end = True
+            self._has_reported_end = True
             events += (*self._states.last_news(), Exhausted())
 
     # ---- credit

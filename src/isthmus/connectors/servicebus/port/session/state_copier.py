@@ -142,7 +142,7 @@ class StateCopier:
         self._look: Reply | None = None
         self._look_skip = self._look_began_ms = 0
         self._look_at, self._look_by = -math.inf, math.inf
-        self._look_text = self._memory_text = self._told = ""
+        self._look_text = self._memory_text = self._last_note = ""
         self._end_by = math.inf
 
     # ---- calls of the source
@@ -191,7 +191,7 @@ class StateCopier:
             self.link_lost(link)
         self._end_reads()
         self._look = None
-        self._told = ""  # the loss replaces the last note
+        self._last_note = ""  # the loss replaces the last note
 
     def close(self, now: float) -> None:
         """Closes it; due sessions stay so in the file."""
@@ -212,11 +212,11 @@ class StateCopier:
 
     def _advance(self, source: SourceView, now: float) -> None:
         stands = self._target.poll(now)
-        for told, text in self._target.take():
+        for attempt, text in self._target.take():
             if text:
-                self._copies.not_set(told, text, now)
+                self._copies.not_set(attempt, text, now)
             else:
-                self._note(self._copies.was_set(told))
+                self._note(self._copies.was_set(attempt))
         if not stands:
             self._copies.target_lost()
         if not self._target.is_ready:
@@ -270,7 +270,7 @@ class StateCopier:
         return self._news(self.left)
 
     def _news(self, text: str) -> list[Noted]:
-        before, self._told = self._told, text
+        before, self._last_note = self._last_note, text
         return [] if text == before else [Noted(text)]
 
     @property

@@ -175,9 +175,9 @@ class StateCopies:
             session.phase = _Phase.READ
             self._queue(session)
 
-    def was_set(self, told: StateToSet) -> Copied:
+    def was_set(self, attempt: StateToSet) -> Copied:
         """The target has set a state, or has one already that is kept (I3)."""
-        session_id, digest = told.session_id, digest_of(told.state)
+        session_id, digest = attempt.session_id, digest_of(attempt.state)
         self._setting.discard(session_id)
         self._tried.pop(session_id, None)
         if digest == NOTHING:
@@ -185,19 +185,19 @@ class StateCopies:
         else:
             self._copied[session_id] = digest
         session = self._due.get(session_id)
-        if session is not None and session.number == told.number:
+        if session is not None and session.number == attempt.number:
             self._end(session)
             return Copied(session_id, digest, is_due=False)
         if session is not None:
             self._queue(session)
         return Copied(session_id, digest, is_due=session is not None)
 
-    def not_set(self, told: StateToSet, text: str, now: float) -> None:
+    def not_set(self, attempt: StateToSet, text: str, now: float) -> None:
         """The target has not set a state, as far as is known; the last one read is tried again."""
-        self._setting.discard(told.session_id)
-        session = self._due.get(told.session_id)
+        self._setting.discard(attempt.session_id)
+        session = self._due.get(attempt.session_id)
         if session is not None and not session.is_reading:  # else another value is in progress
-            self.failed(told.session_id, text, now)
+            self.failed(attempt.session_id, text, now)
 
     def failed(self, session_id: str, text: str, now: float) -> None:
         """A state could not be read, or set; it is retried. One that is being set still is."""
@@ -270,8 +270,8 @@ class StateCopies:
             session.number = self._last_number
             self._setting.add(session.session_id)
             is_first = copied == NOTHING
-            told = StateToSet(session.session_id, session.state, session.number, is_first, frozenset(tried))
-            found.append(told)
+            attempt = StateToSet(session.session_id, session.state, session.number, is_first, frozenset(tried))
+            found.append(attempt)
             if is_first:
                 self._tried.setdefault(session.session_id, set()).add(digest)
         return found, done
@@ -288,12 +288,12 @@ class StateCopies:
     @property
     def note(self) -> str:
         """Why states are not copied, for an operator; empty where there is no reason."""
-        return _told(self._late)
+        return _note_of(self._late)
 
     @property
     def left(self) -> str:
         """The states that are not copied for any reason, for an operator; empty where none is due."""
-        return _told(self._due)
+        return _note_of(self._due)
 
     # ---- bookkeeping
 
@@ -330,7 +330,7 @@ class StateCopies:
         session.state, session.is_known, session.number = None, False, 0
 
 
-def _told(sessions: Mapping[str, _Session]) -> str:
+def _note_of(sessions: Mapping[str, _Session]) -> str:
     session = next(iter(sessions.values()), None)
     if session is None:
         return ""

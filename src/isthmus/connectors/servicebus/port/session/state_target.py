@@ -43,7 +43,7 @@ _SPARE_AMQP_SESSIONS = 4
 class SetState(NamedTuple):
     """The outcome of a state: `text` is empty where it is set."""
 
-    told: StateToSet
+    attempt: StateToSet
     text: str
 
 
@@ -86,15 +86,15 @@ class StateTarget(End):
         self.attached()
         self.mark()
 
-    def set(self, told: StateToSet, now: float) -> None:
+    def set(self, attempt: StateToSet, now: float) -> None:
         """Starts to set a state."""
         client = self.client
         assert client is not None
         try:
-            ask = sets(told.session_id, told.state, is_first=told.is_first, own=told.own)
-            self._links[told] = StateLink(told.session_id, ask, self.mark, client, self.path, now)
+            ask = sets(attempt.session_id, attempt.state, is_first=attempt.is_first, own=attempt.own)
+            self._links[attempt] = StateLink(attempt.session_id, ask, self.mark, client, self.path, now)
         except IsthmusError as error:
-            self._done.append(SetState(told, str(error)))
+            self._done.append(SetState(attempt, str(error)))
             self.fail(error)
 
     def take(self) -> list[SetState]:
@@ -121,7 +121,7 @@ class StateTarget(End):
         return False
 
     def _work(self, now: float) -> None:
-        for told, link in list(self._links.items()):
+        for attempt, link in list(self._links.items()):
             if not link.advance(now, self._node):
                 continue
             error = link.error
@@ -134,9 +134,9 @@ class StateTarget(End):
                 text = f"at the target: {error}"
             else:
                 raise error
-            del self._links[told]
+            del self._links[attempt]
             link.close()
-            self._done.append(SetState(told, text))
+            self._done.append(SetState(attempt, text))
 
     def _node(self) -> Management:
         assert self.client is not None
