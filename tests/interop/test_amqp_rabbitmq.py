@@ -125,7 +125,7 @@ def test_a_broker_that_does_not_browse_is_told(rabbit: RabbitServer) -> None:
     """isthmus.connectors.amqp.browse, I1: it would have taken the messages."""
     queue = rabbit.queue("browsed")
     publish(rabbit, queue, keys(0, 3))
-    with pytest.raises(NotAllowedError, match="does not let a queue be browsed"):
+    with pytest.raises(NotAllowedError, match="does not allow browsing a queue"):
         SYSTEM.peek(reach(rabbit), f"/amq/queue/{queue}")
     wait(lambda: rabbit.messages(queue) == 3)
 

@@ -129,7 +129,7 @@ def test_a_reader_shuts_another_out_and_goes_on_from_its_checkpoint(
     first.run_until(lambda: first.told(SourceLost))
     (lost,) = first.told(SourceLost)
     assert lost.is_fatal
-    assert "another reader has taken over" in lost.text
+    assert "another reader has fenced this one" in lost.text
     second.run_until(lambda: len(second.positions) == 4)
     assert second.positions == [6, 7, 8, 9]
     second.source.settle(6, 9)
@@ -175,7 +175,7 @@ def test_an_event_hub_that_was_made_again_is_read_from_its_first_event(
         if lost:
             reader.source.open()
     assert reader.positions == list(range(20))
-    assert any("was made again" in each for each in texts)
+    assert any("was created again" in each for each in texts)
     reader.close()
     administer(served, "DELETE", "remade", "", "EventHubDescription")
     administer(served, "PUT", "remade", hub_description(1), "EventHubDescription")

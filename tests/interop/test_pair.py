@@ -159,7 +159,7 @@ def test_what_holds_messages_is_not_deleted_unasked(pair: Paired) -> None:
             sender.send_messages(ServiceBusMessage("kept"))
         ewr.delete_queue("held")
         told = pair.verb("sync", code=1)
-        assert told["failed"][0]["error"]["message"].startswith("jfk/held holds 1 messages")
+        assert told["failed"][0]["error"]["message"].startswith("jfk/held contains 1 messages")
         assert jfk.get_queue("held").status == "Active"
         assert pair.verb("sync", "--delete-messages")["in_step"]
         with pytest.raises(ResourceNotFoundError):

@@ -288,7 +288,7 @@ def test_a_blocked_connection_takes_nothing_and_loses_nothing(server: RabbitServ
     [
         ({"virtual_host": "nowhere"}, ("530", "vhost nowhere not found", "correct the virtual host")),
         ({"username": "nobody"}, ("403", "ACCESS_REFUSED", "password")),
-        ({"entity": "q-nowhere"}, ("404", "no queue 'q-nowhere'", "make it, or correct the name")),
+        ({"entity": "q-nowhere"}, ("404", "no queue 'q-nowhere'", "create it, or correct the name")),
     ],
 )
 def test_a_refusal_is_told_in_rabbitmqs_words(

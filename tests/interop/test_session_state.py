@@ -167,7 +167,7 @@ def test_a_session_that_an_application_holds_at_the_target_holds_up_no_message(
         (noted,) = made.told(1, Noted)
         assert (
             noted.text
-            == "the state of session 's' is not copied yet: another receiver holds it at the target, 'to-held'"
+            == "the state of session 's' is not copied yet: another receiver has it locked at the target, 'to-held'"
         )
         for each in receive(holder, 1):
             holder.complete_message(each)
@@ -287,7 +287,7 @@ def test_a_route_that_moves_what_is_there_ends_with_the_states(
         made.run(lambda: made.told(1, Exhausted), SECONDS)
         (noted,) = made.told(1, Noted)
         assert noted.text.startswith(
-            "the state of session 's' is not copied yet: another receiver holds it at the target"
+            "the state of session 's' is not copied yet: another receiver has it locked at the target"
         )
     with carried(tmp_path, "present") as (made, route):
         made.run(lambda: not copies_of(route)._due and copies_of(route)._copied, SECONDS)

@@ -204,7 +204,7 @@ def test_what_cannot_be_written_is_said(spark: SparkSession, kafka: KafkaBroker)
     kafka.create("narrow", 1)
     to = {"bootstrap_servers": kafka.address, "topic": "narrow"}
     rows = spark.createDataFrame([("v", 7)], "value string, partition int")
-    with pytest.raises(PySparkException, match="1 partitions; column 'partition' holds 7"):
+    with pytest.raises(PySparkException, match="1 partitions; column 'partition' contains 7"):
         rows.write.format("isthmus_kafka").mode("append").options(**to).save()
     with pytest.raises(PySparkException, match="no column 'partion'"):
         rows.withColumnRenamed("partition", "partion").write.format("isthmus_kafka").mode("append").options(**to).save()

@@ -159,7 +159,7 @@ elsewhere(
 )
 
 
-@shows("others write … all the time")
+@shows("other writers change … all the time")
 def _contended(stage: Stage) -> None:
     from azure.core.exceptions import ResourceModifiedError
 
@@ -203,17 +203,17 @@ def _iot_group(stage: Stage) -> None:
     hubs.create_group("events", "audit")
 
 
-@shows("RabbitMQ lets nobody look into a queue without taking from it")
+@shows("RabbitMQ does not allow browsing a queue without taking messages")
 def _rabbit_peek(stage: Stage) -> None:
     RABBITMQ.peek({}, "orders")
 
 
-@shows("AMQP 1.0 does not tell how many messages wait")
+@shows("AMQP 1.0 does not report how many messages wait")
 def _amqp_waiting(stage: Stage) -> None:
     AMQP.waiting({}, "orders", "")
 
 
-@shows("exchange '…' is of type …, of which no queue gets everything")
+@shows("exchange '…' is of type …, at which no binding matches everything")
 def _exchange(stage: Stage) -> None:
     options = {"host": "127.0.0.1", "username": "u", "password": "env:PASSWORD", "management": "http://127.0.0.1:1"}
     administration = RabbitAdministration(read_broker(options))
@@ -221,7 +221,7 @@ def _exchange(stage: Stage) -> None:
     administration.make(Change(alias="mq", action="create", kind="subscription", topic="flights", subscription="audit"))
 
 
-@shows("cannot be made there")
+@shows("cannot be created there")
 def _not_made(stage: Stage) -> None:
     StandingAdministration("https://example.com").make(
         Change(alias="hook", action="create", kind="subscription", topic="flights", subscription="audit")

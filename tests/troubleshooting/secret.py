@@ -31,7 +31,7 @@ def _variable(stage: Stage) -> None:
     secret.resolve("env:EWR_CONNECTION")
 
 
-@shows("the file holds no such key or an empty value")
+@shows("the file has no such key or an empty value")
 def _key_of_file(stage: Stage) -> None:
     file = stage.folder / "secrets.env"
     file.write_text("JFK=x\nEWR=\n")
@@ -72,7 +72,7 @@ def _plain(stage: Stage) -> None:
     check_plain("ewr.example.com")
 
 
-@shows("without TLS the password could be read on the way")
+@shows("without TLS the password could be read on the network")
 def _plain_password(stage: Stage) -> None:
     options = {"url": "amqp://ewr.example.com", "username": "u", "password": "env:PASSWORD", "entity": "q"}
     endpoint_of(read_as(SOURCE, SourceOptions, options))
@@ -115,7 +115,7 @@ def _log_in(stage: Stage) -> None:
     _dial(stage, b"PLAIN")
 
 
-@shows("the broker takes no …, but …")
+@shows("the broker does not accept …, but …")
 def _mechanism(stage: Stage) -> None:
     _dial(stage, b"EXTERNAL AMQPLAIN")
 

@@ -1,8 +1,8 @@
-"""Entities of a federation's namespaces, observed and changed.
+"""Entities of a federation's namespaces, observed and modified.
 
-What it is: the protocol that each system's administration fulfils, and the work over all namespaces of a federation:
-observe all of them before anything is changed, then make a plan's changes in order. What it is not: what to change
-(`isthmus.topology.planning.planner`) or how one system does it (`isthmus.connectors.servicebus.administration.administration`).
+What it is: the protocol that each system's administration implements, and the operations over all namespaces of a federation:
+observe all of them before any change, then make a plan's changes in order. What it is not: the decision what to change
+(`isthmus.topology.planning.planner`) or one system's implementation (`isthmus.connectors.servicebus.administration.administration`).
 
 Invariants:
     I1. Nothing is changed unless every namespace that a task uses has answered; all that did not are named at once.
@@ -42,7 +42,7 @@ __all__ = [
 
 
 class AdministrationError(IsthmusError):
-    """A namespace's administration refused an operation, or cannot be asked."""
+    """A namespace's administration refused an operation, or cannot be reached."""
 
     code = "administration"
 
@@ -57,32 +57,32 @@ class AdministrationError(IsthmusError):
 
 
 class NamespaceUnreachableError(AdministrationError):
-    """A namespace's administration gave no answer; it may give one later."""
+    """A namespace's administration did not answer; it may answer later."""
 
     code = "namespace-unreachable"
     retryable = True
 
 
 class EntityChangedError(AdministrationError):
-    """An entity is not as it was when its change was decided; nothing was changed."""
+    """An entity has changed since its change was decided; nothing was changed."""
 
     code = "entity-changed"
     retryable = True
 
 
 class NamespacesAwayError(ConfigError):
-    """Namespaces gave no answer, and nothing else is wrong: the same may succeed later."""
+    """Namespaces did not answer, and there is no other fault: a retry may succeed later."""
 
     code = "namespaces-away"
     retryable = True
 
 
 class EntitySize(NamedTuple):
-    """How much is in a queue or topic.
+    """The size of a queue or topic.
 
     Attributes:
-        used_bytes: of all that is in it.
-        limit_bytes: its greatest size.
+        used_bytes: the size of its messages.
+        limit_bytes: its maximum size.
         kind: `queue` or `topic`.
     """
 
@@ -95,8 +95,8 @@ class Administration(Protocol):
     """The entities of one namespace. Calls block."""
 
     def observe(self, alias: str, entities: Sequence[WantedState]) -> NamespaceState:
-        """What is under the names asked for, whether it is a queue or a topic: of a topic all its subscriptions, and the
-        rules of those that are named; of all, where the topic is to have canaries.
+        """The entities of the given names, each a queue or a topic: a topic with all its subscriptions, the rules of the
+        subscriptions that `entities` name, and all rules where the topic has canaries.
 
         Raises:
             AdministrationError: no answer, or a refusal.
@@ -107,13 +107,13 @@ class Administration(Protocol):
         """Make one change.
 
         Raises:
-            EntityChangedError: what is to be updated is not as it was observed.
+            EntityChangedError: the entity to update differs from what was observed.
             AdministrationError: no answer, or a refusal.
         """
         ...
 
     def size(self, entity: str) -> EntitySize | None:
-        """How much is in a queue or topic; None where there is neither.
+        """The size of a queue or topic; None where neither exists.
 
         Raises:
             AdministrationError: no answer, or a refusal.
@@ -127,7 +127,7 @@ class Administration(Protocol):
 
 @runtime_checkable
 class Inventory(Protocol):
-    """What a namespace's administration can tell beyond what it is asked for, where its system lets it."""
+    """Optional queries of a namespace's administration, where its system supports them."""
 
     def inventory(self, alias: str) -> NamespaceState:
         """All queues, and all topics with their subscriptions, without rules.
@@ -138,7 +138,7 @@ class Inventory(Protocol):
         ...
 
     def waiting(self, change: Change) -> int:
-        """How many messages a queue, subscription or topic holds that a change would delete, the dead-lettered ones too.
+        """The number of messages, dead-lettered ones included, in a queue, subscription or topic that a change would delete.
 
         Raises:
             AdministrationError: no answer, or a refusal.
@@ -148,7 +148,7 @@ class Inventory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What became of a plan's changes.
+    """The outcome of a plan's changes.
 
     Attributes:
         done: made, in order.
@@ -177,11 +177,11 @@ class Applied:
 
 
 def open_administration(namespace: NamespaceRef) -> Administration:
-    """The administration of a namespace; resolves its secret, connects at the first call.
+    """Opens the administration of a namespace: resolves its secret; connects at the first call.
 
     Raises:
-        SecretError, ConnectionStringError: its connection leads nowhere.
-        AdministrationError: the file of its authority is not there.
+        SecretError, ConnectionStringError: its connection cannot be resolved.
+        AdministrationError: the file of its authority does not exist.
     """
     if not namespace.is_service_bus:
         return system_of(namespace.kind).administration(namespace)
@@ -191,7 +191,7 @@ def open_administration(namespace: NamespaceRef) -> Administration:
 
 
 class _Refused(NamedTuple):
-    """Why a namespace could not be asked, and whether that may pass."""
+    """Why a namespace could not be queried, and whether the cause is temporary."""
 
     fault: Fault
     may_pass: bool
@@ -228,20 +228,20 @@ class Administrations:
         self._open.clear()
 
     def observe(self) -> Mapping[str, NamespaceState]:
-        """What is at every namespace; they are asked side by side.
+        """The state of every namespace; they are queried in parallel.
 
         Raises:
             NamespacesAwayError, ConfigError: with a fault for every namespace that cannot be opened or reached; the former where
-                none of them has anything to mend.
+                no namespace has a permanent fault.
         """
         return self._asked(self._wanted, lambda alias, opened: opened.observe(alias, self._wanted[alias]))
 
     def inventory(self) -> Mapping[str, NamespaceState]:
-        """All that every namespace of the file holds, also one that no task uses; those that cannot tell it are left out.
+        """The entities of every namespace of the file, also of those that no task uses; systems without an inventory are omitted.
 
         Raises:
-            ConfigError: as `observe`, and where two aliases are one namespace: what a task wants at one of them would seem
-                to be an orphan at the other.
+            ConfigError: as `observe`, and where two aliases are one namespace: an entity that a task wants at one of them would be
+                reported as an orphan at the other.
         """
         held = self._asked(
             self._federation.namespaces,
@@ -257,7 +257,7 @@ class Administrations:
         return held
 
     def waiting(self, change: Change) -> int:
-        """How many messages a deletion would delete; call it after `inventory`.
+        """The number of messages that a deletion would delete; call it after `inventory`.
 
         Raises:
             AdministrationError: no answer, or a refusal.
@@ -266,7 +266,7 @@ class Administrations:
         return opened.waiting(change) if isinstance(opened, Inventory) else 0
 
     def subscriptions(self, change: Change) -> tuple[str, ...]:
-        """What subscriptions the topic has that a change is about; call it after `inventory`.
+        """The subscriptions of the topic that a change refers to; call it after `inventory`.
 
         Raises:
             AdministrationError: no answer, or a refusal.

@@ -1,12 +1,12 @@
 """The copies of messages for a target: provenance, mark and policy.
 
-What it is: the options that targets have for them, what a rewriter makes of messages as the port has it, and, for a target that carries no
-AMQP, the making of copies from these options. What it is not: the form in which a target stores a copy (`wrap`).
+What it is: the options of targets for copies, the conversion of a rewriter's results to the types of the port, and, for a target that is not
+an AMQP system, the making of copies from these options. What it is not: the form in which a target stores a copy (`wrap`).
 
 Invariants:
     I1. Without origin, target and policy a copy is its original.
-    I2. No copy is made for the entity that its message comes from: whoever writes a wrong connection under an alias would get every message
-        a second time there, and the right namespace none. Known where the source and the target tell identities.
+    I2. No copy is made for the entity from which its message was read: with a wrong connection under an alias that entity would receive
+        every message a second time, and the right namespace none. This is checked where source and target report identities.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ COPY_SETTINGS = (
         name="target",
         kind=Kind.TEXT,
         default="",
-        description="Alias of the target, to hold back messages that have been there; empty: do not look.",
+        description="Alias of the target, to skip messages that have been there; empty: do not check.",
     ),
     Setting(
         name="hop_budget",
         kind=Kind.INTEGER,
         default=HOP_BUDGET,
         minimum=1,
-        description="How many hops a message may make.",
+        description="How many hops a message may have.",
     ),
     Setting(
         name="mark",
@@ -65,20 +65,20 @@ COPY_SETTINGS = (
         kind=Kind.CHOICE,
         choices=("message-id", "number"),
         default="message-id",
-        description="What the mark holds: `message-id` (the copy's MessageId) or `number` (1).",
+        description="Value of the mark: `message-id` (the copy's MessageId) or `number` (1).",
     ),
     Setting(
         name="trusts_provenance",
         kind=Kind.BOOLEAN,
         default=False,
-        description="Whether provenance counts though a step of the route has changed the message that it was made for.",
+        description="Whether provenance is valid although a step of the route has changed its message.",
     ),
     Setting(
         name="policy",
         kind=Kind.TEXT,
         default="",
-        description="What copies differ in from their originals, as a task of a federation file says it (JSON of a copy policy); "
-        "empty: in nothing but mark, provenance and what is left of TimeToLive.",
+        description="Differences of copies from their originals, as a task of a federation file states them (JSON of a copy policy); "
+        "empty: only mark, provenance and the remaining TimeToLive.",
     ),
 )
 
@@ -86,7 +86,7 @@ LOG_COPY_SETTINGS = (
     *COPY_SETTINGS[:-1],
     replace(
         COPY_SETTINGS[-1],
-        description=f"{COPY_SETTINGS[-1].description} A time to live that copies get cannot be given: a record has none.",
+        description=f"{COPY_SETTINGS[-1].description} A time to live cannot be set: a record has none.",
     ),
 )
 
@@ -105,7 +105,7 @@ class CopyOptions:
 
 
 def copy_options(values: dict[str, Any]) -> CopyOptions:
-    """Takes the settings of copies out of what was read."""
+    """Removes the settings of copies from parsed options, and returns them."""
     return CopyOptions(**{setting.name: values.pop(setting.name) for setting in COPY_SETTINGS})
 
 
@@ -120,7 +120,7 @@ class SourceIsTargetError(IsthmusError):
     def text(self) -> str:
         a = self.attributes
         return (
-            f"'{a.get('entity')}': {a.get('target')} leads to the namespace of {a.get('origin')}, and its messages would come back to it; correct "
+            f"'{a.get('entity')}': {a.get('target')} leads to the namespace of {a.get('origin')}, and its messages would return to it; correct "
             "the connection of one of them"
         )
 
@@ -128,18 +128,18 @@ class SourceIsTargetError(IsthmusError):
 def check_apart(
     origin: str, target: str, entity: str, *, origin_identity: str, target_identity: str, is_cased: bool = False
 ) -> None:
-    """See that a target is not the entity that the messages come from (I2).
+    """Checks that a target is not the entity from which the messages are read (I2).
 
     Args:
-        origin: alias and entity, as in `MessageRewriter`; empty: not known.
+        origin: alias and entity, as in `MessageRewriter`; empty: unknown.
         target: alias of the target.
-        entity: of the target.
-        origin_identity: of the namespace that the messages come from; empty: not known.
-        target_identity: of the target's; empty: not known.
-        is_cased: whether names that differ in case alone are two.
+        entity: the target's entity.
+        origin_identity: identity of the namespace from which the messages are read; empty: unknown.
+        target_identity: identity of the target's system; empty: unknown.
+        is_cased: whether names are case-sensitive.
 
     Raises:
-        SourceIsTargetError: it is.
+        SourceIsTargetError: the target is that entity.
     """
     alias, _, source = origin.partition("/")
     is_one = source == entity if is_cased else source.lower() == entity.lower()
@@ -150,7 +150,7 @@ def check_apart(
 def copies_of(
     rewriter: MessageRewriter, data: bytes, offsets: Sequence[int], now_ms: int, *, is_alone: bool = False
 ) -> Copies:
-    """What a rewriter makes of messages, as `isthmus.bridge.port.Target.copies` tells it."""
+    """A rewriter's results as the value that `isthmus.bridge.port.Target.copies` returns."""
     if len(offsets) < 2:
         return Copies(())
     copies, held = rewriter.copy_all(data, list(offsets), now_ms)
@@ -165,13 +165,13 @@ class Copier:
     """Makes copies.
 
     Args:
-        options: how.
-        entity: of the target.
-        origin_identity: of the namespace that the messages come from; empty where it is not known.
-        target_identity: of the target's system.
+        options: how copies are made.
+        entity: the target's entity.
+        origin_identity: identity of the namespace from which the messages are read; empty where unknown.
+        target_identity: identity of the target's system.
 
     Raises:
-        SourceIsTargetError: the target is the entity that the messages come from.
+        SourceIsTargetError: the target is the entity from which the messages are read.
     """
 
     def __init__(self, options: CopyOptions, entity: str, origin_identity: str, target_identity: str) -> None:

@@ -1,11 +1,11 @@
-"""Ends that have a thread each, and the one descriptor by which these wake the process's loop.
+"""Pools of ends with a thread each, and the descriptor by which the threads wake the process's loop.
 
-What it is: the pool of sources or of targets of a system that cannot be polled: librdkafka has sockets and threads of its own, of which
-it shows nothing, and a disk has no descriptor that tells of a sync. What it is not: an end.
+What it is: the pool of sources or targets of a system that cannot be polled: librdkafka has sockets and threads of its own and exposes
+none of them, and a disk has no descriptor that reports a sync. What it is not: an end.
 
 Invariants:
-    I1. An end whose thread has something to tell is named by the next `service`.
-    I2. Nothing here blocks but `close`, for at most `CLOSE_SECONDS`.
+    I1. An end whose thread has results is returned by the next `service`.
+    I2. Only `close` blocks, for at most `CLOSE_SECONDS`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CLOSE_SECONDS = 5.0
 
 
 class Leaving(Protocol):
-    """A thread that ends by itself."""
+    """A thread that ends without further calls."""
 
     def join(self, timeout: float | None = None) -> None: ...
 
@@ -33,7 +33,7 @@ class Leaving(Protocol):
 
 
 class EndPool:
-    """What `SourcePool` and `TargetPool` have in common."""
+    """The common part of `SourcePool` and `TargetPool`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -47,7 +47,7 @@ class EndPool:
     # ---- for ends; any thread may call `mark`
 
     def mark(self, key: int) -> None:
-        """An end has something to tell."""
+        """An end has results."""
         with self._lock:
             if self._is_closed or key in self._marked:
                 return
@@ -62,21 +62,21 @@ class EndPool:
             self._marked.pop(key, None)
 
     def add_leaving(self, thread: Leaving) -> None:
-        """The thread of an end that is closed; `close` waits for it."""
+        """Adds the thread of a closed end; `close` waits for it."""
         self._leaving = [each for each in self._leaving if each.is_alive()] + [thread]
 
     # ---- the port
 
     def descriptors(self) -> Sequence[tuple[int, int]]:
-        """What to poll."""
+        """The descriptors to poll."""
         return [] if self._is_closed else [(self._reading.fileno(), select.POLLIN)]
 
     def deadline(self, now: float) -> float:
-        """When `service` has something to do though no descriptor is ready."""
+        """When `service` has work even if no descriptor is ready."""
         return now if self._marked else math.inf
 
     def service(self, ready: Mapping[int, int], now: float) -> Sequence[int]:
-        """The keys of the ends that have something to tell."""
+        """The keys of the ends that have results."""
         if self._is_closed:
             return ()
         with self._lock:
@@ -88,10 +88,10 @@ class EndPool:
         return marked
 
     def flush(self) -> None:
-        """Nothing is queued here: what an end is asked for goes to its thread at once."""
+        """Does nothing: requests to an end are passed to its thread at once."""
 
     def close(self) -> None:
-        """Waits for the threads of ends that were closed, so that what was settled is committed."""
+        """Waits for the threads of ends that were closed, so that settled messages are committed."""
         limit = time.monotonic() + CLOSE_SECONDS
         for thread in self._leaving:
             thread.join(max(0.0, limit - time.monotonic()))

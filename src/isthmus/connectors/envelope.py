@@ -1,12 +1,13 @@
-"""Deliveries of the delivery machine as messages of a system that has no envelopes, and the answers to these as outcomes of deliveries.
+"""Deliveries of the delivery machine as messages of a system that has no envelopes, and their answers as outcomes of deliveries.
 
 What it is: the account of one connection, in which an envelope is one delivery to the machine and several messages to the system. Messages are
 numbered from 0 in the order of sending. What it is not: a connection.
 
 Invariants:
-    I1. An envelope has an outcome once all of its messages have an answer: accepted, or the first refusal of them.
+    I1. An envelope has an outcome once all of its messages are answered: accepted, or their first refusal.
     I2. As long as no envelope was sent, ordinals of deliveries are the numbers of their messages.
-    I3. What the system has taken of an envelope that is refused, or that its connection was lost with, is told: it is not sent again.
+    I3. Messages that the system has accepted from an envelope that is refused, or whose connection was lost, are reported: they are not
+        sent again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ __all__ = ["EnvelopeAccount"]
 
 
 class _Open:
-    """An envelope of which answers are missing; `first` is the number of its first message."""
+    """An envelope with unanswered messages; `first` is the number of its first message."""
 
     __slots__ = ("first", "missing", "refusal", "taken")
 
@@ -50,7 +51,7 @@ class EnvelopeAccount:
         return self._ordinals is not None
 
     def sent(self, messages: int) -> int:
-        """So many messages are sent, each a delivery; the number of the first."""
+        """Counts messages that are sent as one delivery each; returns the number of the first."""
         first = self._sent
         if self._ordinals is not None:
             for at in range(messages):
@@ -59,7 +60,7 @@ class EnvelopeAccount:
         return first
 
     def sent_envelope(self, messages: int) -> int:
-        """So many messages are sent that are one delivery; the number of the first."""
+        """Counts messages that are sent as one delivery; returns the number of the first."""
         first = self._sent
         if self._ordinals is None:
             self._ordinals = count(first)
@@ -71,7 +72,7 @@ class EnvelopeAccount:
         return first
 
     def answered(self, first: int, last: int, refusal: Refusal | None) -> list[Outcome]:
-        """Messages first to last have an answer; the outcomes of the deliveries that have all of theirs."""
+        """Messages `first` to `last` are answered; returns the outcomes of the deliveries that have all their answers."""
         if self._ordinals is None:
             return [Outcome(first, last, refusal)]
         found = []
@@ -92,7 +93,7 @@ class EnvelopeAccount:
         return found
 
     def lost(self, refusal: Refusal) -> list[Outcome]:
-        """The connection is lost, and nothing is answered any more: the outcomes of the envelopes that were taken in part."""
+        """The connection is lost, and no more answers follow; returns the outcomes of the envelopes that were accepted in part."""
         found = [each.outcome(ordinal, each.refusal or refusal) for ordinal, each in self._open.items() if each.taken]
         self._open.clear()
         return found

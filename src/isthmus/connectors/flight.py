@@ -1,7 +1,7 @@
-"""What one connection of a target was sent and has not answered.
+"""The unanswered deliveries of one connection of a target.
 
-What it is: the deliveries that may be sent, since when no answer has come, and the answers to messages as outcomes of deliveries (`envelope`). What
-it is not: a connection.
+What it is: the credit, the time since which no answer has arrived, and the conversion of answers to outcomes of deliveries (`envelope`).
+What it is not: a connection.
 
 Invariants:
     I1. Ordinals count the deliveries of one connection from 0, in the order of sending.
@@ -23,11 +23,11 @@ class Flight:
     """The deliveries of one connection.
 
     Args:
-        credit: deliveries that may be sent at once.
+        credit: deliveries that may be in flight.
 
     Attributes:
         credit: deliveries that may be sent now.
-        since: since when nothing has been answered though something is outstanding; infinite where nothing is.
+        since: since when no answer has arrived while deliveries are outstanding; infinite where none are.
     """
 
     def __init__(self, credit: int) -> None:
@@ -37,29 +37,31 @@ class Flight:
         self._account = EnvelopeAccount()
 
     def sent(self, messages: int, now: float) -> int:
-        """A delivery of so many messages is sent; the number of the first message."""
+        """Counts a delivery of so many messages; returns the number of the first message."""
         self.credit -= 1
         if self.since == math.inf:
             self.since = now
         return self._account.sent(1) if messages == 1 else self._account.sent_envelope(messages)
 
     def answered(self, accepted: Sequence[int], refused: Sequence[tuple[int, Refusal]], now: float) -> list[Outcome]:
-        """Answers to messages, by their numbers, as outcomes of deliveries."""
+        """Converts answers to messages, by their numbers, to outcomes of deliveries."""
         if not accepted and not refused:
             return []
         account = self._account
         outcomes = [Outcome(number, number, refusal) for number, refusal in refused]
         if account.has_envelopes:
             answers = [*((number, None) for number in accepted), *refused]
-            told = [each for number, refusal in answers for each in account.answered(number, number, refusal)]
-            accepted = [each.first for each in told if each.refusal is None]
-            outcomes = [each for each in told if each.refusal is not None]
+            answered_outcomes = [
+                each for number, refusal in answers for each in account.answered(number, number, refusal)
+            ]
+            accepted = [each.first for each in answered_outcomes if each.refusal is None]
+            outcomes = [each for each in answered_outcomes if each.refusal is not None]
         self.credit += len(accepted) + len(outcomes)
         self.since = now if self.credit < self._most else math.inf
         return [Outcome(first, last) for first, last in ranges(accepted)] + outcomes
 
     def lost(self, refusal: Refusal) -> list[Outcome]:
-        """The connection is lost: the outcomes of what was taken in part."""
+        """The connection is lost; returns the outcomes of deliveries that were accepted in part."""
         return self._account.lost(refusal)
 
 

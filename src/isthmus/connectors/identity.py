@@ -1,16 +1,17 @@
 """Credentials of Microsoft Entra identities, one for each identity in a process.
 
-What it is: from an identity's reference to a credential of azure-identity, which all namespaces, connections and vaults of a process
-share, so that a token is asked for once. What it is not: the settings (`isthmus.topology.identity`), or the renewal of tokens, which
+What it is: the creation of a credential of azure-identity from an identity's reference. All namespaces, connections and vaults of a process
+share it, so that a token is requested once. What it is not: the settings (`isthmus.topology.identity`), or the renewal of tokens, which
 azure-identity and `isthmus.transport.credential` do.
 
 Invariants:
     I1. A secret or certificate that changed is used after `REREAD_SECONDS` at most.
-    I2. No error holds a secret.
-    I3. Who issues tokens, and does not answer, is given up after `ANSWER_SECONDS`, and asked again by whoever needs the token; azure-identity
-        waits 300 s by itself, and asks four times, longer than a connection may take: its time-out would be told, and not the cause.
-    I4. The making of one identity's credential holds up no other one.
-    I5. No password of `.netrc` is sent to who issues tokens.
+    I2. No error contains a secret.
+    I3. A token service that does not answer is given up after `ANSWER_SECONDS`, and requested again by the next caller that needs the token.
+        azure-identity by default waits 300 s, and tries four times, longer than a connection may take: the caller would report its own time-out
+        instead of the cause.
+    I4. Creating one identity's credential does not delay another's.
+    I5. No password of `.netrc` is sent to a token service.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ __all__ = ["ANSWER_SECONDS", "REREAD_SECONDS", "RotatingCredential", "TokenSourc
 REREAD_SECONDS = 120.0
 CONNECT_SECONDS = 10
 ANSWER_SECONDS = 20
-# The service of a machine that has a managed identity is on the same machine; elsewhere nobody answers.
+# The service of a managed identity runs on the machine itself; on other machines none answers.
 _MANAGED_CONNECT_SECONDS = 2
 
 
 class TokenSource(Protocol):
-    """What azure-identity's credentials have."""
+    """The common method of azure-identity's credentials."""
 
     def get_token(self, *scopes: str, **options: Any) -> Any:
         """A token for a scope, from a cache or newly issued; blocks."""
@@ -48,14 +49,14 @@ class TokenSource(Protocol):
 class _Made(NamedTuple):
     source: TokenSource
     proof: str
-    """Digest of what the credential was made of: a secret, or the bytes of a certificate."""
+    """Digest of the credential's input: a secret, or the bytes of a certificate."""
 
 
 class RotatingCredential:
-    """A credential whose secret may be replaced: it is read again from time to time.
+    """A credential whose secret may be replaced: the secret is read again periodically.
 
     Args:
-        identity: which.
+        identity: the identity's reference.
         clock: monotonic seconds.
 
     Raises:
@@ -70,18 +71,18 @@ class RotatingCredential:
         self._read_at = clock()
 
     def get_token(self, *scopes: str, **options: Any) -> Any:
-        """As azure-identity's."""
+        """Returns a token, as azure-identity's credentials do."""
         with self._lock:
             if self._clock() - self._read_at >= REREAD_SECONDS:
                 self._read_at = self._clock()
-                # Where the vault or file is away, what was read before is tried.
+                # If the vault or file is unreachable, the value read before is used.
                 with contextlib.suppress(IsthmusError, OSError):
                     self._made = _make(self._identity, self._made.proof, self._made.source)
             source = self._made.source
         return source.get_token(*scopes, **options)
 
     def close(self) -> None:
-        """Nothing: other connections of the process use it."""
+        """Does nothing: other connections of the process use it."""
 
 
 _shared: dict[str, RotatingCredential] = {}
@@ -93,13 +94,13 @@ def shared_credential(identity: IdentityReference | str) -> TokenSource:
     """The process's credential of an identity; it lives as long as the process.
 
     Args:
-        identity: or its text.
+        identity: the reference, or its text.
 
     Raises:
         MissingExtraError: azure-identity is not installed.
-        InvalidArgumentError: the text is no identity.
-        SecretError: its secret leads nowhere.
-        ConfigError: its certificate cannot be read, or the SDK takes its tenant or client for none.
+        InvalidArgumentError: the text is not an identity.
+        SecretError: its secret cannot be resolved.
+        ConfigError: its certificate cannot be read, or the SDK rejects its tenant or client.
     """
     found = IdentityReference.parse(identity) if isinstance(identity, str) else identity
     key = str(found)
@@ -107,7 +108,7 @@ def shared_credential(identity: IdentityReference | str) -> TokenSource:
         if key in _shared:
             return _shared[key]
         making = _making.setdefault(key, threading.Lock())
-    with making:  # its secret may be in a vault, which another identity opens
+    with making:  # its secret may be in a vault that needs another identity
         with _shared_lock:
             if key in _shared:
                 return _shared[key]
@@ -117,17 +118,17 @@ def shared_credential(identity: IdentityReference | str) -> TokenSource:
 
 
 def _make(identity: IdentityReference, known: str, source: TokenSource | None = None) -> _Made:
-    """A credential; the one that is there where nothing has changed."""
+    """A credential; the existing one where its input has not changed."""
     try:
         return _made_of(identity, known, source)
-    except ValueError as error:  # of the SDK, e.g. of a tenant that can be none
+    except ValueError as error:  # of the SDK, e.g. an invalid tenant
         text = f"identity {identity.kind}: {str(error).partition(chr(10))[0]}"
-        raise ConfigError([Fault(text, "look at tenant and client_id")]) from None
+        raise ConfigError([Fault(text, "check tenant and client_id")]) from None
 
 
 def _made_of(identity: IdentityReference, known: str, source: TokenSource | None) -> _Made:
     require("azure", f"identity: {identity.kind}")
-    # An SDK is loaded only where it is used, here and in `_waits`.
+    # SDKs are imported only where they are used, here and in `_waits`.
     from azure.identity import (
         AzureCliCredential,
         CertificateCredential,
@@ -156,8 +157,8 @@ def _made_of(identity: IdentityReference, known: str, source: TokenSource | None
             try:
                 credential = CertificateCredential(identity.tenant, identity.client_id, certificate_data=held, **waits)
                 return _Made(credential, proof)
-            except (TypeError, ValueError):  # the first of a key with a password
-                text = f"{identity.certificate_file} holds no certificate with an RSA private key, or the key has a password"
+            except (TypeError, ValueError):  # the TypeError of a key with a password
+                text = f"{identity.certificate_file} contains no certificate with an RSA private key, or the key has a password"
                 raise ConfigError([Fault(text, "write a PEM file with both, without a password")]) from None
     if source is not None:
         return _Made(source, known)
@@ -179,7 +180,7 @@ def _made_of(identity: IdentityReference, known: str, source: TokenSource | None
 
 
 def _waits(connect_seconds: float) -> dict[str, Any]:
-    """How a credential asks for tokens: once, and with an end (I3)."""
+    """The options of a credential's token requests: one attempt, with a time-out (I3)."""
     from isthmus.connectors.sdk_transport import SdkTransport
 
     transport = SdkTransport(connection_timeout=connect_seconds, read_timeout=ANSWER_SECONDS)

@@ -1,8 +1,8 @@
-"""Connections that may be quiet for long.
+"""TCP keep-alive for connections that may be idle for long.
 
-What it is: the settings of a socket by which TCP itself asks whether the other end is there. What lies between, a load balancer or an
-address translation, forgets a connection after some minutes (Azure's after four), and drops what comes over it then: a request would wait
-for its time-out, and nobody would know what became of it. What it is not: for protocols with heartbeats of their own.
+What it is: the socket options by which TCP itself checks that the other end is reachable. A load balancer or an address translation
+forgets an idle connection after some minutes (Azure's after four), and then drops its packets: a request would wait for its time-out, with
+an unknown outcome. What it is not: for protocols with heartbeats of their own.
 Specification: tcp(7), `TCP_KEEPIDLE`; Microsoft Learn, "Configure Load Balancer TCP reset and idle timeout".
 """
 
@@ -19,7 +19,7 @@ _TCP = (("TCP_KEEPIDLE", _IDLE_SECONDS), ("TCP_KEEPINTVL", _INTERVAL_SECONDS), (
 
 KEEP_ALIVE: tuple[tuple[int, int, int], ...] = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    # Linux has them all.
+    # Linux has all of these constants.
     *((socket.IPPROTO_TCP, getattr(socket, name), value) for name, value in _TCP if hasattr(socket, name)),
 )
 """Arguments of `setsockopt`."""

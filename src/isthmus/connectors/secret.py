@@ -1,8 +1,8 @@
-"""Secrets, resolved.
+"""The resolution of secrets.
 
-What it is: the resolution of references (`isthmus.topology.file.reference`) in the process that connects, the type that holds
-a resolved secret, and the scrubbing of texts. What it is not: a store; nothing is cached, so that a rotated secret is
-seen at the next connection.
+What it is: the resolution of references (`isthmus.topology.file.reference`) in the process that connects, the type of a
+resolved secret, and the scrubbing of texts. What it is not: a store; nothing is cached, so that a rotated secret is
+used by the next connection.
 
 Invariants:
     I1. A `Secret` shows its value in no repr, str, format or pickle; only `reveal` gives it.
@@ -31,7 +31,7 @@ _KEYVAULT_TIMEOUT_SECONDS = 10.0
 
 
 class SecretUnavailableError(SecretError):
-    """A vault gives no answer now; it may give one later."""
+    """A vault does not answer now; it may answer later."""
 
     code = "secret-unavailable"
     retryable = True
@@ -51,7 +51,7 @@ _SCRUBBED = (
 class Secret:
     """A secret in memory.
 
-    It compares in constant time and refuses to be pickled: what crosses a process border is the reference.
+    It compares in constant time and refuses to be pickled: only its reference is passed between processes.
     """
 
     __slots__ = ("_value",)
@@ -60,7 +60,7 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str:
-        """The secret itself; call it only where it is handed to the wire."""
+        """The secret itself; call it only where the value is sent."""
         return self._value
 
     def __repr__(self) -> str:
@@ -86,16 +86,16 @@ class Secret:
 
 
 def resolve(reference: str | SecretReference, environment: Mapping[str, str] | None = None) -> Secret:
-    """Fetch the secret behind a reference; blocks on disk or network.
+    """Fetches the secret that a reference names; blocks on disk or network.
 
     Args:
         reference: `env:NAME`, `file:/path#key` (a JSON object or KEY=value lines; without key the whole file) or
-            `keyvault:vault/name` (read as the default Azure identity).
-        environment: variables to look in; the process's own by default.
+            `keyvault:vault/name` (read with the default Azure identity).
+        environment: variables to use; the process's own by default.
 
     Raises:
-        SecretError: the reference is malformed or leads nowhere.
-        SecretUnavailableError: the vault gives no answer now.
+        SecretError: the reference is malformed or cannot be resolved.
+        SecretUnavailableError: the vault does not answer now.
     """
     where = SecretReference.parse(reference) if isinstance(reference, str) else reference
     if where.scheme == "env":
@@ -106,14 +106,14 @@ def resolve(reference: str | SecretReference, environment: Mapping[str, str] | N
 
 
 def scrub(text: str) -> str:
-    """The text without the secrets that connection strings, tokens and URLs hold."""
+    """The text without the secrets of connection strings, tokens and URLs."""
     for pattern in _SCRUBBED if text else ():
         text = pattern.sub(rf"\g<1>{HIDDEN}", text)
     return text
 
 
 def _trimmed(text: str) -> str:
-    """Without what editors and `echo` put around a secret and no password has: a byte order mark, and ends of lines behind it."""
+    """Removes what editors and `echo` add to a secret and no password contains: a byte order mark, and trailing line ends."""
     return text.removeprefix("\ufeff").rstrip("\r\n")
 
 
@@ -123,7 +123,7 @@ def _read_variable(where: SecretReference, environment: Mapping[str, str]) -> st
         raise SecretError(str(where), "the environment variable is not set", f"export {where.location}=…")
     try:
         value.encode()
-    except UnicodeEncodeError:  # bytes that are no text
+    except UnicodeEncodeError:  # bytes that are not text
         raise SecretError(str(where), "the environment variable is not UTF-8 text") from None
     return value
 
@@ -142,7 +142,7 @@ def _read_file(where: SecretReference) -> str:
         value = _field_of_lines(where.key, text)
     if not value:
         raise SecretError(
-            str(where), "the file holds no such key or an empty value", "write a JSON object or KEY=value lines"
+            str(where), "the file has no such key or an empty value", "write a JSON object or KEY=value lines"
         )
     return value
 
@@ -166,7 +166,7 @@ def _field_of_lines(key: str, text: str) -> str:
 
 
 def _read_keyvault(where: SecretReference, ask: Callable[[str, str], str | None]) -> str:
-    """The secret's current version, as the vault's own client reads it."""
+    """Reads the secret's current version with the vault's own client."""
     from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
 
     from isthmus.transport.credential import told_of_token
@@ -177,7 +177,7 @@ def _read_keyvault(where: SecretReference, ask: Callable[[str, str], str | None]
         value = _trimmed(ask(f"https://{host}", where.key) or "")
     except HttpResponseError as error:
         status = error.status_code
-        if status is None and isinstance(error, ClientAuthenticationError):  # the vault was not asked
+        if status is None and isinstance(error, ClientAuthenticationError):  # the vault was not called
             text = f"the vault cannot be read (no token for it: {told_of_token(error)})"
             raise SecretUnavailableError(str(where), text) from None
         kind = SecretUnavailableError if status is None or may_succeed_later(status) else SecretError
@@ -196,13 +196,13 @@ def _ask_vault(vault_url: str, name: str) -> str | None:
     require("azure", "a secret from a key vault")
     try:
         from azure.keyvault.secrets import SecretClient
-    except ImportError:  # an installation of before it was part of the extra
+    except ImportError:  # an installation from before the package was part of the extra
         missing = ("azure.keyvault.secrets",)
         raise MissingExtraError(what="a secret from a key vault", extra="azure", missing=missing) from None
-    from isthmus.connectors.identity import shared_credential  # which resolves secrets itself
+    from isthmus.connectors.identity import shared_credential  # a module that resolves secrets itself
     from isthmus.connectors.sdk_transport import SdkTransport
 
-    # One attempt: whoever needs the secret decides on the next one.
+    # One attempt: the caller decides on the next one.
     client = SecretClient(
         vault_url,
         shared_credential("default"),

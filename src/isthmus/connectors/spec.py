@@ -1,12 +1,12 @@
-"""What a connector takes, declared once.
+"""The options of a connector, declared once.
 
-What it is: the reading of a connector's options (Spark's are strings, with keys of any case) by the same `Spec` and
-`Setting` declarations by which the federation file is read, and the scrubbing of their secrets. What it is not: the
-declarations' kinds and checks (`isthmus.topology.file.setting`), or any one connector's.
+What it is: the parsing of a connector's options (Spark's are strings, with keys of any case) with the same `Spec` and
+`Setting` declarations as the federation file, and the scrubbing of their secrets. What it is not: the
+declarations' kinds and checks (`isthmus.topology.file.setting`), or the declarations of a connector.
 
 Invariants:
-    I1. Every wrong option is named at once.
-    I2. No value of a secret option is in an error or in what `shown` gives; references are no secrets and are kept.
+    I1. One error names all wrong options.
+    I2. No value of a secret option is in an error or in the result of `shown`; references are not secrets and are kept.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def parse_options(
     ignore: tuple[str, ...] = (),
     elsewhere: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """The values of a connector's options, with defaults for those that are not given.
+    """The values of a connector's options, with defaults for those that are missing.
 
     Args:
-        spec: what the connector takes.
-        options: as given; keys count without case and underscores. An empty text leaves a default that is empty too.
-        ignore: keys that are someone else's, e.g. Spark's own `path`.
-        elsewhere: keys that belong to something else of this connector, and the hint for each.
+        spec: the connector's declaration.
+        options: as given; keys are compared without case and underscores. An empty text selects the default where that is empty too.
+        ignore: keys of another component, e.g. Spark's own `path`.
+        elsewhere: keys of another part of this connector, and the hint for each.
 
     Returns:
         Setting name → parsed value (see `Setting.parse`), or its default.
@@ -78,7 +78,7 @@ def parse_options(
 
 
 def shown(spec: Spec, options: Mapping[str, str]) -> dict[str, str]:
-    """Options for a log or a page: secrets hidden, references kept."""
+    """Options for a log or a page: secrets are hidden, references kept."""
     names = {_folded(setting.name): setting for setting in spec.settings}
     return {key: _shown(names.get(_folded(key)), value) for key, value in options.items()}
 

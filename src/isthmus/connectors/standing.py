@@ -1,7 +1,7 @@
-"""The administration of a system in which nothing is made: every entity that is asked for exists.
+"""The administration of a system that isthmus cannot administer: every requested entity is reported as existing.
 
 What it is: `isthmus.connectors.administration.Administration` for addresses and for services whose data plane has no administration. What
-it is not: a look; whether an entity is there is told by the route that uses it.
+it is not: a check; the route that uses an entity reports whether it exists.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ __all__ = ["StandingAdministration"]
 
 
 class StandingAdministration:
-    """Finds everything.
+    """Reports every entity as existing.
 
     Args:
-        endpoint: what the system is called.
+        endpoint: the name of the system in errors.
     """
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
 
     def observe(self, alias: str, entities: Sequence[WantedState]) -> NamespaceState:
-        """All that is asked for."""
+        """All requested entities."""
         found = tuple(each for each in entities if isinstance(each, PlainState))
         return NamespaceState(alias=alias, endpoint=self._endpoint, plain=found)
 
     def make(self, change: Change) -> None:
-        """Nothing can be made.
+        """Makes no change.
 
         Raises:
             AdministrationError: always.
         """
         raise AdministrationError(
-            self._endpoint, f"{change.kind} cannot be made there", "make it by the system's own means"
+            self._endpoint, f"{change.kind} cannot be created there", "create it with the system's own tools"
         )
 
     def size(self, entity: str) -> EntitySize | None:
-        """It is not known."""
+        """Always None: the size is unknown."""
         return None
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no connection is open."""

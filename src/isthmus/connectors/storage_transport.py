@@ -1,13 +1,13 @@
 """How the SDKs of a storage account send their requests.
 
-What it is: a transport with as many connections as there are threads, its time-outs, and the proxy and the authorities that the environment
-names. What it is not: a client.
-Specification: azure-core documentation, `RequestsTransport`: the time-outs of a client do not count where it is given a transport.
+What it is: a transport with one connection for each thread, its time-outs, and the proxy and the certificate authorities from the
+environment. What it is not: a client.
+Specification: azure-core documentation, `RequestsTransport`: the time-outs of a client are ignored where it is given a transport.
 
 Invariants:
-    I1. No proxy is asked for an emulator on this machine.
-    I2. A connection that was quiet for long is there when it is needed, or is known to be gone (`keep_alive`).
-    I3. No password of `.netrc` takes the place of what the client shows.
+    I1. No proxy is used for an emulator on this machine.
+    I2. An idle connection is kept open, or its loss is detected (`keep_alive`).
+    I3. No password of `.netrc` replaces the client's credentials.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ CONNECT_SECONDS = 10.0
 def storage_transport(endpoint: str, timeout_seconds: float, connections: int) -> RequestsTransport:
     """A transport for the clients of one account.
 
-    It looks for proxies once: doing so for each request takes as long as the rest.
+    Proxies are looked up once: a look-up for each request takes as long as the rest of it.
 
     Args:
-        endpoint: of the account.
-        timeout_seconds: how long nothing may come of an answer.
-        connections: how many are kept.
+        endpoint: the account's address.
+        timeout_seconds: how long reading may wait for bytes of an answer.
+        connections: how many connections are kept.
     """
     session = requests.Session()
     if not is_loopback(urlsplit(endpoint).hostname or ""):

@@ -1,12 +1,12 @@
-"""What the driver needs of a system beside its routes: to administer, to look, to name.
+"""The driver's operations on a system besides its routes: administration, identity, checks, browsing.
 
-What it is: the protocol that each kind but Service Bus fulfils in its module `system`, and where that is found. What it is not: the
-moving of messages (`isthmus.bridge.port`), or Service Bus, whose connection `isthmus.replication.reach` keeps itself.
+What it is: the protocol that each kind but Service Bus implements in its module `system`, and the table of these modules. What it is not:
+the moving of messages (`isthmus.bridge.port`), or Service Bus, whose connections `isthmus.replication.reach` keeps itself.
 
-A look never takes a message and never changes anything.
+No operation but those of an administration takes a message or changes anything.
 
 Invariants:
-    I1. A kind whose extra is not installed is refused with the line that installs it.
+    I1. A kind whose extra is not installed is refused with the command that installs it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 Peek = Callable[[int, int], Sequence[bytes]]
-"""Encoded messages from a position on, so many at most, without taking them; empty where none follows."""
+"""Encoded messages from a position on, up to a count, without taking them; empty where there are none."""
 
 SYSTEMS = {
     "eventhubs": "isthmus.connectors.eventhubs.system:SYSTEM",
@@ -49,13 +49,13 @@ SYSTEMS = {
 
 
 class Waits(NamedTuple):
-    """What is before a route.
+    """The messages that wait for a route.
 
     Attributes:
         messages: how many, at most.
-        oldest_ms: when the oldest of them came, wall time in ms; 0 where none waits, or it is not known.
-        are_ready: whether a route gets all of them now, so that one that moves none is stalled though no age is known. A count in which
-            there may be what is hidden for a while, or what is no message, does not say that.
+        oldest_ms: when the oldest of them was enqueued, wall time in ms; 0 where none waits, or the time is unknown.
+        are_ready: whether a route can receive all of them now: one that moves none is then stalled even if no age is known. False for a count
+            that may include hidden messages or records that are not messages.
     """
 
     messages: int = 0
@@ -64,19 +64,19 @@ class Waits(NamedTuple):
 
 
 class System(Protocol):
-    """A kind. Options are those that reach a namespace of it; secrets are references. Calls block for seconds at most."""
+    """A kind of system. Options are those that reach a namespace of it; secrets are references. Calls block for seconds at most."""
 
     def administration(self, namespace: NamespaceRef) -> Administration:
-        """The administration of a namespace; connects at the first call. Where a system has none, one that finds every entity there.
+        """The administration of a namespace; connects at the first call. For a system without one, it reports every entity as existing.
 
         Raises:
             MissingExtraError: its client library is not installed.
-            IsthmusError: a setting is of no use.
+            IsthmusError: a setting is invalid.
         """
         ...
 
     def identity(self, options: Mapping[str, str]) -> str:
-        """What the system calls itself, whatever the address by which it was reached: what its source tells in `SourceOpened`.
+        """The system's identity, independent of the address used: the one that its source reports in `SourceOpened`.
 
         Raises:
             IsthmusError: it cannot be reached, or refuses.
@@ -84,32 +84,32 @@ class System(Protocol):
         ...
 
     def places(self, options: Mapping[str, str]) -> Sequence[str]:
-        """What errors about connections call it, e.g. `host:port`."""
+        """The names of the system in errors about connections, e.g. `host:port`."""
         ...
 
     def check(self, options: Mapping[str, str], entity: str, *, reads: bool) -> None:
-        """Tries, without effect, what a route needs of an entity: to read it, or to write to it.
+        """Tests, without effect, the access that a route needs to an entity: reading or writing.
 
         Raises:
-            IsthmusError: it cannot be reached (retryable), or refuses; EntityNotFoundError where there is no such entity.
+            IsthmusError: it cannot be reached (retryable), or refuses; EntityNotFoundError where the entity does not exist.
         """
         ...
 
     def waiting(self, options: Mapping[str, str], entity: str, group: str) -> Waits | None:
-        """What waits in an entity; of a log for a group. None where the system tells nobody.
+        """The messages that wait in an entity; of a log, for a group. None where the system does not report them.
 
         Raises:
-            IsthmusError: it cannot be told.
+            IsthmusError: the count cannot be read.
         """
         ...
 
     def peek(self, options: Mapping[str, str], entity: str, *, names_partition: bool = False) -> Peek:
-        """Opens an entity for browsing; `close` of what comes back is called at the end where it has one.
+        """Opens an entity for browsing; `close` of the result is called at the end where it has that method.
 
         Args:
-            options: that reach the namespace.
-            entity: what to browse.
-            names_partition: of a log: whether records without key are given one that names their partition, as their route does.
+            options: the options that reach the namespace.
+            entity: the entity to browse.
+            names_partition: of a log: whether records without key get one that names their partition, as their route does.
 
         Raises:
             IsthmusError: it cannot be reached, refuses, or cannot be browsed.
@@ -119,69 +119,69 @@ class System(Protocol):
 
 @runtime_checkable
 class LogSystem(Protocol):
-    """What a kind can tell beyond `System` whose entities are logs."""
+    """Operations beyond `System` of a kind whose entities are logs."""
 
     def uncommitted(self, options: Mapping[str, str], entity: str, group: str, peek: Peek) -> Peek:
-        """The same browsing from where a group is.
+        """The same browsing from a group's positions on.
 
         Raises:
-            IsthmusError: it cannot be told.
+            IsthmusError: the positions cannot be read.
         """
         ...
 
     def is_placed(self, options: Mapping[str, str], entity: str, group: str) -> bool:
-        """Whether it is known of any partition where a group is; where not, `uncommitted` browses all.
+        """Whether the group has a position in any partition; otherwise `uncommitted` browses all records.
 
         Raises:
-            IsthmusError: it cannot be told.
+            IsthmusError: the positions cannot be read.
         """
         ...
 
 
 @runtime_checkable
 class KnowsRemoved(Protocol):
-    """A browsing from where a group is that knows what was removed there unread."""
+    """A browsing from a group's positions that reports records removed before the group read them."""
 
     @property
     def removed(self) -> Mapping[int, tuple[int, int]]:
-        """By partition, the first position in it that the group has not done with, and the first that exists; only where that is behind it.
+        """By partition, the group's position and the first one that exists; only where that is later.
 
-        Where a log begins is asked before where the group is: what it reads meanwhile does not count.
+        The beginning of the log is read before the group's position: records that the group reads in between are not counted.
         """
         ...
 
 
 @runtime_checkable
 class TellsBegins(Protocol):
-    """A browsing of a log that tells where it begins."""
+    """A browsing of a log that reports the beginnings of its partitions."""
 
     def begins(self) -> Mapping[int, int]:
-        """By partition, the first position that exists, or that will.
+        """By partition, the first position that exists, or the next one of an empty partition.
 
         Raises:
-            IsthmusError: it cannot be told.
+            IsthmusError: the beginnings cannot be read.
         """
         ...
 
 
 def removed_before(begins: Mapping[int, int], starts: Mapping[int, int]) -> dict[int, tuple[int, int]]:
-    """What `KnowsRemoved` tells.
+    """The value of `KnowsRemoved.removed`.
 
     Args:
         begins: by partition, the first position that exists.
-        starts: by partition, the first one that the group has not done with.
+        starts: by partition, the group's position.
     """
     return {number: (start, begins[number]) for number, start in starts.items() if start < begins.get(number, 0)}
 
 
 class CountingSystem(Protocol):
-    """What a kind can tell beyond `System` whose queues let nobody look, and whose topics can be recorded (`NamespaceKind.audits_by`)."""
+    """Operations beyond `System` of a kind whose queues cannot be browsed, and whose topics can be recorded (`NamespaceKind.audits_by`)."""
 
     def unsettled(self, options: Mapping[str, str], entity: str, group: str) -> int:
-        """How many messages of a queue are ready or with a consumer, as the system counted them some seconds ago.
+        """The number of messages of a queue that are ready or unacknowledged, as the system counted them some seconds ago.
 
         Raises:
-            IsthmusError: it cannot be told.
+            IsthmusError: the count cannot be read.
         """
         ...
 
@@ -190,7 +190,7 @@ def system_of(kind: str) -> System:
     """The system of a kind that is not Service Bus.
 
     Raises:
-        KeyError: there is none.
+        KeyError: the kind is unknown.
     """
     module, _, name = SYSTEMS[kind].partition(":")
     return cast(System, getattr(importlib.import_module(module), name))

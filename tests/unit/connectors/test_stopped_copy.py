@@ -1,8 +1,8 @@
-"""A copy comes back from every system as the copy that it is: its task stops it there, whatever the message was.
+"""A copy that returns from any system is recognised as a copy, and its task stops it there, for any message.
 
-A member of an all-active task that has no rules gets its copies back as if they were messages. They are told by the mark and by a
-provenance that fits MessageId and body (`isthmus.connectors.servicebus.message.message_copy`): what a system changes of either would be taken for a
-new message, and go on to every other member.
+A member of an all-active task without rules receives its own copies like messages. They are recognised by the mark and by a
+provenance that matches MessageId and body (`isthmus.connectors.servicebus.message.message_copy`): a copy that a system changes would count as a
+new message, and be sent to every other member.
 """
 
 from __future__ import annotations

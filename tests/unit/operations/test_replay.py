@@ -118,7 +118,7 @@ def test_i1_a_damaged_row_is_not_sent_and_is_told(table: Path, monkeypatch: pyte
     found = Replayed()
     assert [row["sequence_number"] for row, _ in chosen(table, Replay(name="r"), found)] == [0, 1, 3, 4, 5]
     assert (found.chosen, found.damaged) == (5, 1)
-    assert "digest does not fit" in found.first_damage
+    assert "digest does not match" in found.first_damage
 
 
 def test_what_is_no_archive_is_told(tmp_path: Path) -> None:

@@ -1,12 +1,12 @@
 """A queue of a broker, browsed.
 
-What it is: the messages of a queue in their order, over a link of distribution mode `copy` (OASIS AMQP 1.0, 3.5.2), which takes nothing.
-They are numbered from 1 in the order of browsing, as a sequence number in their annotations: a broker tells none. What it is not: the
+What it is: the messages of a queue in their order, over a link of distribution mode `copy` (OASIS AMQP 1.0, 3.5.2), which takes no message.
+They are numbered from 1 in the order of browsing, as a sequence number in their annotations: a broker reports none. What it is not: the
 reading of a route (`source`).
 
 Invariants:
-    I1. A broker that does not grant the mode is refused: a look never takes a message.
-    I2. An empty page means that nothing came for `QUIET_SECONDS` though there was credit.
+    I1. A broker that does not grant the mode is refused: browsing never takes a message.
+    I2. An empty page means that no message arrived for `QUIET_SECONDS` although there was credit.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def broker_options(options: Mapping[str, str]) -> BrokerOptions:
     """The options that reach a broker.
 
     Raises:
-        ConfigError: one is of no use.
+        ConfigError: one is invalid.
     """
     return read_as(BROKER, BrokerOptions, options)
 
@@ -45,11 +45,11 @@ class QueueBrowse:
     """Browses one queue.
 
     Args:
-        options: that reach the broker.
+        options: the options that reach the broker.
         entity: the queue's address.
 
     Raises:
-        IsthmusError: no answer, no such queue, or it cannot be browsed.
+        IsthmusError: no answer, the queue does not exist, or it cannot be browsed.
     """
 
     def __init__(self, options: Mapping[str, str], entity: str) -> None:
@@ -58,16 +58,16 @@ class QueueBrowse:
         self._client: Client | None = None
         self._receiver = self._open()
         self._next = 1
-        self._kept: list[bytes] = []  # came and were not asked for yet
+        self._kept: list[bytes] = []  # received and not requested yet
 
     def __call__(self, from_position: int, count: int) -> Sequence[bytes]:
-        """Messages from a position on, `count` at most; empty where none follows.
+        """Messages from a position on, `count` at most; empty where there are none.
 
         Raises:
             IsthmusError: the connection is lost.
         """
         wanted = max(1, from_position)
-        if wanted < self._next or self._receiver.error is not None:  # from the beginning: a browser does not go back
+        if wanted < self._next or self._receiver.error is not None:  # from the beginning: a browser cannot go back
             self.close()
             self._receiver, self._next, self._kept = self._open(), 1, []
         while self._next < wanted:
@@ -111,19 +111,19 @@ class QueueBrowse:
         return receiver
 
     def close(self) -> None:
-        """Ends it."""
+        """Closes it."""
         if self._client is not None:
             self._client.close(1.0)
 
 
 def _refused(entity: str) -> NotAllowedError:
     return NotAllowedError(
-        f"'{entity}': the broker does not let a queue be browsed (distribution mode copy); look at it by its own tools"
+        f"'{entity}': the broker does not allow browsing a queue (distribution mode copy); use the broker's own tools"
     )
 
 
 def _numbered(message: bytes, number: int) -> bytes:
-    """The message with its number, and without one that a broker before has given."""
+    """The message with its number, without a number of an earlier broker."""
     with suppress(CodecError, IndexError):
         places = section.locate(message)
         annotations = {

@@ -1,7 +1,7 @@
 """AMQP 1.0 brokers as a connector of the bridge.
 
-What it is: the pools of sources and targets, and what the kind can do. What it is not: Service Bus, whose connector knows its locks,
-tokens and sequence numbers.
+What it is: the pools of sources and targets, and the capabilities of the kind. What it is not: Service Bus, whose connector supports its
+locks, tokens and sequence numbers.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class AmqpSources(ConnectionPool):
     def source(
         self, key: int, options: Mapping[str, str], *, ordered: bool = True, only_present: bool = False
     ) -> Source:
-        """A source that is not open yet; the broker's order is kept whether it is `ordered` or not.
+        """A source that is not open yet; the broker's order is kept with and without `ordered`.
 
         Raises:
-            ConfigError: an option is of no use.
+            ConfigError: an option is invalid.
         """
         return AmqpSource(self, key, read_source(options), only_present=only_present)
 
@@ -41,7 +41,7 @@ class AmqpTargets(ConnectionPool):
         """A target that is not open yet.
 
         Raises:
-            ConfigError: an option is of no use.
+            ConfigError: an option is invalid.
         """
         return AmqpTarget(self, key, read_target(options), origin_identity)
 
@@ -63,7 +63,7 @@ class AmqpConnector:
         return AmqpTargets()
 
     def refusal_of(self, error: Exception) -> Refusal:
-        """What an error means for a message."""
+        """The refusal that an error means for a message."""
         if isinstance(error, IsthmusError):
             return refusal_of(error)
         return Refusal(RefusalKind.UNCLEAR, "", f"{type(error).__name__}: {error}")

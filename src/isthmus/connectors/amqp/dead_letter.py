@@ -1,11 +1,11 @@
 """Messages that a source sets aside, sent to an address of the same broker.
 
-What it is: copies with their reason, on their way to the address and stored there. What it is not: the broker's own dead-letter address,
+What it is: copies with their reason, in flight to the address and stored there. What it is not: the broker's own dead-letter address,
 where rejected messages go, without the reason.
 
 Invariants:
-    I1. A position is told as stored only after the broker has accepted its copy.
-    I2. An address that cannot be written to, or refuses a copy, ends the source's link: nothing is lost, and the route says why.
+    I1. A position is reported as stored only after the broker has accepted its copy.
+    I2. An address that cannot be written, or refuses a copy, ends the source's link: no message is lost, and the route reports why.
     I3. A message that cannot be read is the body of its copy.
 """
 
@@ -29,11 +29,11 @@ _TEXT_CHARACTERS = 4096
 
 
 class DeadLetters:
-    """What one source sets aside.
+    """The messages that one source sets aside.
 
     Args:
-        address: where to.
-        mark: called when the broker says something.
+        address: the address to send them to.
+        mark: called when the broker sends a frame.
     """
 
     def __init__(self, address: str, mark: Callable[[], None]) -> None:
@@ -55,19 +55,19 @@ class DeadLetters:
 
     def send(self, position: int, payload: bytes, disposition: Disposition) -> None:
         """Queues a copy."""
-        told = {
+        reasons = {
             names.DEAD_LETTER_REASON: disposition.reason[:_TEXT_CHARACTERS],
             names.DEAD_LETTER_DESCRIPTION: disposition.description[:_TEXT_CHARACTERS],
         }
         self._pending.add(position)
-        self._waiting.append((position, _copy(payload, {name: text for name, text in told.items() if text})))
+        self._waiting.append((position, _copy(payload, {name: text for name, text in reasons.items() if text})))
         self._mark()
 
     def stored(self) -> Iterator[tuple[int, int]]:
-        """First and last of positions whose copies are stored; sends what waits.
+        """First and last of positions whose copies are stored; sends waiting copies.
 
         Raises:
-            IsthmusError: the address is of no use.
+            IsthmusError: the address cannot be used.
         """
         sender = self._sender
         if sender is None:
@@ -92,7 +92,7 @@ class DeadLetters:
         return sorted(self._pending)
 
     def link_lost(self) -> list[int]:
-        """The source's link is gone: what is not stored, these positions, comes again as a new delivery."""
+        """The source's link is lost: these positions, which are not stored, are delivered again as new deliveries."""
         pending = sorted(self._pending)
         self._pending.clear()
         sender, self._sender = self._sender, None
@@ -103,8 +103,8 @@ class DeadLetters:
         return pending
 
 
-def _copy(payload: bytes, told: Mapping[str, str]) -> bytes:
+def _copy(payload: bytes, reasons: Mapping[str, str]) -> bytes:
     try:
-        return with_header(with_properties(payload, told), durable=True)
+        return with_header(with_properties(payload, reasons), durable=True)
     except (CodecError, IndexError, ValueError):
-        return with_header(section.encode_message(payload, application_properties=dict(told)), durable=True)
+        return with_header(section.encode_message(payload, application_properties=dict(reasons)), durable=True)

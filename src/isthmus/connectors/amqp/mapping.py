@@ -1,15 +1,15 @@
-"""Messages as a broker takes them.
+"""Messages in the form that a broker accepts.
 
-What it is: the header made again, application properties added, and the copies of a route. What it is not: provenance or policies, which
+What it is: a new header, additional application properties, and the copies of a route. What it is not: provenance or policies, which
 `isthmus.connectors.servicebus.message.message_rewriter` makes for every target.
-Specification: OASIS AMQP 1.0 part 3: what is for one hop alone (header, delivery annotations) is not carried on; message annotations, which
-hold what another broker or client library says of a message (`x-opt-jms-*`), and everything behind them are.
+Specification: OASIS AMQP 1.0 part 3: sections for one hop (header, delivery annotations) are not forwarded; message annotations, which
+contain fields of another broker or client library (`x-opt-jms-*`), and all later sections are.
 
 Invariants:
-    I1. Message annotations, properties, body and footer come out byte for byte; of Service Bus's annotations only the sender's are kept.
+    I1. Message annotations, properties, body and footer are kept byte for byte; of Service Bus's annotations only the sender's are kept.
     I2. A copy has no delivery count, no first-acquirer and no delivery annotations.
-    I3. What is no AMQP message is not sent.
-    I4. A copy that the broker is to know again has the same number each time that it is made.
+    I3. Bytes that are not an AMQP message are not sent.
+    I4. A copy for duplicate detection has the same number each time that it is made.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from isthmus.message.provenance import encoded
 __all__ = ["DUPLICATE_ID", "Copier", "with_header", "with_properties"]
 
 DUPLICATE_ID = "_AMQ_DUPL_ID"
-"""The property by which ActiveMQ Artemis knows a message again (its documentation, "Duplicate Message Detection")."""
+"""The property by which ActiveMQ Artemis detects a duplicate (its documentation, "Duplicate Message Detection")."""
 
 _CACHE_LIMIT = 4096
 _HEADERS: dict[tuple[bytes, bool], bytes] = {}
@@ -40,7 +40,7 @@ _BROKERS_OWN = re.compile(b"|".join(re.escape(each.encode()) for each in sorted(
 
 
 def with_header(message: bytes, *, durable: bool) -> bytes:
-    """A message with a header of its own, durable where that is wanted, priority and time to live as they were; without delivery
+    """A message with a new header, durable if requested, with the same priority and time to live; without delivery
     annotations.
 
     Raises:
@@ -70,7 +70,7 @@ def _header(raw: bytes, durable: bool) -> bytes:
 
 
 def with_properties(message: bytes, values: Mapping[str, str]) -> bytes:
-    """A message with these application properties; others of the same names give way.
+    """A message with these application properties; others of the same names are replaced.
 
     Raises:
         CodecError: it cannot be read.
@@ -96,7 +96,7 @@ class Copier:
 
     Args:
         options: of the target.
-        origin_identity: of the namespace that the messages come from; empty where it is not known.
+        origin_identity: identity of the namespace from which the messages are read; empty where unknown.
         detects: whether the broker detects duplicates by `DUPLICATE_ID`.
     """
 
@@ -118,7 +118,7 @@ class Copier:
         )
 
     def copies(self, data: bytes, offsets: Sequence[int], now_ms: int) -> Copies:
-        """The copies of `data[offsets[i]:offsets[i + 1]]`, and what becomes of those that are not sent."""
+        """The copies of `data[offsets[i]:offsets[i + 1]]`, and the dispositions of messages that are not sent."""
         if len(offsets) < 2:
             return Copies(())
         if self._is_plain:
@@ -135,12 +135,12 @@ class Copier:
                 section.locate(copy)
                 finished.append(self._known(with_header(copy, durable=self._durable)))
                 left.append(row)
-            except (CodecError, IndexError) as error:  # a broker may end the connection for it, each time
-                disposed.append((row, Disposition("dead-letter", MALFORMED, f"no AMQP message: {error}")))
+            except (CodecError, IndexError) as error:  # a broker may close the connection for it, each time
+                disposed.append((row, Disposition("dead-letter", MALFORMED, f"not an AMQP message: {error}")))
         return Copies(finished, disposed, left) if disposed else Copies(finished)
 
     def _plain(self, message: bytes) -> bytes | None:
-        """The copy of a message of which only the header changes; None where more does, or it cannot be read."""
+        """The copy of a message of which only the header changes; None where more changes, or it cannot be read."""
         try:
             start, end = section.locate(message).message_annotations
             if end and _BROKERS_OWN.search(message, start, end):
@@ -150,7 +150,7 @@ class Copier:
             return None
 
     def _known(self, copy: bytes) -> bytes:
-        """With what the broker knows it by when it is sent again."""
+        """With the number by which the broker detects it as a duplicate."""
         how = self._duplicates
         if how == "allow":
             return copy

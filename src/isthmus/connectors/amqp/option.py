@@ -1,10 +1,10 @@
 """The options of a source and a target at an AMQP 1.0 broker.
 
-What it is: what a read and a write take, each declared once, and the reading of it. What it is not: a connection (`peer`).
+What it is: the options of a read and a write, each declared once, and their parsing. What it is not: a connection (`peer`).
 
 Invariants:
-    I1. Every option that is unknown or malformed is refused by name before anything connects, all at once.
-    I2. No option holds a secret: references are resolved by the process that connects, each time that it does.
+    I1. Every unknown or malformed option is refused by name before anything connects, all in one error.
+    I2. No option contains a secret: references are resolved by the process that connects, at each connection.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ENTITY = Setting(
     kind=Kind.TEXT,
     required=True,
     example="orders",
-    description="Address of the node at the broker: a queue's or topic's name, or what the broker makes of it, e.g. `/queue/orders` "
+    description="Address of the node at the broker: a queue's or topic's name, or the broker's own form of it, e.g. `/queue/orders` "
     "or `/exchange/flights` at RabbitMQ 3, `/queues/orders` at RabbitMQ 4.",
 )
 _ENTITY_TYPE = Setting(
@@ -46,7 +46,7 @@ _ENTITY_TYPE = Setting(
     kind=Kind.CHOICE,
     choices=("queue", "topic", "any"),
     default="any",
-    description="Capability that is asked for at the node, so that the broker takes, or makes, the right kind; `any`: none.",
+    description="Capability requested of the node, so that the broker selects, or creates, the right kind; `any`: none.",
 )
 
 SOURCE = Spec(
@@ -60,8 +60,8 @@ SOURCE = Spec(
             name="subscription",
             kind=Kind.TEXT,
             default="",
-            description="Name of a durable subscription of a topic: what is published while nobody reads is kept for it. Another one for "
-            "each route.",
+            description="Name of a durable subscription of a topic: the broker keeps messages for it while no client reads. Use a different one "
+            "for each route.",
         ),
         Setting(
             name="container_id",
@@ -73,7 +73,7 @@ SOURCE = Spec(
             name="dead_letters",
             kind=Kind.TEXT,
             default="",
-            description="Address that messages go to that are set aside, with the reason in the application properties "
+            description="Address to which messages are sent that are set aside, with the reason in the application properties "
             "`DeadLetterReason` and `DeadLetterErrorDescription`. Empty: with `rejects` they are rejected; else the route stops.",
         ),
         Setting(
@@ -81,7 +81,7 @@ SOURCE = Spec(
             kind=Kind.INTEGER,
             default=0,
             minimum=0,
-            description="The largest message that the source takes; the broker is told. 0: no limit.",
+            description="The largest message that the source accepts, announced to the broker. 0: no limit.",
         ),
     ),
 )
@@ -97,21 +97,21 @@ TARGET = Spec(
             kind=Kind.INTEGER,
             default=0,
             minimum=0,
-            description="The largest message that is sent; a larger one is set aside. 0: as large as the broker says.",
+            description="The largest message that is sent; a larger one is set aside. 0: the broker's limit.",
         ),
         Setting(
             name="durable",
             kind=Kind.BOOLEAN,
             default=True,
-            description="Whether every copy is durable, whatever the original was; a broker loses what is not when it is killed.",
+            description="Whether every copy is durable, whether or not the original is; a broker that is killed loses messages that are not durable.",
         ),
         Setting(
             name="duplicates",
             kind=Kind.CHOICE,
             choices=("auto", "origin", "message-id", "allow"),
             default="auto",
-            description="What a copy that is sent again is known by where the broker detects duplicates (ActiveMQ Artemis, by "
-            "`_AMQ_DUPL_ID`). `auto`: by its origin, where that tells numbers. `origin`: so, and the MessageId is made of the origin. "
+            description="How a copy that is sent again is detected where the broker detects duplicates (ActiveMQ Artemis, by "
+            "`_AMQ_DUPL_ID`). `auto`: by its origin, where that has numbers. `origin`: the same, and the MessageId is made of the origin. "
             "`message-id`: by its MessageId. `allow`: not at all.",
         ),
         *COPY_SETTINGS,
@@ -188,7 +188,7 @@ def read_target(options: Mapping[str, str]) -> TargetOptions:
 
 
 def read_as(spec: Spec, kind: type[Options], options: Mapping[str, str]) -> Options:
-    """The options of a spec as a value of this type, whose fields are named as the options.
+    """The options of a spec as a value of this type, whose fields have the names of the options.
 
     Raises:
         ConfigError: with a fault for each option that is unknown, malformed or missing.
@@ -196,14 +196,14 @@ def read_as(spec: Spec, kind: type[Options], options: Mapping[str, str]) -> Opti
     values = parse_options(spec, options)
     if faults := [Fault(f"{spec.name}: {message}", hint) for message, hint in _at_odds(values)]:
         raise ConfigError(faults)
-    told: dict[str, Any] = {
+    given: dict[str, Any] = {
         name: str(value) if isinstance(value, SecretReference) else value for name, value in values.items()
     }
-    return kind(**{each.name: told[each.name] for each in fields(kind)})
+    return kind(**{each.name: given[each.name] for each in fields(kind)})
 
 
 def _at_odds(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What is wrong with the options together: (message, hint)."""
+    """Contradictions between options: (message, hint)."""
     named = {each.name: values[AMQP.option(each.name)] for each in AMQP.settings}
     for _, message, hint in amqp_faults(named, lambda name, value: f"{AMQP.option(name)}={value}"):
         yield message, hint

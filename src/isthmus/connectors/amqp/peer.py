@@ -1,12 +1,12 @@
-"""From options to an open connection to a broker, in the process that uses it.
+"""The opening of a connection to a broker from options, in the process that uses it.
 
-What it is: the address taken apart, secrets resolved, and the termini of links. What it is not: a pool; connections are shared by
+What it is: the parsed address, resolved secrets, and the termini of links. What it is not: a pool; connections are shared by
 `isthmus.connectors.servicebus.port.pool`.
 Specification: OASIS AMQP 1.0, 2.4.1 and 5.3 (open, SASL), 3.5.3 and 3.5.4 (source, target).
 
 Invariants:
     I1. A secret is resolved here, used here, and kept in no object that is pickled.
-    I2. No password goes in the clear to another machine, unless the operator named that host.
+    I2. No password is sent unencrypted to another machine, unless the operator named that host.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _UNSETTLED_STATE, _NEVER = UInt(2), Symbol("never")
 
 
 def endpoint_of(options: BrokerOptions) -> Endpoint:
-    """Where the options point to; resolves secrets, and may block for that.
+    """The endpoint of the options; resolves secrets, and may block for that.
 
     Raises:
-        SecretError: a reference leads nowhere.
-        UnauthorizedError: a password would go in the clear to another machine.
+        SecretError: a reference cannot be resolved.
+        UnauthorizedError: a password would be sent unencrypted to another machine.
     """
     found = URL.fullmatch(options.url)
-    assert found is not None  # amqp_faults has seen it
+    assert found is not None  # amqp_faults has checked it
     scheme, host = found["scheme"], found["host"].strip("[]")
     is_secure = scheme in ("amqps", "wss")
     mechanism = options.sasl
@@ -51,7 +51,7 @@ def endpoint_of(options: BrokerOptions) -> Endpoint:
             check_plain(host)
         except PlainConnectionError:
             raise UnauthorizedError(
-                f"{options.url}: without TLS the password could be read on the way; write amqps://, or name the host in "
+                f"{options.url}: without TLS the password could be read on the network; write amqps://, or name the host in "
                 f"{ALLOWED_VARIABLE} where isthmus runs"
             ) from None
     if mechanism == "plain":
@@ -79,17 +79,17 @@ def open_client(options: BrokerOptions, name: str) -> Client:
     """An open connection; blocks.
 
     Args:
-        options: where to.
+        options: the broker, and how to connect.
         name: container id.
 
     Raises:
-        IsthmusError: a reference leads nowhere, or no connection could be made.
+        IsthmusError: a reference cannot be resolved, or no connection could be made.
     """
     return Client(endpoint_of(options), name=name, shared=True).open(OPEN_SECONDS)
 
 
 def peer_of(options: SourceOptions | TargetOptions) -> Peer:
-    """What an end connects to. A durable subscription belongs to a container, whatever process reads it."""
+    """The broker of an end. A durable subscription belongs to a container, whichever process reads it."""
     name = f"isthmus-bridge-{os.getpid()}"
     if isinstance(options, SourceOptions) and options.subscription:
         name = options.container_id
@@ -109,7 +109,7 @@ def peer_of(options: SourceOptions | TargetOptions) -> Peer:
 
 
 def receiver_terms(options: SourceOptions, *, drains: bool = True) -> LinkTerms:
-    """The link of a source; `drains`: whether the broker can drain a link."""
+    """The terms of a source's link; `drains`: whether the broker can drain a link."""
     capabilities = _capabilities(options.entity_type)
     if not options.subscription:
         return LinkTerms(source=Source(options.entity, capabilities=capabilities), drains=drains)
@@ -119,17 +119,17 @@ def receiver_terms(options: SourceOptions, *, drains: bool = True) -> LinkTerms:
 
 def can_drain(client: Client) -> bool:
     """Whether a broker can drain a link: RabbitMQ 3 ends the session of one from a classic queue with an internal error."""
-    told = client.peer_properties
-    return not (told.get("product") == "RabbitMQ" and str(told.get("version", "")).startswith("3."))
+    properties = client.peer_properties
+    return not (properties.get("product") == "RabbitMQ" and str(properties.get("version", "")).startswith("3."))
 
 
 def can_browse(client: Client) -> bool:
-    """Whether a broker leaves the messages of a link of distribution mode `copy` where they are; RabbitMQ grants it, and takes them."""
+    """Whether a broker leaves the messages of a link of distribution mode `copy` in the queue; RabbitMQ grants the mode, and removes them."""
     return client.peer_properties.get("product") != "RabbitMQ"
 
 
 def sender_terms(entity: str, entity_type: str) -> LinkTerms:
-    """The link of a target."""
+    """The terms of a target's link."""
     return LinkTerms(target=Target(entity, capabilities=_capabilities(entity_type)))
 
 

@@ -1,10 +1,10 @@
 """The numbers of a source's deliveries.
 
-What it is: ascending positions, in the order of delivery, that no source of this process has given, nor one before it in all likelihood: a
-broker tells no number of a message that outlives the link. What it is not: a sequence number of the broker.
+What it is: ascending positions, in the order of delivery, that no source of this process has used, nor in all likelihood an earlier process:
+a broker has no number of a message that outlives the link. What it is not: a sequence number of the broker.
 
 Invariants:
-    I1. Positions of one process ascend over all its sources, whatever its clock does.
+    I1. Positions of one process ascend over all its sources, independent of its clock.
     I2. A position has less than 48 bits until 2041: the bits above are those of partitions (`isthmus.bridge.port`).
 """
 
@@ -17,12 +17,12 @@ from collections.abc import Callable
 __all__ = ["Positions"]
 
 _EPOCH_SECONDS = 1_704_067_200  # 2024-01-01
-# So many a second are not delivered by a source in the long run: what the next process begins with is behind what this one gives.
+# More messages a second than a source delivers in the long run: the next process begins after the positions of this one.
 _BITS_OF_A_SECOND = 19
 
 
 class Positions:
-    """Gives positions.
+    """Assigns positions.
 
     Args:
         wall_seconds: seconds since the epoch.

@@ -1,4 +1,4 @@
-"""Whether a source that is to give what exists has given it."""
+"""Whether a source that delivers only existing messages has delivered them all."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import math
 
 __all__ = ["Present"]
 
-# How long nothing comes before a source with `only_present` asks whether there is anything.
+# After so long without messages a source with `only_present` drains its link to see whether there are any.
 IDLE_SECONDS = 0.25
 
 
 class Present:
-    """What is known of that.
+    """The state of that decision.
 
     Attributes:
-        due: when to ask.
-        is_asking: whether the link is being drained for that.
-        received: deliveries before it.
-        is_told: whether `Exhausted` was told.
+        due: when to drain.
+        is_asking: whether the link is being drained for it.
+        received: deliveries before the drain.
+        is_reported: whether `Exhausted` was reported.
     """
 
     def __init__(self) -> None:
         self.due = math.inf
-        self.is_asking = self.is_told = False
+        self.is_asking = self.is_reported = False
         self.received = 0
 
     def moved(self, now: float) -> None:
-        """Something came, or was looked for in vain: ask a little later."""
+        """A message arrived, or a drain found none: the next drain is a little later."""
         self.due = now + IDLE_SECONDS

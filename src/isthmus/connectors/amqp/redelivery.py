@@ -1,19 +1,19 @@
-"""What a source delivered and may deliver again over the next link.
+"""The deliveries that a broker may repeat over the next link.
 
-What it is: the memory of one source over its lost links. A broker numbers deliveries by link, so that nothing but the message tells that it
-is the same one. What it is not: a duplicate detection: it knows nothing of links of other sources, and nothing of messages without
+What it is: the memory of one source across its lost links. A broker numbers deliveries by link, so that only the message itself identifies a
+redelivery. What it is not: duplicate detection: it covers no links of other sources, and no messages without
 message-id.
 
-Why no message is taken for another: it is known by its message-id, which "uniquely identifies a message within the message system" (OASIS
-AMQP 1.0, 3.2.4), and by a checksum of what its sender wrote, which no broker may change (3.2); header and annotations may differ.
+Why no message is taken for another: it is identified by its message-id, which "uniquely identifies a message within the message system" (OASIS
+AMQP 1.0, 3.2.4), and by a checksum of the sections of its sender, which no broker may change (3.2); header and annotations may differ.
 
 Invariants:
     I1. A position is expected again only if it was delivered over a lost link and was unsettled, or settled within `RECENT_SECONDS` before.
-    I2. Each is expected once, of messages that are alike as many as there were, the unsettled ones first; what is expected is forgotten
-        `KEPT_SECONDS` after the source is back, and after the owner has settled the last of what was unsettled: it comes again only once
-        there is credit for it.
-    I3. What was given back is not expected: when it comes, it is given to the owner.
-    I4. Besides what is unsettled at most `RECENT_BYTES` are kept.
+    I2. Each is expected once; of identical messages, as many as there were, the unsettled ones first. An expectation is forgotten
+        `KEPT_SECONDS` after the source is open again, and after the owner has settled the last of the unsettled ones: a message is
+        redelivered only once there is credit for it.
+    I3. A released message is not expected: when it arrives, it is delivered to the owner.
+    I4. Besides unsettled messages at most `RECENT_BYTES` are kept.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from isthmus.amqp.performative import Modified, Released
 
 __all__ = ["KEPT_SECONDS", "RECENT_SECONDS", "Again", "RedeliveryMemory", "message_key"]
 
-# So long before a loss is noticed something may have been written that the broker did not take in: a connection over which nothing comes
+# So long before a loss is detected, frames may have been written that the broker did not receive: a connection on which nothing arrives
 # any more is given up after 60 s (`isthmus.transport.client`).
 RECENT_SECONDS = 75.0
 RECENT_BYTES = 32 << 20
 KEPT_SECONDS = 600.0
 
-# After these a message is to come again, and is then a new delivery.
+# After these outcomes a message is redelivered, as a new delivery.
 _GIVEN_BACK = (Released, Modified)
 
 Key = tuple[bytes, int, int]
 
 
 def message_key(payload: bytes) -> Key | None:
-    """What tells a message from all others; None where nothing does."""
+    """The identity of a message; None where it has none."""
     try:
         places = section.locate(payload)
         at = section.message_id_at(payload, places.properties)
@@ -57,11 +57,11 @@ def message_key(payload: bytes) -> Key | None:
 
 
 class Again(NamedTuple):
-    """A delivery that came before.
+    """A delivery that was delivered before.
 
     Attributes:
-        position: which one it had.
-        is_settled: whether it is settled: then `state` is its outcome, and nobody else is told of it.
+        position: its position then.
+        is_settled: whether it is settled: then `state` is its outcome, and it is not delivered to the owner.
         state: see `is_settled`; None is accepted.
     """
 
@@ -83,7 +83,7 @@ class RedeliveryMemory:
         self._open: deque[_Batch] = deque()  # some may be unsettled; in the order of positions
         self._recent: deque[tuple[float, _Batch]] = deque()
         self._recent_bytes = 0
-        self._outcomes: deque[tuple[int, int, Any]] = deque()  # others than accepted
+        self._outcomes: deque[tuple[int, int, Any]] = deque()  # outcomes other than accepted
         self._expected: dict[Key, deque[int]] = {}  # a sender may have sent a message twice
         self._unsettled: dict[int, Key] = {}  # positions of lost links that the owner has not settled
         self._owed: dict[int, Any] = {}  # outcomes of positions of lost links
@@ -91,16 +91,16 @@ class RedeliveryMemory:
 
     @property
     def is_expecting(self) -> bool:
-        """Whether any delivery may be one that came before."""
+        """Whether any delivery may be a redelivery."""
         return bool(self._expected)
 
     def delivered(self, positions: Sequence[int], payloads: Sequence[bytes], now: float, lowest: int | None) -> None:
-        """Messages were given to the owner, with ascending positions; `lowest` is the lowest one that was unsettled before."""
+        """Messages were delivered to the owner, with ascending positions; `lowest` is the lowest position that was unsettled before."""
         self._trim(now, lowest)
         self._open.append(_Batch(positions, payloads, sum(map(len, payloads))))
 
     def payload(self, position: int) -> bytes:
-        """The message that the present link delivered with this position, which is unsettled."""
+        """The unsettled message that the present link delivered with this position."""
         for batch in self._open:
             if batch.positions[0] <= position <= batch.positions[-1]:
                 return batch.payloads[batch.positions.index(position)]
@@ -120,7 +120,7 @@ class RedeliveryMemory:
         while recent and (recent[0][0] < now - RECENT_SECONDS or self._recent_bytes > RECENT_BYTES):
             self._recent_bytes -= recent.popleft()[1].nbytes
         if self._outcomes:
-            # What came over two links has lower positions than what came before it.
+            # A message that was delivered over two links has a lower position than messages before it.
             lowest_kept = min((each.positions[0] for each in self._batches()), default=math.inf)
             while self._outcomes and self._outcomes[0][1] < lowest_kept:
                 self._outcomes.popleft()
@@ -129,7 +129,7 @@ class RedeliveryMemory:
         return [*(each for _, each in self._recent), *self._open]
 
     def lost(self, unsettled: Iterable[tuple[int, int]], now: float) -> None:
-        """The link is gone; `unsettled` are the first and last positions of runs that it delivered and that are not settled."""
+        """The link is lost; `unsettled` are the first and last positions of its unsettled runs."""
         runs = list(unsettled)
         self._trim(now, runs[0][0] if runs else None)
         outstanding = {position for first, last in runs for position in range(first, last + 1)}
@@ -160,7 +160,7 @@ class RedeliveryMemory:
         self._until = now + KEPT_SECONDS
 
     def settle(self, first: int, last: int, state: Any, now: float) -> None:
-        """The owner settles positions of lost links among these."""
+        """The owner settles positions, of which some may be of lost links."""
         if not self._unsettled:
             return
         for position in [each for each in self._unsettled if first <= each <= last]:
@@ -172,8 +172,8 @@ class RedeliveryMemory:
                 self._owed[position] = state
 
     def again(self, payload: bytes, now: float) -> Again | None:
-        """What a delivery is that came before; None where it is another one, or was given back. It is to be told as `delivered`, and
-        where it is settled as `settled`: its link may be lost, too.
+        """The earlier delivery of a message; None where there is none, or it was released. The result has to be passed to `delivered`, and
+        where it is settled to `settled`: its link may be lost, too.
         """
         if now >= self._until and not self._unsettled:
             self._forget()

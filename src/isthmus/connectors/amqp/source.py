@@ -1,20 +1,20 @@
 """A queue, topic or durable subscription of a broker on the port.
 
 What it is: the link from one address: credit, deliveries in their order, and their outcomes. What it is not: the decision what is settled or
-how much may be under way (`isthmus.bridge`).
+how much may be in flight (`isthmus.bridge`).
 Specification: OASIS AMQP 1.0, 2.6 (links), 3.4 (outcomes), 3.5 (sources).
 
-Order. Deliveries are given in the order in which the broker sends them. What goes back to the broker, by `release` or with a connection, is
-delivered again before what is behind it, as far as the broker keeps its queue's order and this source is its only consumer.
+Order. Deliveries keep the order in which the broker sends them. Messages that return to the broker, by `release` or with a connection, are
+delivered again before the later ones, if the broker keeps its queue's order and this source is its only consumer.
 
 Invariants:
-    I1. The link's credit never exceeds what the owner has granted and not been given.
-    I2. Nothing gets an outcome at the broker but by the owner, or because it had one before the connection was lost.
-    I3. What a lost link delivered and the next one delivers again keeps its position, where it has a message-id.
-    I4. At the end what was not settled, or never given, is released before the link is detached.
-    I5. Nothing is taken over a link on which the broker settles what it sends.
-    I6. With `only_present` it tells `Exhausted` once a drained link had nothing, nothing is unsettled, and the broker holds nothing for a
-        connection whose end it may not have noticed.
+    I1. The link's credit never exceeds the owner's grant minus the delivered messages.
+    I2. No delivery gets an outcome at the broker except from the owner, or because it had one before the connection was lost.
+    I3. A delivery of a lost link that the next one repeats keeps its position, where it has a message-id.
+    I4. At the end unsettled and undelivered messages are released before the link is detached.
+    I5. A link on which the broker settles its deliveries is not used.
+    I6. With `only_present` it reports `Exhausted` once a drained link had no message, nothing is unsettled, and the broker keeps none for
+        a connection whose loss it may not have detected.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from isthmus.transport.receiver import Deliveries
 
 __all__ = ["LEAVE_SECONDS", "AmqpSource"]
 
-# How long a closed source waits for what is on its way.
+# How long a closed source waits for deliveries in transit.
 LEAVE_SECONDS = 3.0
-# OASIS AMQP 1.0, 2.8.2: the sender settles all that it sends.
+# OASIS AMQP 1.0, 2.8.2: the sender settles all its deliveries.
 SETTLED = 1
-# A drain that was not answered is asked for again: ActiveMQ Artemis passes over one that comes while it ends another.
+# An unanswered drain is repeated: ActiveMQ Artemis ignores one that arrives while it ends another.
 ASK_AGAIN_SECONDS = 1.0
 _LAST_POSITION = (1 << 64) - 1
 _POSITIONS = Positions()
@@ -59,10 +59,10 @@ class AmqpSource(End):
     """One route's source.
 
     Args:
-        pool: what it belongs to.
-        key: what the pool's owner knows it by.
-        options: where it leads to.
-        only_present: tell when the broker has nothing more.
+        pool: the pool that it belongs to.
+        key: its key in the pool.
+        options: the address, and how it is read.
+        only_present: report when the broker has no more messages.
     """
 
     def __init__(self, pool: ConnectionPool, key: int, options: SourceOptions, *, only_present: bool) -> None:
@@ -83,11 +83,11 @@ class AmqpSource(End):
 
     @property
     def clock_offset_ms(self) -> int | None:
-        """A broker tells no time of its own: this machine's."""
+        """The offset of this machine's clock: a broker reports no time of its own."""
         return round((time.time() - time.monotonic()) * 1000)
 
     def poll(self, now: float) -> Sequence[SourceEvent]:
-        """What happened since the last call."""
+        """The events since the last call."""
         events: list[SourceEvent] = []
         self.check_time(now)
         receiver = self._receiver
@@ -107,7 +107,7 @@ class AmqpSource(End):
         return events
 
     def deadline(self, now: float) -> float:
-        """When `poll` has something to do though the sockets are silent."""
+        """When `poll` has work even without socket activity."""
         due = min(self.step_deadline(now), self._ask_again_at)
         if self._present is not None and self.step is Step.ATTACHED:
             due = min(due, self._present.due)
@@ -119,7 +119,7 @@ class AmqpSource(End):
         self._refill(time.monotonic())
 
     def drain(self) -> None:
-        """Takes the credit back."""
+        """Withdraws the credit."""
         self._credit.drain()
         if self.step is Step.ATTACHED and self._receiver is not None:
             self._drain(self._receiver)
@@ -135,7 +135,7 @@ class AmqpSource(End):
             self.release(first, last)
             self.fail(
                 NotAllowedError(
-                    f"'{self.path}': a message would have to be set aside ({reason}), and a broker may drop what is rejected; "
+                    f"'{self.path}': a message would have to be set aside ({reason}), and a broker may drop rejected messages; "
                     "write rejects: true in the namespace where the broker keeps it, or let refusals block"
                 )
             )
@@ -143,11 +143,11 @@ class AmqpSource(End):
             self._settle(first, last, _outcome(disposition))
 
     def release(self, first: int, last: int) -> None:
-        """Gives delivered positions back."""
+        """Releases delivered positions."""
         self._settle(first, last, Released())
 
     def close(self) -> None:
-        """Ends it. What comes still goes back, in the background."""
+        """Closes it. Messages that still arrive are released, in the background."""
         self.pool.unmark(self.key)
         now = self.leave_by = time.monotonic()
         receiver = self._receiver
@@ -168,20 +168,20 @@ class AmqpSource(End):
 
     @property
     def has_left(self) -> bool:
-        """Whether another source may open: what this one had has gone back, so that the next one gets it in its order."""
+        """Whether another source may open: all messages of this one are released, so that the next one receives them in order."""
         return self._has_left
 
     # ---- the end
 
     def mark(self) -> None:
-        """It has something to tell, or to do."""
+        """It has events to report, or work to do."""
         if self.leave_by < math.inf:
             self.pool.mark_leaving(self)
         else:
             super().mark()
 
     def leave(self, now: float) -> bool:
-        """Goes on with the end; whether it is done."""
+        """Continues closing; returns whether it is done."""
         receiver = self._receiver
         if receiver is None:
             return True
@@ -193,14 +193,14 @@ class AmqpSource(End):
         return True
 
     def _owes_copies(self) -> bool:
-        """Whether copies of what was set aside are on their way; accepts the originals of those that are stored."""
+        """Whether copies of messages set aside are in flight; accepts the originals of stored ones."""
         if self._dead_letters is None:
             return False
         try:
             for first, last in self._dead_letters.stored():
                 self._settle(first, last, None)
         except IsthmusError:
-            return False  # the originals come again
+            return False  # the originals are delivered again
         return bool(self._dead_letters.pending())
 
     def _end(self, now: float) -> None:
@@ -229,7 +229,7 @@ class AmqpSource(End):
             if peer is not None and peer.snd_settle_mode == SETTLED:
                 self.fail(
                     NotAllowedError(
-                        f"'{self.path}': the broker settles what it sends, so that a process that dies loses it; read a queue or a durable "
+                        f"'{self.path}': the broker settles its deliveries, so that a process that dies loses them; read a queue or a durable "
                         "subscription"
                     )
                 )
@@ -263,7 +263,7 @@ class AmqpSource(End):
         events.append(Arrived(positions, run.payloads))
 
     def _compare(self, receiver: MarkedReceiver, run: Deliveries, events: list[SourceEvent], now: float) -> None:
-        """After a lost link: looks at each delivery, whether it came before."""
+        """After a lost link: checks each delivery, whether it is a redelivery."""
         for at, payload in enumerate(run.payloads):
             delivery_id = (run.first_id + at) & MASK32
             again = self._memory.again(payload, now)
@@ -278,7 +278,7 @@ class AmqpSource(End):
 
     def _check_present(self, receiver: MarkedReceiver, events: list[SourceEvent], now: float) -> None:
         present = self._present
-        if present is None or present.is_told or self._credit.draining:
+        if present is None or present.is_reported or self._credit.draining:
             return
         if present.is_asking:
             if not receiver.drained:
@@ -286,9 +286,9 @@ class AmqpSource(End):
             present.is_asking = False
             held_until = self.pool.held_until(self._peer.place)
             if now < held_until:
-                present.due = held_until  # the broker may hold messages for a link that it has not given up
+                present.due = held_until  # the broker may keep messages for a link whose loss it has not detected
             elif receiver.received == present.received and not self._ledger.outstanding:
-                present.is_told, present.due = True, math.inf
+                present.is_reported, present.due = True, math.inf
                 events.append(Exhausted())
             else:
                 present.moved(now)
@@ -300,14 +300,14 @@ class AmqpSource(End):
                 present.moved(now)
 
     def _refill(self, now: float) -> None:
-        """Grants the link what the owner has granted and not been given."""
+        """Sets the link's credit to the owner's grant minus the delivered messages."""
         receiver = self._receiver
         if receiver is None or self.step is not Step.ATTACHED or receiver.error is not None or self.fault is not None:
             return
         if self._credit.draining or (self._present is not None and self._present.is_asking):
             return
         wanted = max(0, self._credit.left - sum(len(run.tags) for run in receiver.arrived))
-        if wanted > receiver.credit:  # less would cross with what is on its way; `drain` takes credit back
+        if wanted > receiver.credit:  # a lower credit would cross deliveries in transit; `drain` withdraws credit
             receiver.grant(wanted)
 
     def _drain(self, receiver: MarkedReceiver) -> None:
@@ -333,12 +333,12 @@ class AmqpSource(End):
         self._memory.settle(first, last, state, time.monotonic())
         for span in self._ledger.settle(first, last):
             self._memory.settled(span.sequence, span.sequence + len(span.tokens) - 1, state)
-            # Over a link that is lost, and not told of yet, this says nothing: the memory tells it when the messages come again.
+            # Over a lost link whose loss is not reported yet this has no effect: the memory repeats it when the messages are redelivered.
             if receiver is not None and receiver.client.error is None:
                 receiver.dispose(span.delivery_id & MASK32, span.last_id & MASK32, state)
 
     def _set_aside(self, dead_letters: DeadLetters, first: int, last: int, disposition: Disposition) -> None:
-        """Sends copies to the address of dead letters; the messages are accepted once the broker has these."""
+        """Sends copies to the address of dead letters; the messages are accepted once the broker has stored these."""
         for span in self._ledger.spans():
             low, high = max(first, span.sequence), min(last, span.sequence + len(span.tokens) - 1)
             for position in range(low, high + 1):
@@ -358,7 +358,7 @@ class AmqpSource(End):
         receiver, self._receiver = self._receiver, None
         self._memory.lost([(each.sequence, each.sequence + len(each.tokens) - 1) for each in self._ledger.clear()], now)
         for position in self._dead_letters.link_lost() if self._dead_letters is not None else ():
-            self._memory.settle(position, position, Released(), now)  # the owner has done with it
+            self._memory.settle(position, position, Released(), now)  # the owner has settled it
         if self._present is not None:
             self._present = Present()
         if receiver is not None and receiver.client.error is None:

@@ -1,7 +1,7 @@
 """AMQP 1.0 brokers as the driver sees them (`isthmus.connectors.system`).
 
-What it is: looks, and what takes the place of an administration, which AMQP 1.0 lacks. What it is not: a broker's own management: queues and
-topics are made there, or by the broker when a link asks for them; a durable subscription is made when its route first opens.
+What it is: the checks and browsing, and a substitute for an administration, which AMQP 1.0 lacks. What it is not: a broker's own management:
+queues and topics are created there, or by the broker when a link requests them; a durable subscription is created when its route first opens.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ATTACH_SECONDS = 10.0
 
 
 class AmqpAdministration:
-    """What a broker without administration answers: all that is asked for exists.
+    """The administration of a broker without one: all requested entities are reported as existing.
 
     Args:
         namespace: the broker.
@@ -36,7 +36,7 @@ class AmqpAdministration:
         self._options = broker_options(namespace.options())
 
     def observe(self, alias: str, entities: Sequence[WantedState]) -> NamespaceState:
-        """Connects, so that a broker that is away, or refuses, is told of.
+        """Connects, so that a broker that is unreachable, or refuses, is reported.
 
         Raises:
             IsthmusError: it cannot be reached, or refuses.
@@ -47,34 +47,34 @@ class AmqpAdministration:
         return NamespaceState(alias=alias, endpoint=endpoint, plain=plain)
 
     def make(self, change: Change) -> None:
-        """Nothing is ever missing.
+        """Makes no change.
 
         Raises:
             NotAllowedError: always.
         """
-        raise NotAllowedError(f"{change.path}: AMQP 1.0 cannot make it; make it by the broker's own tools")
+        raise NotAllowedError(f"{change.path}: AMQP 1.0 cannot create it; create it with the broker's own tools")
 
     def size(self, entity: str) -> EntitySize | None:
-        """Not told."""
+        """Always None: the size is unknown."""
         return None
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Does nothing: no connection is kept open."""
 
 
 class AmqpSystem:
     """The kind `amqp`."""
 
     def administration(self, namespace: NamespaceRef) -> Administration:
-        """Of a broker."""
+        """The administration of a broker."""
         return AmqpAdministration(namespace)
 
     def identity(self, options: Mapping[str, str]) -> str:
-        """A broker tells none that no other one has: its address."""
+        """The broker's address: a broker reports no unique identity."""
         return self.places(options)[0]
 
     def places(self, options: Mapping[str, str]) -> Sequence[str]:
-        """Its address, as errors write it."""
+        """Its address, in the form of errors."""
         endpoint = endpoint_of(
             broker_options({**options, "username": "", "password": "", "key_password": "", "sasl": "none"})
         )
@@ -96,26 +96,26 @@ class AmqpSystem:
             sender = Sender(client, entity, terms=LinkTerms(target=Target(entity)))
             what = f"'{entity}': no answer to attach"
             client.wait_until(lambda: sender.attached or sender.error is not None, _ATTACH_SECONDS, what)
-            # A refusal follows the answer of a null target.
+            # A refusal follows the answer with a null target.
             if sender.error is not None:
                 raise sender.error
             sender.close()
 
     def waiting(self, options: Mapping[str, str], entity: str, group: str) -> Waits:
-        """Not told by AMQP 1.0.
+        """Refuses: AMQP 1.0 does not report it.
 
         Raises:
             NotAllowedError: always.
         """
         raise NotAllowedError(
-            f"'{entity}': AMQP 1.0 does not tell how many messages wait; look at the broker's own metrics"
+            f"'{entity}': AMQP 1.0 does not report how many messages wait; use the broker's own metrics"
         )
 
     def peek(self, options: Mapping[str, str], entity: str, *, names_partition: bool = False) -> Peek:
-        """A queue, browsed.
+        """Browses a queue.
 
         Raises:
-            IsthmusError: no answer, no such queue, or the broker does not let it be browsed.
+            IsthmusError: no answer, the queue does not exist, or the broker does not allow browsing.
         """
         return QueueBrowse(options, entity)
 

@@ -1,15 +1,15 @@
 """A queue, topic or exchange of a broker on the port.
 
-What it is: the link to one address, the copies as that broker takes them, and what it answers as events of the delivery machine. What it is
-not: what is sent when (`isthmus.bridge.delivery.delivery`).
-Specification: OASIS AMQP 1.0, 2.6.7 (credit), 3.4 (outcomes). Accepted: the broker has it. Rejected: the message is at fault where the
-condition says so, else it is sent again. Released, modified: it is sent again.
+What it is: the link to one address, the copies in the form that the broker accepts, and its answers as events of the delivery machine. What
+it is not: the decision what to send when (`isthmus.bridge.delivery.delivery`).
+Specification: OASIS AMQP 1.0, 2.6.7 (credit), 3.4 (outcomes). Accepted: the broker has the message. Rejected: the message is at fault where the
+condition says so, otherwise it is sent again. Released, modified: it is sent again.
 
 Invariants:
     I1. Ordinals of outcomes are those of the present connection, from 0, in the order of sending.
-    I2. Nothing is sent without the broker's credit; a broker that is connected and grants none for `CREDIT_SECONDS`, though something is to be
-        sent, is lost.
-    I3. A message that is larger than the broker takes is not sent: the delivery machine is told the limit.
+    I2. Nothing is sent without the broker's credit; a connected broker that grants none for `CREDIT_SECONDS`, although messages wait, counts
+        as lost.
+    I3. A message that is larger than the broker's limit is not sent: the delivery machine knows the limit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from isthmus.transport import Client
 __all__ = ["CREDIT_SECONDS", "AmqpTarget"]
 
 CREDIT_SECONDS = 30.0
-# What a broker calls itself in its open frame that detects duplicates by a property of the message.
+# The product name in the open frame of a broker that detects duplicates by a property of the message.
 _DETECTS = "apache-activemq-artemis"
 
 
@@ -43,10 +43,10 @@ class AmqpTarget(End):
     """One route's target.
 
     Args:
-        pool: what it belongs to.
-        key: what the pool's owner knows it by.
-        options: where it leads to, and how copies are made.
-        origin_identity: of the namespace that the messages come from; empty where it is not known.
+        pool: the pool that it belongs to.
+        key: its key in the pool.
+        options: the address, and how copies are made.
+        origin_identity: identity of the namespace from which the messages are read; empty where unknown.
     """
 
     def __init__(self, pool: ConnectionPool, key: int, options: TargetOptions, origin_identity: str) -> None:
@@ -59,12 +59,12 @@ class AmqpTarget(End):
         self._waiting: deque[bytes] = deque()  # messages of envelopes beyond the link's credit
         self._credit = 0
         self._no_credit_since = math.inf
-        self._has_work = False  # copies have been made
+        self._has_work = False  # copies were made
 
     # ---- the port
 
     def poll(self, now: float) -> Sequence[TargetEvent]:
-        """What happened since the last call."""
+        """The events since the last call."""
         events: list[TargetEvent] = []
         sender = self._sender
         self.check_time(now)
@@ -85,14 +85,14 @@ class AmqpTarget(End):
         return events
 
     def deadline(self, now: float) -> float:
-        """When `poll` has something to do though the sockets are silent."""
+        """When `poll` has work even without socket activity."""
         return min(self.step_deadline(now), self._no_credit_since + CREDIT_SECONDS)
 
     def copies(self, data: bytes, offsets: Sequence[int], now_ms: int) -> Copies:
-        """The copies of messages as this target takes them.
+        """The copies of messages as this target accepts them.
 
         Raises:
-            InvalidArgumentError: the target has never been open.
+            InvalidArgumentError: the target was never open.
         """
         if self._copier is None:
             raise InvalidArgumentError(
@@ -103,7 +103,7 @@ class AmqpTarget(End):
         return made
 
     def send(self, send: Send) -> None:
-        """Queues deliveries; where the connection is lost nothing happens, and `poll` tells of it."""
+        """Queues deliveries; after a lost connection it does nothing, and `poll` reports the loss."""
         sender = self._sender
         if sender is None or sender.error is not None or self.step is not Step.ATTACHED:
             return
@@ -122,7 +122,7 @@ class AmqpTarget(End):
             sender.send(send.payloads)
 
     def close(self) -> None:
-        """Ends it."""
+        """Closes it."""
         self._disconnect(time.monotonic())
         self.pool.unmark(self.key)
 
@@ -159,7 +159,7 @@ class AmqpTarget(End):
         elif now >= self._no_credit_since + CREDIT_SECONDS:
             self.fail(
                 OperationTimeoutError(
-                    f"'{self.path}': the broker has granted no credit for {CREDIT_SECONDS:g} s; look whether the address is full"
+                    f"'{self.path}': the broker has granted no credit for {CREDIT_SECONDS:g} s; check whether the address is full"
                 )
             )
 
@@ -184,6 +184,6 @@ class AmqpTarget(End):
 
 
 def _lost(error: IsthmusError) -> Lost:
-    """What a connection that broke, or could not be made, is to the machine."""
+    """The meaning of a lost connection, or a failed opening, for the delivery machine."""
     kind = RefusalKind.UNKNOWN if may_pass(error) else RefusalKind.FATAL
     return Lost(Refusal(kind, "", str(error)))

@@ -1,1 +1,1 @@
-"""Checkpoints: how far a route has read each partition, and where that is kept."""
+"""Checkpoints: how far a route has read each partition, and their stores."""

@@ -1,14 +1,15 @@
 """Checkpoints in a container of Azure Blob Storage, as the vendor's SDKs keep them.
 
 What it is: for each partition an empty blob `namespace/hub/group/checkpoint/partition`, in lower case, whose metadata are `offset` and
-`sequencenumber`, and our `createdms`, which the SDKs pass over. What it is not: ownership; our readers shut others out by their owner level, and claim no partition in the container.
+`sequencenumber`, and our `createdms`, which the SDKs ignore. What it is not: ownership; our readers exclude others by their owner
+level, and claim no partition in the container.
 Specification: azure-eventhub-checkpointstoreblob, `BlobCheckpointStore`; Microsoft Learn, "Balance partition load across multiple
 instances of your application", Checkpointing.
 
 Invariants:
-    I1. Of two writers neither replaces what it has not seen: a blob is changed only as it was read (`If-Match`).
-    I2. No error holds a key of the account.
-    I3. A checkpoint that was read is not replaced by an earlier one either, though nobody has changed the blob since.
+    I1. No writer replaces a checkpoint that it has not read: a blob is changed only if it is as it was read (`If-Match`).
+    I2. No error contains a key of the account.
+    I3. A checkpoint that was read is not replaced by an earlier one either, even if the blob has not changed since.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ __all__ = ["BlobStore"]
 _ATTEMPTS = 5
 _TIMEOUT_SECONDS = 20
 _RETRIES = 2
-# The longest wait before one; the SDK's own first wait of 15 s is longer than an end has for the last checkpoint.
+# The longest wait before a retry; the SDK's own first wait of 15 s is longer than a closing source has for its last checkpoint.
 _RETRY_SECONDS = 1
-# The version that emulators of the storage know as well, and the vendor's store asks for.
+# The version that storage emulators support too, and that the vendor's store requests.
 _API_VERSION = "2019-07-07"
 _NONE = Checkpoint(-1)
 
@@ -43,16 +44,16 @@ class BlobStore:
     """The store.
 
     Args:
-        account: address of the account.
-        container: its name.
-        connection: reference to the account's connection string; empty: the identity.
-        identity: as the option of this name has it.
+        account: the account's address.
+        container: the container's name.
+        connection: reference to the account's connection string; empty: the identity is used.
+        identity: as the option of this name.
 
     Raises:
-        SecretError: the reference leads nowhere.
+        SecretError: the reference cannot be resolved.
         MissingExtraError: azure-storage-blob is not installed.
-        PlainConnectionError: it would go in the clear to another machine.
-        CheckpointError: the connection string is none.
+        PlainConnectionError: the connection to another machine would not be encrypted.
+        CheckpointError: the connection string is invalid.
     """
 
     def __init__(self, account: str, container: str, connection: str, identity: str = "default") -> None:
@@ -66,7 +67,7 @@ class BlobStore:
             check_plain(parts.hostname or "")
         self._place = f"{account}/{container}"
         self._error: type[Exception] = AzureError
-        self._known: dict[str, tuple[str, Checkpoint]] = {}  # by blob: its ETag, and what it holds
+        self._known: dict[str, tuple[str, Checkpoint]] = {}  # by blob: its ETag and its checkpoint
         settings: dict[str, Any] = {
             "api_version": _API_VERSION,
             "transport": storage_transport(account, _TIMEOUT_SECONDS, 1),
@@ -82,7 +83,7 @@ class BlobStore:
                 self._client = ContainerClient(account, name, credential=shared_credential(identity), **settings)
         except ValueError:
             raise CheckpointError(
-                f"{self._place}: what checkpoint_connection leads to is no connection string of a storage account"
+                f"{self._place}: the value of checkpoint_connection is not a connection string of a storage account"
             ) from None
 
     def load(self, key: GroupKey) -> dict[int, Checkpoint]:
@@ -130,10 +131,10 @@ class BlobStore:
                 return
             try:
                 if etag is None:
-                    # Metadata have to be there with the blob: `set_blob_metadata` cannot make one.
-                    told = blob.upload_blob(b"", metadata=metadata, if_none_match="*")
+                    # The blob is created with its metadata: `set_blob_metadata` cannot create one.
+                    values = blob.upload_blob(b"", metadata=metadata, if_none_match="*")
                 else:
-                    told = blob.set_blob_metadata(metadata, etag=etag, match_condition=MatchConditions.IfNotModified)
+                    values = blob.set_blob_metadata(metadata, etag=etag, match_condition=MatchConditions.IfNotModified)
             except (ResourceExistsError, ResourceModifiedError):
                 properties = blob.get_blob_properties()
                 found = _read(properties.metadata)
@@ -143,9 +144,11 @@ class BlobStore:
                     raise
                 self._known.pop(name, None)
             else:
-                self._known[name] = str(told["etag"]), Checkpoint(checkpoint.sequence, created_ms=created_ms)
+                self._known[name] = str(values["etag"]), Checkpoint(checkpoint.sequence, created_ms=created_ms)
                 return
-        raise CheckpointError(f"{self._place}: others write {name} all the time; look for readers with the same group")
+        raise CheckpointError(
+            f"{self._place}: other writers change {name} all the time; look for readers with the same group"
+        )
 
     @contextlib.contextmanager
     def _errors_of(self) -> Iterator[None]:
@@ -160,12 +163,12 @@ def _folder(key: GroupKey) -> str:
 
 
 def _read(metadata: Mapping[str, Any] | None) -> Checkpoint | None:
-    """A checkpoint of any of the vendor's SDKs, some of which tell no sequence number, or no offset."""
-    told = {name.lower(): str(value or "") for name, value in (metadata or {}).items()}
+    """A checkpoint of any of the vendor's SDKs, some of which write no sequence number, or no offset."""
+    values = {name.lower(): str(value or "") for name, value in (metadata or {}).items()}
     try:
-        sequence = int(told.get("sequencenumber") or -1)
+        sequence = int(values.get("sequencenumber") or -1)
     except ValueError:
         return None
-    offset, created = told.get("offset", ""), told.get("createdms", "")
+    offset, created = values.get("offset", ""), values.get("createdms", "")
     created_ms = int(created) if created.isdecimal() else 0
     return Checkpoint(sequence, offset, created_ms=created_ms) if sequence >= 0 or offset else None

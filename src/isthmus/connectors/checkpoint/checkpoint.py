@@ -1,15 +1,15 @@
-"""How far a route has read each partition, as it is kept: the checkpoint, and what a store of checkpoints does.
+"""The checkpoint, the record of how far a route has read a partition, and the protocol of stores.
 
-What it is: the record, the protocol of stores, and the choice of one. Calls of a store block. What it is not: when a checkpoint is written
+What it is: the record, the protocol of stores, and the choice of a store. Calls of a store block. What it is not: when a checkpoint is written
 (`isthmus.connectors.kafka.consumer.commit`).
 
-A checkpoint names the last event that is done with; reading goes on behind it. That is how the vendor's SDKs have it, so that any of them
-can go on from ours, and we from theirs.
+A checkpoint names the last event that is settled; reading continues after it. The vendor's SDKs use the same rule, so that they can
+continue from our checkpoints, and we from theirs.
 
 Invariants:
-    I1. A store never replaces a checkpoint by one of a lower sequence number, but where it `begins_again`: a reader that was shut out,
-        and writes late, takes nothing back. Of logs that were made at different times the later one's stands.
-    I2. A checkpoint that was written is there after a power cut.
+    I1. A store never replaces a checkpoint by one of a lower sequence number, unless it `begins_again`: a fenced reader that writes
+        late moves no checkpoint back. Of logs that were created at different times, the later one's checkpoint is kept.
+    I2. A checkpoint that was written survives a power failure.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ __all__ = ["Checkpoint", "CheckpointError", "CheckpointStore", "GroupKey", "open
 
 
 class Checkpoint(NamedTuple):
-    """The last event that is done with.
+    """The last event that is settled.
 
     Attributes:
         sequence: its sequence number.
-        offset: its offset, as it was told; empty: not known.
-        begins_again: the partition was made again since the checkpoint that exists: it is replaced whatever it says.
-        created_ms: when the log was made that it is of, as it was kept; 0: that was not told.
+        offset: its offset, as the service reported it; empty: unknown.
+        begins_again: the partition was created again since the existing checkpoint: it is replaced in any case.
+        created_ms: when the checkpoint's log was created, as stored; 0: unknown.
     """
 
     sequence: int
@@ -42,20 +42,20 @@ class Checkpoint(NamedTuple):
 
     @property
     def is_numbered(self) -> bool:
-        """Whether it tells a sequence number: some of the vendor's SDKs keep an offset alone."""
+        """Whether it has a sequence number: some of the vendor's SDKs write an offset alone."""
         return self.sequence >= 0 or self.offset in ("", START_OFFSET)
 
     def stays(self, other: Checkpoint, created_ms: int) -> bool:
-        """Whether this one, which exists, is not replaced by another, of a log that was made then (I1 of stores)."""
+        """Whether this existing checkpoint is kept instead of another, of a log created at that time (I1 of stores)."""
         if created_ms and self.created_ms not in (0, created_ms):
             return created_ms < self.created_ms
         return self.sequence > other.sequence and not other.begins_again
 
 
 class GroupKey(NamedTuple):
-    """Whose checkpoints: `identity` tells the namespace from all others, `host` is its name.
+    """The owner of checkpoints: `identity` identifies the namespace, `host` is its name.
 
-    What is written is kept with `created_ms`, when the log was made; 0: that is not told.
+    Checkpoints are written with `created_ms`, the time when the log was created; 0: unknown.
     """
 
     identity: str
@@ -73,7 +73,7 @@ class CheckpointError(IsthmusError):
 
 
 class CheckpointStore(Protocol):
-    """Keeps checkpoints of consumer groups."""
+    """Stores checkpoints of consumer groups."""
 
     def load(self, key: GroupKey) -> dict[int, Checkpoint]:
         """The checkpoints of a group by partition.
@@ -100,9 +100,9 @@ def open_store(options: HubOptions) -> CheckpointStore:
     """The store that options name; blocks.
 
     Raises:
-        SecretError: a reference leads nowhere.
+        SecretError: a reference cannot be resolved.
         MissingExtraError: azure-storage-blob is not installed.
-        IsthmusError: it cannot be used.
+        IsthmusError: the store cannot be used.
     """
     if options.checkpoint_container:
         from isthmus.connectors.checkpoint.blob_store import BlobStore

@@ -1,11 +1,11 @@
-"""The checkpoints of one source: what an opening is told of them, and which are written when.
+"""The checkpoints of one source: which of them an opening reads, and when they are written.
 
-What it is: the questions to the thread and its answers, and the checkpoints of partitions that had none. What it is not: the store (`thread`),
-or the account that tells what is settled (`isthmus.connectors.eventhubs.partition.reading`).
+What it is: the requests to the thread and its answers, and the checkpoints of partitions that had none. What it is not: the store (`thread`),
+or the account of settled events (`isthmus.connectors.eventhubs.partition.reading`).
 
 Invariants:
     I1. The answer to an earlier opening changes nothing in a later one.
-    I2. A checkpoint of a partition that had none is asked for again, by the next opening or by the end, until it is written.
+    I2. A checkpoint of a partition that had none is written again, by the next opening or at the end, until it is written.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ __all__ = ["Checkpointer", "Progress"]
 
 
 class Progress(Protocol):
-    """The account of what was read: which checkpoints it allows."""
+    """The account of read events: which checkpoints it allows."""
 
     def begin_commit(self, now: float) -> Mapping[int, Checkpoint]:
-        """The checkpoints to write now; empty: it is not time."""
+        """The checkpoints to write now; empty: none is due."""
         ...
 
     def unconfirmed(self) -> Mapping[int, Checkpoint]:
-        """The checkpoints that are not known to be written."""
+        """The checkpoints whose write is not confirmed."""
         ...
 
     def written(self, checkpoints: Mapping[int, Checkpoint], *, failed: bool, now: float) -> None:
-        """A write has been answered."""
+        """A write was answered."""
         ...
 
 
 class Checkpointer:
-    """That of one source.
+    """The checkpoints of one source.
 
     Args:
-        thread: uses the store.
+        thread: the thread that uses the store.
         progress: the account.
 
     Attributes:
-        kept: what exists, as the opening is told; None: there is no answer yet.
-        first: where partitions begin that had no checkpoint, until that is written.
-        group: whose checkpoints they are; None before the first opening.
+        kept: the existing checkpoints, as the opening reads them; None: there is no answer yet.
+        first: the start of partitions that had no checkpoint, until one is written.
+        group: the owner of the checkpoints; None before the first opening.
     """
 
     def __init__(self, thread: CheckpointThread, progress: Progress) -> None:
@@ -58,18 +58,18 @@ class Checkpointer:
         self._loads = 0
 
     def load(self, group: GroupKey) -> None:
-        """Asks what exists; an opening begins."""
+        """Requests the existing checkpoints; an opening begins."""
         self.group, self.kept = group, None
         self._loads += 1
         self._thread.load(group, self._loads)
 
     def of_log(self, created_ms: int) -> None:
-        """It is known when the log was made; 0: that is not told."""
+        """Sets when the log was created; 0: unknown."""
         if self.group is not None:
             self.group = self.group._replace(created_ms=created_ms)
 
     def take(self, now: float, *, is_opening: bool) -> IsthmusError | None:
-        """Takes the answers; why the source is lost. `is_opening`: whether it waits for what exists."""
+        """Takes the answers; returns why the source is lost. `is_opening`: whether it waits for the existing checkpoints."""
         failure: IsthmusError | None = None
         for answer in self._thread.take():
             if not isinstance(answer, Loaded):
@@ -85,17 +85,17 @@ class Checkpointer:
         return failure
 
     def write_first(self) -> None:
-        """Writes where partitions begin that had no checkpoint."""
+        """Writes the start of partitions that had no checkpoint."""
         if self.first and self.group is not None:
             self._thread.write(self.group, dict(self.first))
 
     def commit(self, now: float) -> None:
-        """Writes what it is time for."""
+        """Writes the checkpoints that are due."""
         if self.group is not None and (checkpoints := self._progress.begin_commit(now)):
             self._thread.write(self.group, checkpoints)
 
     def stop(self) -> CheckpointThread | None:
-        """Writes what is left, in the background; the thread that does it, None where it was never started."""
+        """Writes the remaining checkpoints in the background; returns the thread that does so, None where it was never started."""
         last = self.first | dict(self._progress.unconfirmed())
         if last and self.group is not None:
             self._thread.write(self.group, last)
@@ -104,5 +104,5 @@ class Checkpointer:
 
     @property
     def has_stopped(self) -> bool:
-        """Whether nothing is being written any more."""
+        """Whether no write is pending."""
         return not self._thread.is_alive()

@@ -1,8 +1,8 @@
 """Checkpoints in a folder.
 
-What it is: one small file for each partition, `namespace/hub/group/partition.json`, replaced whole and synced. A lock file for each group
-keeps two processes of one machine from overtaking each other. What it is not: for readers on several machines, but where they share the
-folder over a file system whose locks hold between them.
+What it is: one small file for each partition, `namespace/hub/group/partition.json`, replaced as a whole and synced. A lock file for each
+group keeps two processes of one machine from overwriting each other's checkpoints. What it is not: a store for readers on several machines,
+unless they share the folder over a file system with locks across machines.
 
 Invariants: I1 and I2 of `checkpoint`.
 """
@@ -26,7 +26,7 @@ _SUFFIX = ".json"
 
 
 class FolderStore:
-    """The store; `folder` is made when it is needed."""
+    """The store; `folder` is created when it is needed."""
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
@@ -35,7 +35,7 @@ class FolderStore:
         """The checkpoints of a group by partition.
 
         Raises:
-            CheckpointError: a file cannot be read, or holds something else.
+            CheckpointError: a file cannot be read, or is not a checkpoint.
         """
         folder = self._of(key)
         found: dict[int, Checkpoint] = {}
@@ -64,34 +64,34 @@ class FolderStore:
                     before = _read(path)
                     if before is not None and before.stays(checkpoint, key.created_ms):
                         continue
-                    told: dict[str, int | str] = {"sequence_number": checkpoint.sequence, "offset": checkpoint.offset}
+                    stored: dict[str, int | str] = {"sequence_number": checkpoint.sequence, "offset": checkpoint.offset}
                     if key.created_ms:
-                        told["created_ms"] = key.created_ms
-                    write_file(path, json.dumps(told).encode())
+                        stored["created_ms"] = key.created_ms
+                    write_file(path, json.dumps(stored).encode())
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no file is open."""
 
     def _of(self, key: GroupKey) -> Path:
         return self._folder.joinpath(*(_name(each) for each in (key.identity, key.hub.lower(), key.group.lower())))
 
 
 def _name(text: str) -> str:
-    """A name of a file for any text; `.` and `..` are none."""
+    """A file name for any text; `.` and `..` are not allowed."""
     return quote(text, safe="$ ").replace(".", "%2E") if text.strip(".") == "" else quote(text, safe="$ ")
 
 
 def _read(path: Path) -> Checkpoint | None:
     try:
-        told = json.loads(path.read_bytes())
+        stored = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
     except ValueError:
-        raise CheckpointError(f"{path}: is no checkpoint; remove it to begin where `start` says") from None
-    told = told if isinstance(told, dict) else {}
-    sequence, offset, created_ms = told.get("sequence_number"), told.get("offset"), told.get("created_ms", 0)
+        raise CheckpointError(f"{path}: is not a checkpoint; remove it to begin where `start` says") from None
+    stored = stored if isinstance(stored, dict) else {}
+    sequence, offset, created_ms = stored.get("sequence_number"), stored.get("offset"), stored.get("created_ms", 0)
     if type(sequence) is not int or not isinstance(offset, str) or type(created_ms) is not int:
-        raise CheckpointError(f"{path}: is no checkpoint; remove it to begin where `start` says")
+        raise CheckpointError(f"{path}: is not a checkpoint; remove it to begin where `start` says")
     return Checkpoint(sequence, offset, created_ms=created_ms)
 
 

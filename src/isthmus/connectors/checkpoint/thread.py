@@ -1,11 +1,11 @@
 """The thread that reads and writes the checkpoints of one source.
 
-What it is: the one place where the store is used, whose calls block; what the loop's thread asks of it, and its answers, pass under a lock.
+What it is: the only code that calls the store, whose calls block; requests of the loop's thread and answers pass under a lock.
 What it is not: the decision what to write (`reading`).
 
 Invariants:
-    I1. Writes are made in the order in which they were asked for.
-    I2. After `stop` the last checkpoints are tried again until they are written, for `CLOSE_SECONDS`.
+    I1. Writes are made in the order in which they were requested.
+    I2. After `stop` the last checkpoints are retried until they are written, for `CLOSE_SECONDS`.
     I3. After an error the store is opened again: the key that it was opened with may have been replaced.
 """
 
@@ -22,13 +22,13 @@ from isthmus.errors import IsthmusError
 
 __all__ = ["CheckpointThread", "Loaded", "Written"]
 
-# A pool waits a little longer for its threads.
+# Shorter than a pool waits for its threads.
 CLOSE_SECONDS = 4.0
 _AGAIN_SECONDS = 0.2
 
 
 class Loaded(NamedTuple):
-    """The answer to `load`: what exists, or why it cannot be read."""
+    """The answer to `load`: the existing checkpoints, or why they cannot be read."""
 
     number: int
     checkpoints: Mapping[int, Checkpoint]
@@ -46,7 +46,7 @@ class CheckpointThread(threading.Thread):
     """Uses a store.
 
     Args:
-        opener: opens it; called in this thread, again after an error.
+        opener: opens the store; called in this thread, again after an error.
         wake: called when there is an answer.
     """
 
@@ -62,7 +62,7 @@ class CheckpointThread(threading.Thread):
     # ---- for the loop's thread
 
     def load(self, key: GroupKey, number: int) -> None:
-        """Reads the checkpoints of a group; `number` names the answer."""
+        """Reads the checkpoints of a group; the answer has `number`."""
         self._ask(key, number, None)
 
     def write(self, key: GroupKey, checkpoints: Mapping[int, Checkpoint]) -> None:
@@ -77,7 +77,7 @@ class CheckpointThread(threading.Thread):
         return answers
 
     def stop(self) -> None:
-        """Does what was asked for, and ends."""
+        """Does what was requested, and ends."""
         with self._is_due:
             self._stops = True
             self._is_due.notify()
@@ -92,7 +92,7 @@ class CheckpointThread(threading.Thread):
     # ---- the thread
 
     def run(self) -> None:
-        """Answers until it is stopped."""
+        """Answers requests until it is stopped."""
         while True:
             with self._is_due:
                 while not self._asked and not self._stops:
@@ -123,7 +123,7 @@ class CheckpointThread(threading.Thread):
                 return Written(checkpoints, None)
             except IsthmusError as error:
                 failure = error
-            except Exception as error:  # noqa: BLE001 - whatever it is, the route has to know
+            except Exception as error:  # noqa: BLE001 - the route must be told of any error
                 failure = CheckpointError(f"checkpoints: {type(error).__name__}: {error}")
             self._close_store()
             if checkpoints is None:

@@ -1,6 +1,6 @@
 """Event Grid as a connector of the bridge.
 
-What it is: the pools of sources and targets, and what the kind can do. It promises no order.
+What it is: the pools of sources and targets, and the capabilities of the kind. It guarantees no order.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class EventGridSources(EndPool):
         """A source that is not open yet.
 
         Raises:
-            ConfigError: an option is of no use.
+            ConfigError: an option is invalid.
         """
         read = read_source(options)
         if isinstance(read, ListenOptions):
@@ -57,7 +57,7 @@ class EventGridTargets(RequestPool):
         """A target that is not open yet.
 
         Raises:
-            ConfigError: an option is of no use.
+            ConfigError: an option is invalid.
         """
         read = read_target(options)
         return RequestTarget(
@@ -88,7 +88,7 @@ class EventGridConnector:
         return EventGridTargets()
 
     def refusal_of(self, error: Exception) -> Refusal:
-        """What an error means for a message."""
+        """The refusal that an error means for a message."""
         return Refusal(RefusalKind.UNCLEAR, "", f"{type(error).__name__}: {error}")
 
 

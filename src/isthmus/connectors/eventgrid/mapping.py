@@ -1,12 +1,12 @@
 """Messages as events of Event Grid, and back.
 
-What it is: the mapping both ways, pure. Specification: Microsoft Learn, "Azure Event Grid event schema" and "CloudEvents v1.0 schema with
+What it is: the mapping in both directions, pure. Specification: Microsoft Learn, "Azure Event Grid event schema" and "CloudEvents v1.0 schema with
 Azure Event Grid".
 
 Invariants:
-    I1. The way back makes the same message of an event that was made of one.
-    I2. An event of somebody else becomes a message whose body is that event.
-    I3. An event has the same name each time that it is given, and two events that differ have two names, whatever their ids are.
+    I1. The reverse mapping restores the message from which an event was made.
+    I2. An event of another publisher becomes a message whose body is that event.
+    I3. An event has the same name at each delivery, and different events have different names, with any ids.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from isthmus.message.json_number import read_json, write_json
 
 __all__ = ["CONTENT_TYPES", "LIMIT_BYTES", "event_of", "message_of", "name_of", "time_ms_of", "to_messages"]
 
-# Of one event, and of one request.
+# Limits of one event, and of one request.
 LIMIT_BYTES = 1 << 20
 CONTENT_TYPES = {
     "cloudevents": "application/cloudevents-batch+json; charset=utf-8",
@@ -38,7 +38,7 @@ def event_of(message: bytes, schema: str, source: str, now: datetime) -> bytes:
     """The event of a message, as JSON.
 
     Raises:
-        CodecError: it is no message.
+        CodecError: it is not a message.
     """
     if schema == "cloudevents":
         return cloud_event_message.to_json(message, source)
@@ -59,10 +59,10 @@ def message_of(event: object) -> bytes:
     """The message of an event.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not an event.
     """
     if not isinstance(event, dict):
-        raise ValueError("an event is a JSON object")  # noqa: TRY004 - what was sent is wrong, not the caller
+        raise ValueError("an event is a JSON object")  # noqa: TRY004 - the sent value is wrong, not the caller
     if cloud_event_message.is_event(event):
         return cloud_event_message.from_event(event)
     if not isinstance(event.get("id"), str) or "eventType" not in event:
@@ -82,7 +82,7 @@ def to_messages(headers: Mapping[str, str], body: bytes) -> list[bytes]:
     """The messages of a request that Event Grid pushes; names of headers are in lower case.
 
     Raises:
-        ValueError: it holds no events.
+        ValueError: it contains no events.
     """
     media = headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/json" or any(name.startswith("ce-") for name in headers):
@@ -95,13 +95,13 @@ def to_messages(headers: Mapping[str, str], body: bytes) -> list[bytes]:
 
 
 def name_of(event: Mapping[str, Any]) -> str:
-    """Which event it is. Source and id are what CloudEvents has for that; publishers that give two events the same are no reason to lose one."""
+    """The identity of an event. CloudEvents uses source and id for it; if a publisher gives two events the same, neither must be lost."""
     text = json.dumps(event, sort_keys=True, separators=(",", ":"))
     return f"{event.get('source', event.get('topic', ''))}/{event.get('id', '')}/{blake2b(text.encode(), digest_size=8).hexdigest()}"
 
 
 def time_ms_of(event: Mapping[str, Any]) -> int:
-    """When it happened, by its own word; 0 where it does not say."""
+    """The event's own time; 0 where it has none."""
     text = event.get("time") or event.get("eventTime")
     try:
         return max(0, round(datetime.fromisoformat(str(text)).timestamp() * 1000))

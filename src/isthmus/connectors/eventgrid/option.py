@@ -1,10 +1,10 @@
 """The options of an Event Grid source and target.
 
-What it is: what a read and a write take, each declared once, and the reading of it. What it is not: a client.
+What it is: the options of a read and a write, each declared once, and their parsing. What it is not: a client.
 
 Invariants:
-    I1. Every option that is unknown or malformed is refused by name before anything connects, all at once.
-    I2. No option holds a secret: references are resolved by the process that connects, each time that it does.
+    I1. Every unknown or malformed option is refused by name before anything connects, all in one error.
+    I2. No option contains a secret: references are resolved by the process that connects, at each connection.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TARGET = Spec("eventgrid target", "Options of an Event Grid target.", (*EVENT_GR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:
-    """How the service is reached; see `isthmus.topology.kind.eventgrid`."""
+    """How to reach the service; see `isthmus.topology.kind.eventgrid`."""
 
     endpoint: str
     tier: str
@@ -79,7 +79,7 @@ def read_source(options: Mapping[str, str]) -> PullOptions | ListenOptions:
     """The options of a source: of a subscription, or of a listener.
 
     Raises:
-        ConfigError: an option is of no use.
+        ConfigError: an option is invalid.
     """
     values = parse_options(SOURCE, options, ignore=_IGNORED)
     if values["delivery"] == "push":
@@ -101,14 +101,14 @@ def read_target(options: Mapping[str, str]) -> TargetOptions:
     """The options of a target.
 
     Raises:
-        ConfigError: an option is of no use.
+        ConfigError: an option is invalid.
     """
     values = parse_options(TARGET, options, ignore=(*_IGNORED, "subscription"))
     faults = _place_faults("eventgrid target", values)
     if not values["endpoint"]:
         faults.append(Fault("eventgrid target needs endpoint", "write endpoint: https://…"))
     if values["tier"] == "namespace" and values["schema"] != "cloudevents":
-        faults.append(Fault("eventgrid target: a namespace takes CloudEvents only", "write schema: cloudevents"))
+        faults.append(Fault("eventgrid target: a namespace accepts only CloudEvents", "write schema: cloudevents"))
     if faults:
         raise ConfigError(faults)
     names = ("entity", "schema", "parallel")

@@ -1,11 +1,11 @@
-"""Requests to Event Grid, and how they prove who makes them.
+"""Requests to Event Grid, and their authentication.
 
-What it is: the address of each operation, the header of a key or a token, and the text of a refusal. What it is not: what a source or a
-target does with it. Specification: Microsoft Learn, "Azure Event Grid data plane REST API" (2024-06-01) and "Publish events to custom
+What it is: the address of each operation, the header of a key or a token, and the text of a refusal. What it is not: the use by a source or a
+target. Specification: Microsoft Learn, "Azure Event Grid data plane REST API" (2024-06-01) and "Publish events to custom
 topics".
 
 Invariants:
-    I1. No text holds a key or a token.
+    I1. No text contains a key or a token.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ __all__ = ["API_VERSION", "EventGrid"]
 API_VERSION = "2024-06-01"
 TOPIC_API_VERSION = "2018-01-01"
 SCOPE = "https://eventgrid.azure.net/.default"
-# A receive gives 100 events of 1 MiB at most.
+# A receive returns 100 events of 1 MiB at most.
 _ANSWER_BYTES = 128 << 20
-# A token is asked for again so long before it ends.
+# A new token is requested so long before the last one expires.
 _EARLY_SECONDS = 300.0
 
 
@@ -38,11 +38,11 @@ class EventGrid:
     """One namespace, or one custom topic.
 
     Args:
-        options: how it is reached.
+        options: the options that reach it.
         wait_seconds: how long the service may wait for an event before it answers.
 
     Raises:
-        IsthmusError: the reference leads nowhere, or the address is none.
+        IsthmusError: the reference cannot be resolved, or the address is invalid.
         OSError: the certificates cannot be read.
     """
 
@@ -68,14 +68,14 @@ class EventGrid:
 
     @property
     def secret(self) -> str:
-        """What requests carry, so that no text of an answer shows it."""
+        """The credential of requests, which is removed from texts of answers."""
         return self._key.reveal() if self._key is not None else self._token
 
     def connect(self) -> None:
         """Connects.
 
         Raises:
-            OSError: that cannot be.
+            OSError: it cannot connect.
         """
         self._http.connect()
 
@@ -83,7 +83,7 @@ class EventGrid:
         """Publishes events, each as JSON.
 
         Raises:
-            OSError: no answer came.
+            OSError: no answer arrived.
         """
         if self._options.tier == "topic":
             path = f"/api/events?api-version={TOPIC_API_VERSION}"
@@ -95,7 +95,7 @@ class EventGrid:
         """`receive`, `acknowledge`, `release`, `reject` or `renewLock`.
 
         Raises:
-            OSError: no answer came.
+            OSError: no answer arrived.
         """
         place = f"/topics/{quote(topic, safe='')}/eventsubscriptions/{quote(subscription, safe='')}"
         path = f"{place}:{operation}?api-version={API_VERSION}{query}"
@@ -103,7 +103,7 @@ class EventGrid:
         return self._post(path, "application/json; charset=utf-8", content, needs_all=True)
 
     def close(self) -> None:
-        """Ends it."""
+        """Closes it."""
         self._http.close()
 
     def _post(self, path: str, content_type: str, body: bytes, *, needs_all: bool = False) -> Answer:
@@ -111,7 +111,9 @@ class EventGrid:
         try:
             return self._http.request("POST", path, headers, body, needs_all=needs_all)
         except ValueError:
-            text = f"{self.identity}: {self._options.key or 'the token'} holds characters that no header may have"
+            text = (
+                f"{self.identity}: {self._options.key or 'the token'} contains characters that are invalid in a header"
+            )
             raise InvalidArgumentError(text) from None
 
     def _proof(self) -> dict[str, str]:

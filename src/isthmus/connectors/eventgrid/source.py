@@ -5,10 +5,10 @@ What it is: receiving, acknowledging, releasing, renewing and rejecting. What it
 Acknowledge, Release, Reject, Renew Cloud Event Locks.
 
 Invariants:
-    I1. An event is rejected only where the options say that the subscription keeps what is rejected.
-    I2. A lock token that the service does not take is told as gone, never as an error.
-    I3. An event that cannot be read is told as unreadable; those that were received with it are given.
-    I4. No message expires sooner than its TimeToLive after it was received: Event Grid does not tell when an event was published.
+    I1. An event is rejected only if the options state that the subscription keeps rejected events.
+    I2. A lock token that the service does not accept is reported as lost, never as an error.
+    I3. An unreadable event is reported as unreadable; the others of the same receive are delivered.
+    I4. No message expires sooner than its TimeToLive after it was received: Event Grid does not report when an event was published.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from isthmus.message.lifetime import TTL_LIMIT_MS
 __all__ = ["EventGridPuller"]
 
 BATCH = 100
-# The service waits so long for an event: at least 10 s, by its contract.
+# How long the service waits for an event: at least 10 s, by its contract.
 WAIT_SECONDS = 10
 _FATAL = frozenset({400, 401, 403, 404, 405, 410})
 _HINTS = {
@@ -45,11 +45,11 @@ _HINTS = {
 
 
 class EventGridPuller:
-    """Asks one subscription.
+    """Requests of one subscription.
 
     Args:
         options: of the source.
-        wall: wall seconds.
+        wall: wall clock, in seconds.
     """
 
     batch = BATCH
@@ -61,18 +61,18 @@ class EventGridPuller:
         self.entity = f"{options.entity}/{options.subscription}"
         self._options = options
         self._service: EventGrid | None = None
-        self._receiving: EventGrid | None = None  # apart, so that a receive that waits can be ended alone
+        self._receiving: EventGrid | None = None  # separate, so that a waiting receive can be ended alone
 
     @property
     def clock_offset_ms(self) -> int | None:
-        """The service tells no time."""
+        """Always None: the service reports no time."""
         return None
 
     def open(self) -> str:
         """Connects.
 
         Raises:
-            PullError: that cannot be.
+            PullError: it cannot connect.
         """
         self.close()
         try:
@@ -98,7 +98,7 @@ class EventGridPuller:
         message_id = message_id_of(name.encode("ascii", "backslashreplace").decode())
         try:
             made = self._message(event, name, message_id)
-        except Exception as error:  # noqa: BLE001 - one event's fault: it would hold up all others permanently
+        except Exception as error:  # noqa: BLE001 - an invalid event must not block all others permanently
             raw = section.encode_message(
                 write_json(event, encode=json.dumps).encode(), properties={"message_id": message_id}
             )
@@ -114,7 +114,7 @@ class EventGridPuller:
         return annotated(message, name=place, enqueued_ms=enqueued_ms, message_id=message_id, ttl_ms=ttl_ms)
 
     def waiting(self) -> int | None:
-        """The data plane does not tell."""
+        """Always None: the data plane does not report it."""
         return None
 
     def complete(self, leases: Sequence[Lease]) -> Sequence[bool]:
@@ -126,7 +126,7 @@ class EventGridPuller:
         return self._settled("release", leases) if leases else ()
 
     def renew(self, leases: Sequence[Lease]) -> Sequence[Lease | None]:
-        """Renews locks; tokens stay."""
+        """Renews locks; the tokens are unchanged."""
         seconds = self._options.lock_seconds
         taken = self._settled("renewLock", leases)
         return [
@@ -134,10 +134,10 @@ class EventGridPuller:
         ]
 
     def set_aside(self, lease: Lease, message: bytes, disposition: Disposition) -> bool:
-        """Rejects an event, which the service puts to the subscription's dead letters.
+        """Rejects an event, which the service moves to the subscription's dead letters.
 
         Raises:
-            PullError: the options do not say that there are any.
+            PullError: the options do not state that there are any.
         """
         if not self._options.rejects:
             reason = f"{disposition.reason}: {disposition.description}".strip(": ")
@@ -154,14 +154,14 @@ class EventGridPuller:
             self._receiving.close()
 
     def close(self) -> None:
-        """Ends it."""
+        """Closes it."""
         self.interrupt()
         if self._service is not None:
             self._service.close()
 
     def _settled(self, operation: str, leases: Sequence[Lease]) -> Sequence[bool]:
-        told = _object(self._ask(operation, {"lockTokens": [each.receipt for each in leases]}, ""))
-        taken = set(told.get("succeededLockTokens", ()))
+        value = _object(self._ask(operation, {"lockTokens": [each.receipt for each in leases]}, ""))
+        taken = set(value.get("succeededLockTokens", ()))
         return [each.receipt in taken for each in leases]
 
     def _ask(self, operation: str, body: Any, query: str) -> Answer:
@@ -186,7 +186,7 @@ class EventGridPuller:
 
 def _object(answer: Answer) -> dict[str, Any]:
     try:
-        told = read_json(answer.body or b"{}")
+        value = read_json(answer.body or b"{}")
     except (ValueError, RecursionError) as error:
-        raise PullError(f"the answer is no JSON: {error}") from None
-    return told if isinstance(told, dict) else {}
+        raise PullError(f"the answer is not JSON: {error}") from None
+    return value if isinstance(value, dict) else {}

@@ -1,4 +1,4 @@
-"""Event Grid as the driver sees it (`isthmus.connectors.system`): its data plane makes nothing, and shows nothing without taking it."""
+"""Event Grid for the driver (`isthmus.connectors.system`): its data plane creates nothing, and cannot browse."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class EventGridSystem:
     """The kind `eventgrid`."""
 
     def administration(self, namespace: NamespaceRef) -> Administration:
-        """One that finds every topic."""
+        """An administration that reports every topic as existing."""
         from isthmus.connectors.standing import StandingAdministration
 
         options = namespace.options()
         return StandingAdministration(options.get("endpoint") or options.get("listen", ""))
 
     def identity(self, options: Mapping[str, str]) -> str:
-        """The address of the namespace, or of the topic; of a listener none."""
+        """The address of the namespace, or of the topic; empty for a listener."""
         return HttpClient(options["endpoint"], 1.0).address if options.get("endpoint") else ""
 
     def places(self, options: Mapping[str, str]) -> Sequence[str]:
@@ -38,9 +38,9 @@ class EventGridSystem:
         return [self.identity(options)] if options.get("endpoint") else [options.get("listen", "")]
 
     def check(self, options: Mapping[str, str], entity: str, *, reads: bool) -> None:
-        """Connects, with a key or a token; of a listener nothing is tried."""
-        told = {**options, "entity": entity}
-        read = read_source({"subscription": "x", **told}) if reads else read_target(told)
+        """Connects, with a key or a token; does nothing for a listener."""
+        merged = {**options, "entity": entity}
+        read = read_source({"subscription": "x", **merged}) if reads else read_target(merged)
         if isinstance(read, ListenOptions):
             return
         assert isinstance(read, TargetOptions) or read.subscription
@@ -53,15 +53,15 @@ class EventGridSystem:
             service.close()
 
     def waiting(self, options: Mapping[str, str], entity: str, group: str) -> None:
-        """The data plane does not tell."""
+        """None: the data plane does not report it."""
 
     def peek(self, options: Mapping[str, str], entity: str, *, names_partition: bool = False) -> Peek:
-        """Events cannot be looked at without taking them.
+        """Refuses: events cannot be browsed.
 
         Raises:
             UnsupportedError: always.
         """
-        raise UnsupportedError(f"topic '{entity}': events cannot be looked at without taking them")
+        raise UnsupportedError(f"topic '{entity}': events cannot be browsed without taking them")
 
 
 SYSTEM = EventGridSystem()

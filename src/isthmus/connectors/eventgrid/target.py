@@ -1,11 +1,11 @@
 """A topic of Event Grid as a target: the requests of `isthmus.connectors.request`.
 
-What it is: the publishing of events, many in one request. What it is not: when, and what becomes of a refusal.
+What it is: the publishing of events, many in one request. What it is not: the decision when, and the handling of a refusal.
 
 Invariants:
     I1. An event of more than 1 MiB is refused without a request.
-    I2. Where a request of several events is refused for what is in it, each is sent alone: only the one at fault is refused.
-    I3. What the service has answered of some events is told, whatever becomes of the others: they are not sent a second time.
+    I2. If a request of several events is refused for its contents, each is sent alone: only the one at fault is refused.
+    I3. Answers for some events are reported even if others fail: they are not sent a second time.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class EventGridRequester:
         """Connects.
 
         Raises:
-            RequestError: that cannot be.
+            RequestError: it cannot connect.
         """
         try:
             service = EventGrid(self._options.service)
@@ -74,8 +74,8 @@ class EventGridRequester:
         """Publishes messages.
 
         Raises:
-            BusyError: not now.
-            RequestError: nobody knows, or not at all.
+            BusyError: they are refused for now.
+            RequestError: the outcome is unknown, or they are refused.
         """
         answered: dict[int, Refusal | None] = {}
         events: list[tuple[int, bytes]] = []
@@ -95,7 +95,7 @@ class EventGridRequester:
                     answered.update((index, refusal) for index, _ in group)
                 else:
                     groups.extendleft([each] for each in reversed(group))
-                if groups and self._now() >= limit:  # or the answers would come too late to be waited for
+                if groups and self._now() >= limit:  # or the answers would arrive after the time-out
                     raise BusyError(_REST)
         except (BusyError, RequestError) as error:
             error.answered = answered
@@ -109,7 +109,7 @@ class EventGridRequester:
         except CodecError as error:
             return Refusal(RefusalKind.MESSAGE, "", f"topic '{self.entity}': {error}", "Malformed")
         if len(event) + 2 > LIMIT_BYTES:
-            words = f"topic '{self.entity}': the event has {len(event)} bytes; {LIMIT_BYTES} are taken"
+            words = f"topic '{self.entity}': the event has {len(event)} bytes; {LIMIT_BYTES} are accepted"
             return Refusal(RefusalKind.MESSAGE, "413", words, "MessageTooLarge")
         return event
 
@@ -124,14 +124,14 @@ class EventGridRequester:
         return judge(what, answer, service.secret)
 
     def close(self) -> None:
-        """Ends it."""
+        """Closes it."""
         self._is_closed = True
         if self._service is not None:
             self._service.close()
 
 
 def _groups(events: Sequence[tuple[int, bytes]]) -> list[list[tuple[int, bytes]]]:
-    """Requests that are small enough."""
+    """Groups of events within the limit of a request."""
     groups: list[list[tuple[int, bytes]]] = []
     size = LIMIT_BYTES
     for each in events:

@@ -1,12 +1,12 @@
-"""Event hubs and consumer groups of a namespace: what exists, and the making of them.
+"""Event hubs and consumer groups of a namespace: their observation and creation.
 
-What it is: the administration that `apply` uses. A group is where it has checkpoints: that is where its route would go on. What it is not:
-what to make (`isthmus.topology.planning.log_planner`).
+What it is: the administration that `apply` uses. A group exists if it has checkpoints: its route would continue there. What it is not:
+the decision what to create (`isthmus.topology.planning.log_planner`).
 
 Invariants:
-    I1. Nothing that exists is changed; a group that has checkpoints keeps them, but those of an event hub of the same name that is gone.
-        One that was made in part, since `apply` was killed, is made whole.
-    I2. Without the right to administer, what exists is told all the same.
+    I1. Existing entities are not changed; a group that has checkpoints keeps them, except those of a deleted event hub of the same name.
+        A group that was created in part, because `apply` was killed, is completed.
+    I2. Without the right to administer, existing entities are still reported.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from isthmus.connectors.checkpoint.checkpoint import Checkpoint, open_store
 from isthmus.connectors.eventhubs.blocking import BlockingHubs
 from isthmus.connectors.eventhubs.option import HubOptions, read_hub
 from isthmus.connectors.eventhubs.partition.address import START_OFFSET
-from isthmus.connectors.eventhubs.partition.opening import told_apart
+from isthmus.connectors.eventhubs.partition.opening import distinct_created_ms
 from isthmus.errors import ConfigError, EntityNotFoundError, Fault
 from isthmus.topology.model import NamespaceRef
 from isthmus.topology.planning.change import Change
@@ -31,11 +31,11 @@ class EventHubsAdministration:
     """The event hubs of one namespace.
 
     Args:
-        options: how it is reached.
-        hubs: the connection; None: as the options say.
+        options: the options that reach it.
+        hubs: the connection; None: made from the options.
 
     Raises:
-        SecretError: a reference leads nowhere.
+        SecretError: a reference cannot be resolved.
     """
 
     def __init__(self, options: HubOptions, hubs: BlockingHubs | None = None) -> None:
@@ -44,11 +44,11 @@ class EventHubsAdministration:
 
     @classmethod
     def open(cls, namespace: NamespaceRef) -> Self:
-        """An administration of a namespace.
+        """Opens an administration of a namespace.
 
         Raises:
-            ConfigError: a setting is of no use.
-            SecretError: a reference leads nowhere.
+            ConfigError: a setting is invalid.
+            SecretError: a reference cannot be resolved.
         """
         return cls(read_hub(namespace.options()))
 
@@ -57,10 +57,10 @@ class EventHubsAdministration:
         self._hubs.close()
 
     def observe(self, alias: str, wanted: Sequence[WantedState]) -> NamespaceState:
-        """What exists of the event hubs asked for, and of their groups.
+        """The requested event hubs that exist, and their groups.
 
         Raises:
-            ConfigError: groups are asked for, and the namespace names no place for checkpoints.
+            ConfigError: groups are requested, and the namespace has no store of checkpoints.
             IsthmusError: no answer, or a refusal.
         """
         found: list[LogState] = []
@@ -81,14 +81,14 @@ class EventHubsAdministration:
         store = open_store(self._options)
         try:
             kept = store.load(self._hubs.group(hub, group))
-            # Partition 0 is the last that is written; the vendor's SDKs write those of which they have read something.
+            # Partition 0 is written last; the vendor's SDKs write those that they have read from.
             is_part = 0 not in kept and all(each.created_ms for each in kept.values())
             return not is_part
         finally:
             store.close()
 
     def make(self, change: Change) -> None:
-        """Make one change.
+        """Makes one change.
 
         Raises:
             IsthmusError: no answer, or a refusal.
@@ -101,21 +101,21 @@ class EventHubsAdministration:
                 begin_group(self._options, self._hubs, change.topic, group.name, from_end=group.start == "now")
 
     def size(self, entity: str) -> None:
-        """A log has no greatest size: its retention removes what is old."""
+        """None: a log has no maximum size; its retention removes old events."""
         return
 
 
 def begin_group(options: HubOptions, hubs: BlockingHubs, hub: str, group: str, *, from_end: bool) -> None:
-    """Gives a group a checkpoint for every partition: its end, or the place before its first event. One that stands was left by an event hub
-    of the same name that is gone: it is replaced, or as many events would be passed over. One of this event hub stays, for the same reason.
+    """Writes a checkpoint of a group for every partition: its end, or the position before its first event. An existing checkpoint of a
+    deleted event hub of the same name is replaced, or as many events would be skipped. One of this event hub is kept, for the same reason.
 
     Raises:
-        ConfigError: there is no place for checkpoints.
+        ConfigError: there is no store of checkpoints.
         IsthmusError: no answer, or a refusal.
     """
     _check_place(options)
     look = hubs.look(hub)
-    views = dict(sorted(look.views.items(), reverse=True))  # so they are written: a part of them has not the first
+    views = dict(sorted(look.views.items(), reverse=True))  # the order of writing: a partial write lacks partition 0
     checkpoints: dict[int, Checkpoint] = {}
     for number, view in views.items():
         is_unused = view.last < view.begin and view.last < 0
@@ -123,13 +123,13 @@ def begin_group(options: HubOptions, hubs: BlockingHubs, hub: str, group: str, *
             checkpoints[number] = Checkpoint(view.last, view.last_offset or START_OFFSET)
         else:
             checkpoints[number] = Checkpoint(view.begin - 1, START_OFFSET)
-    key = hubs.group(hub, group)._replace(created_ms=told_apart(look.created_ms, views.values()))
+    key = hubs.group(hub, group)._replace(created_ms=distinct_created_ms(look.created_ms, views.values()))
     store = open_store(options)
     try:
         stands = store.load(key)
         for number, view in views.items():
             if number in stands and key.created_ms and stands[number].created_ms == key.created_ms:
-                del checkpoints[number]  # of this event hub: what is behind it has not been read
+                del checkpoints[number]  # of this event hub: later events were not read
             elif number in stands and (stands[number].sequence > view.last or not from_end):
                 checkpoints[number] = checkpoints[number]._replace(begins_again=True)
         store.write(key, checkpoints)
@@ -142,7 +142,7 @@ def _check_place(options: HubOptions) -> None:
         raise ConfigError(
             [
                 Fault(
-                    "a namespace of event hubs that is read needs a place for checkpoints",
+                    "a namespace of event hubs that is read needs a store of checkpoints",
                     "write checkpoints: FOLDER, or checkpoint_container: https://ACCOUNT.blob.core.windows.net/CONTAINER",
                 )
             ]

@@ -1,12 +1,12 @@
-"""A namespace asked by calls that block: by the driver, for looks and for administration.
+"""Blocking calls to a namespace, for the driver's queries and administration.
 
-What it is: one connection, what the namespace says of its event hubs, and its administration over HTTPS. What it is not: the port (`source`,
+What it is: one connection, the namespace's descriptions of its event hubs, and its administration over HTTPS. What it is not: the port (`source`,
 `target`).
 Specification: Microsoft Learn, "Azure Event Hubs AMQP request/response operations"; Azure REST, Event Hubs, "Create event hub" and "Create
 consumer group".
 
 Invariants:
-    I1. No error text holds a key or a token.
+    I1. No error text contains a key or a token.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ LOOK_SECONDS = 20.0
 _SCHEMA = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
 _API_VERSION = "2014-01"
 _TEXT_CHARACTERS = 300
-# Of a conflict with an operation that is under way, as the vendor's documents of errors have it; others say that it exists.
+# The code of a conflict with a running operation, in the vendor's list of errors; other codes mean that the entity exists.
 _BUSY = "SubCode=40901"
 
 
 class BlockingHubs:
-    """A connection to a namespace; it is made when it is needed first.
+    """A connection to a namespace, made when it is first needed.
 
     Args:
-        options: how the namespace is reached.
+        options: the options that reach the namespace.
         endpoint: the same, where it is known already.
 
     Raises:
-        SecretError: a reference leads nowhere.
-        ConnectionStringError: it is no connection string.
+        SecretError: a reference cannot be resolved.
+        ConnectionStringError: the text is not a connection string.
     """
 
     def __init__(self, options: HubOptions, endpoint: Endpoint | None = None) -> None:
@@ -81,16 +81,16 @@ class BlockingHubs:
         """The connection.
 
         Raises:
-            IsthmusError: none can be made.
+            IsthmusError: no connection can be made.
         """
         if self._client is not None and self._client.error is not None:
-            self.close()  # what was lost has a socket still
+            self.close()  # a lost connection still has a socket
         if self._client is None:
             self._client = Client(self.endpoint, name="isthmus-look", shared=True).open(LOOK_SECONDS)
         return self._client
 
     def identity(self) -> str:
-        """What the namespace calls itself.
+        """The namespace's identity.
 
         Raises:
             IsthmusError: it cannot be reached.
@@ -98,7 +98,7 @@ class BlockingHubs:
         return self.client.namespace_id
 
     def group(self, hub: str, group: str) -> GroupKey:
-        """Whose checkpoints a group's are.
+        """The owner of a group's checkpoints.
 
         Raises:
             IsthmusError: the namespace cannot be reached.
@@ -109,16 +109,16 @@ class BlockingHubs:
         """The partitions of an event hub.
 
         Raises:
-            EntityNotFoundError: there is no such hub.
+            EntityNotFoundError: the event hub does not exist.
             IsthmusError: no answer, or a refusal.
         """
         return self.look(hub).views
 
     def look(self, hub: str) -> HubLook:
-        """What a namespace says of an event hub; nothing is open any more.
+        """The namespace's description of an event hub; its links are closed.
 
         Raises:
-            EntityNotFoundError: there is no such hub.
+            EntityNotFoundError: the event hub does not exist.
             IsthmusError: no answer, or a refusal.
         """
         client = self.client
@@ -140,7 +140,7 @@ class BlockingHubs:
             look.close()
 
     def reader(self, hub: str, group: str, partition: int, begin: Begin) -> PartitionLink:
-        """A link that reads a partition beside every other reader; without an owner level it shuts nobody out.
+        """A link that reads a partition concurrently with other readers; without an owner level it fences none.
 
         Raises:
             IsthmusError: no answer, or a refusal.
@@ -157,7 +157,7 @@ class BlockingHubs:
     # ---- administration
 
     def create_hub(self, hub: str, partitions: int) -> None:
-        """Makes an event hub; no error where it exists.
+        """Creates an event hub; no error where it exists.
 
         Raises:
             IsthmusError: no answer, or a refusal.
@@ -165,7 +165,7 @@ class BlockingHubs:
         self._put(hub, "EventHubDescription", f"<PartitionCount>{partitions}</PartitionCount>")
 
     def create_group(self, hub: str, group: str) -> None:
-        """Makes a consumer group; no error where it exists.
+        """Creates a consumer group; no error where it exists.
 
         Raises:
             IsthmusError: no answer, or a refusal.
@@ -198,8 +198,8 @@ class BlockingHubs:
             opener.open(request, timeout=LOOK_SECONDS).close()
         except urllib.error.HTTPError as error:
             with error:
-                told = _text_of(error)
-            refused = _refusal(path, error.code, told)
+                answer = _text_of(error)
+            refused = _refusal(path, error.code, answer)
             if refused is not None:
                 raise refused from None
         except TimeoutError:
@@ -213,7 +213,7 @@ def _context(endpoint: Endpoint) -> ssl.SSLContext:
     if endpoint.ca_file:
         try:
             context.load_verify_locations(endpoint.ca_file)
-        except OSError as error:  # also of ssl, where it holds no certificate
+        except OSError as error:  # also of ssl, where the file contains no certificate
             raise ConnectionLostError(
                 f"{endpoint.host}: ca_file {endpoint.ca_file} cannot be read: {error.strerror or error}"
             ) from None
@@ -221,20 +221,20 @@ def _context(endpoint: Endpoint) -> ssl.SSLContext:
 
 
 def _text_of(error: urllib.error.HTTPError) -> str:
-    """What an answer says; its connection may be lost within it, and the status tells enough."""
+    """The text of an answer; its connection may be lost within it, and the status suffices."""
     try:
         return scrub(error.read(4096).decode("utf-8", "replace"))[:_TEXT_CHARACTERS]
     except (OSError, http.client.HTTPException):
         return str(error.reason)
 
 
-def _refusal(path: str, status: int, told: str) -> IsthmusError | None:
-    """What an answer with an error's status means; None: it exists already."""
-    text = f"'{path}': HTTP {status}: {told}"
-    if status == 409 and _BUSY not in told:
+def _refusal(path: str, status: int, answer: str) -> IsthmusError | None:
+    """The error of an answer with an error status; None: the entity exists already."""
+    text = f"'{path}': HTTP {status}: {answer}"
+    if status == 409 and _BUSY not in answer:
         return None
     if status in (401, 403):
-        return UnauthorizedError(f"{text}; creating event hubs and consumer groups needs the right Manage")
+        return UnauthorizedError(f"{text}; creating event hubs and consumer groups needs the Manage right")
     if status == 404:
         return EntityNotFoundError(path)
     if status in (409, 429) or status >= 500:

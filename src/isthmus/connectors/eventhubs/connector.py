@@ -1,6 +1,6 @@
 """Event Hubs as a connector of the bridge.
 
-What it is: the pools of sources and targets, and what the kind can do. What it is not: a link.
+What it is: the pools of sources and targets, and the capabilities of the kind. What it is not: a link.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class EventHubsSources(HubPool):
     def source(
         self, key: int, options: Mapping[str, str], *, ordered: bool = True, only_present: bool = False
     ) -> Source:
-        """A source that is not open yet; the order of its partitions is kept whether it is `ordered` or not.
+        """A source that is not open yet; the order of its partitions is kept with and without `ordered`.
 
         Raises:
-            ConfigError: an option is of no use.
+            ConfigError: an option is invalid.
         """
         return EventHubsSource(self, key, read_source(options), only_present=only_present)
 
@@ -40,7 +40,7 @@ class EventHubsTargets(HubPool):
         """A target that is not open yet.
 
         Raises:
-            ConfigError: an option is of no use.
+            ConfigError: an option is invalid.
         """
         return EventHubsTarget(self, key, read_target(options), origin_identity)
 
@@ -60,17 +60,17 @@ class EventHubsConnector:
         return EventHubsTargets()
 
     def refusal_of(self, error: Exception) -> Refusal:
-        """What an error means for a message."""
+        """The refusal that an error means for a message."""
         if isinstance(error, IsthmusError):
             return refusal_of(error)
         return Refusal(RefusalKind.UNCLEAR, "", f"{type(error).__name__}: {error}")
 
 
 def dispositions_of(options: Mapping[str, str]) -> frozenset[str]:
-    """What a message of this source may become beside `complete`; the kind alone can do nothing.
+    """The dispositions of this source besides `complete`; the kind alone has none.
 
     Raises:
-        ConfigError: an option is of no use.
+        ConfigError: an option is invalid.
     """
     return frozenset({"dead-letter", "abandon"} if read_source(options).dead_letter_topic else {"abandon"})
 

@@ -1,12 +1,12 @@
 """The event hub for messages that are set aside at a source.
 
 What it is: a link to it, the events of such messages with the reason in application properties, and which of them the hub has accepted. What
-it is not: the checkpoint: that of a message that is set aside is written after its acceptance (`source`).
+it is not: the checkpoint: it passes a message that is set aside only after the acceptance of its copy (`source`).
 
 Invariants:
-    I1. A position is told as done only after the hub has accepted its event.
-    I2. What was not accepted is sent again over the next link.
-    I3. Of what came from a partition that was made again nothing is told any more: its positions name other events.
+    I1. A position is reported as done only after the hub has accepted its event.
+    I2. Unaccepted events are sent again over the next link.
+    I3. Positions of a partition that was created again are not reported any more: they name other events.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ class _Dead(NamedTuple):
 
 
 class DeadLetterHub:
-    """The link, made when it is needed first in each connection.
+    """The link, opened when it is first needed in each connection.
 
     Args:
         hub: its name.
-        source: name of the event hub that messages come from, as the connection has told it.
-        mark: called when there is something to do.
+        source: name of the event hub from which messages are read, as the connection reports it.
+        mark: called when there is work.
 
     Attributes:
-        error: why the link is of no use; the source is lost then.
+        error: why the link is unusable; the source is lost then.
     """
 
     def __init__(self, hub: str, source: Callable[[], str], mark: Callable[[], None]) -> None:
@@ -60,22 +60,22 @@ class DeadLetterHub:
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything has been accepted."""
+        """Whether all events were accepted."""
         return not self._waiting and not self._sent
 
     def add(self, position: int, message: bytes, disposition: Disposition) -> None:
-        """A message is to be set aside."""
+        """Adds a message to set aside."""
         place = f"{self._source()}/{position >> PARTITION_SHIFT}/{position & (1 << PARTITION_SHIFT) - 1}"
-        told = {
+        reasons = {
             DEAD_LETTER_REASON: disposition.reason[:_TEXT_CHARACTERS],
             DEAD_LETTER_DESCRIPTION: disposition.description[:_TEXT_CHARACTERS],
             DEAD_LETTER_PLACE: place,
         }
-        self._waiting.append(_Dead(position, _with_properties(to_event(message).payload, told)))
+        self._waiting.append(_Dead(position, _with_properties(to_event(message).payload, reasons)))
         self._mark()
 
     def serve(self, client: Client) -> list[int]:
-        """Sends what waits; the positions that are done."""
+        """Sends waiting events; returns the positions that are done."""
         if self._sender is None and (self._waiting or self._sent):
             self._begin(client)
         sender = self._sender
@@ -100,7 +100,7 @@ class DeadLetterHub:
         return done
 
     def link_lost(self) -> None:
-        """The connection is gone, or its link is: what has no outcome is sent again over the next."""
+        """The connection or its link is lost: events without outcome are sent again over the next."""
         sender, self._sender = self._sender, None
         self.error = None
         self._is_authorized = False
@@ -110,7 +110,7 @@ class DeadLetterHub:
             sender.close()
 
     def disown(self, partition: int) -> list[int]:
-        """A partition was made again: the positions of what came from it, which is sent all the same (I3)."""
+        """A partition was created again; returns the positions of its messages, which are sent nevertheless (I3)."""
         found: list[int] = []
 
         def without(dead: _Dead) -> _Dead:
@@ -124,7 +124,7 @@ class DeadLetterHub:
         return found
 
     def forget(self) -> None:
-        """The messages are somebody else's."""
+        """The messages belong to another reader."""
         self._waiting.clear()
         self._sent.clear()
 
@@ -158,15 +158,15 @@ class DeadLetterHub:
         self._mark()
 
 
-def _with_properties(event: bytes, told: dict[str, str]) -> bytes:
+def _with_properties(event: bytes, reasons: dict[str, str]) -> bytes:
     found = section.locate(event)
     start, end = found.application_properties
     pairs = [
         event[a:b]
         for a, _, b in section.map_items(event, found.application_properties)
-        if codec.decode(event, a)[0] not in told
+        if codec.decode(event, a)[0] not in reasons
     ]
-    pairs += [codec.encode(name) + codec.encode(text) for name, text in told.items()]
+    pairs += [codec.encode(name) + codec.encode(text) for name, text in reasons.items()]
     body = b"".join(pairs)
     made = b"\0St\xd1%b%b%b" % ((len(body) + 4).to_bytes(4, "big"), (2 * len(pairs)).to_bytes(4, "big"), body)
     if not end:

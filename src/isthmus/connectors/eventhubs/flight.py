@@ -1,11 +1,11 @@
-"""What one connection was sent and has not answered, over all its links.
+"""The unanswered deliveries of one connection, across all its links.
 
-What it is: deliveries of the machine, each of one event or of several to different places, as ordinals; and the answers of the links,
-put together, pure. What it is not: a link.
+What it is: deliveries of the machine, each of one event or of several to different partitions, as ordinals; and the combination of the
+links' answers, pure. What it is not: a link.
 
 Invariants:
     I1. A delivery is answered once, when all of its parts are; it is refused when one of them is.
-    I2. What was stored of a delivery that is refused, or that its connection was lost with, is told: it is not sent again.
+    I2. Stored events of a delivery that is refused, or whose connection was lost, are reported: they are not sent again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Flight:
         self._answers: list[Outcome] = []
 
     def begin(self, parts: int) -> int:
-        """A delivery in so many parts; its ordinal."""
+        """Counts a delivery in so many parts; returns its ordinal."""
         ordinal = self._next
         self._next += 1
         self.outstanding += 1
@@ -52,7 +52,7 @@ class Flight:
         return ordinal
 
     def answered(self, ordinal: int, refusal: Refusal | None = None, events: Sequence[int] = ()) -> None:
-        """A part of a delivery has an answer; `events` are its numbers within the delivery."""
+        """A part of a delivery was answered; `events` are its numbers within the delivery."""
         found = self._open.get(ordinal)
         if found is None:
             self.outstanding -= 1
@@ -66,7 +66,7 @@ class Flight:
             self._end(ordinal, found.refusal)
 
     def lost(self, refusal: Refusal) -> None:
-        """The connection is lost: nothing is answered any more. Deliveries that it has stored in part are answered now."""
+        """The connection is lost: there are no more answers. Deliveries that were stored in part are answered now."""
         for ordinal in [each for each, found in self._open.items() if found.stored]:
             self._end(ordinal, self._open[ordinal].refusal or refusal)
 
@@ -76,7 +76,7 @@ class Flight:
         self._answers.append(Outcome(ordinal, ordinal, refusal, () if refusal is None else tuple(sorted(stored))))
 
     def take(self) -> list[Outcome]:
-        """The outcomes since the last call; accepted deliveries that follow each other are one."""
+        """The outcomes since the last call; consecutive accepted deliveries are one."""
         outcomes: list[Outcome] = []
         for each in sorted(self._answers, key=_ordinal):
             last = outcomes[-1] if outcomes else None

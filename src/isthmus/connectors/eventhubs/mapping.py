@@ -1,24 +1,24 @@
 """Events as the messages of a route, and back.
 
-What it is: the changes that an encoded event needs to be a message of a route, and that a copy needs to be an event, pure. Both are AMQP
-messages, so that body, types and properties pass as they are, to the byte. What it is not: a client. docs/how-to/use-eventhubs.md.
+What it is: the conversion of an encoded event to a message of a route, and of a copy to an event, pure. Both are AMQP
+messages, so that body, types and properties are kept byte for byte. What it is not: a client. docs/how-to/use-eventhubs.md.
 Specification: OASIS AMQP 1.0 part 3; Microsoft Learn, "AMQP 1.0 in Azure Service Bus and Event Hubs protocol guide", Message annotations.
 
 | event | message |
 | --- | --- |
 | sequence number | `x-opt-sequence-number`, with the partition in its upper bits |
-| partition | `x-opt-kafka-partition`, the annotation that logs have in common |
-| offset, enqueued time, publisher | their annotations, as they are |
+| partition | `x-opt-kafka-partition`, the common annotation of logs |
+| offset, enqueued time, publisher | their annotations, unchanged |
 | partition key | `x-opt-partition-key`, and group-id (SessionId) where the event has none |
 
-With `system_properties` they are in application properties as well.
+With `system_properties` they are application properties, too.
 
 Invariants:
-    I1. `to_event(read(event))` is the event, but for the annotations that the service writes, and a partition key that a producer wrote
-        as binary: it is a string, as Service Bus has it.
-    I2. What else the producer wrote comes out byte for byte but for a MessageId or a SessionId that is added.
-    I3. What the producer wrote and nobody can read keeps no event from being given: nothing is added where it would have to be read, and
-        what makes copies refuses the message for itself.
+    I1. `to_event(read(event))` is the event, except for the annotations that the service writes, and a partition key that a producer wrote
+        as binary: it becomes a string, as in Service Bus.
+    I2. All other parts by the producer are kept byte for byte, except that a MessageId or a SessionId is added.
+    I3. Unreadable parts by the producer keep no event from being delivered: nothing is added where they would have to be read, and the
+        message is refused individually when it is copied.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from isthmus.message import name as names
 __all__ = ["KEYED", "Event", "EventReader", "Outgoing", "to_event"]
 
 KEYED = "x-opt-eventhubs-keyed"
-"""On a message whose SessionId is not the producer's, but its partition key."""
+"""Marks a message whose SessionId is not the producer's, but its partition key."""
 
 # Azure Service Bus: the limit of a SessionId and of a PartitionKey.
 KEY_CHARACTERS = 128
@@ -62,12 +62,12 @@ class Event(NamedTuple):
 
 
 class Outgoing(NamedTuple):
-    """An event as it is sent.
+    """An event to send.
 
     Attributes:
         payload: encoded.
-        key: its partition key; empty: it has none.
-        partition: of the log that it comes from; None: it comes from none.
+        key: its partition key; empty: none.
+        partition: the partition of the log from which it was read; None: it was not read from a log.
     """
 
     payload: bytes
@@ -82,8 +82,8 @@ class EventReader:
         hub: its name.
         gives_ids: whether events without MessageId get one made of their position.
         names_partition: whether events without partition key get one that names their partition.
-        tells_system: whether what the service says of an event is in application properties.
-        shown: beginnings of the names of annotations that become application properties.
+        tells_system: whether the service's annotations become application properties.
+        shown: name prefixes of annotations that become application properties.
 
     Attributes:
         hub: its name.
@@ -106,7 +106,7 @@ class EventReader:
         """The message of an event.
 
         Raises:
-            CodecError: it is no event.
+            CodecError: it is not an event.
         """
         try:
             return self._read(partition, payload)
@@ -118,26 +118,26 @@ class EventReader:
     def _read(self, partition: int, payload: bytes) -> Event:
         found = section.locate(payload)
         pairs: list[bytes] = []
-        told: dict[str, Any] = {}
+        annotations: dict[str, Any] = {}
         is_shown = self._tells_system or bool(self._shown)
         for start, middle, end in section.map_items(payload, found.message_annotations):
             name = codec.decode(payload, start)[0]
             if name in _OWN:
                 if name == names.SEQUENCE_NUMBER:
-                    told[name] = codec.decode(payload, middle)[0]
+                    annotations[name] = codec.decode(payload, middle)[0]
                 continue
             if is_shown or name in (_OFFSET, names.PARTITION_KEY):
                 with contextlib.suppress(*_MALFORMED):  # (I3)
-                    told[str(name)] = codec.decode(payload, middle)[0]
-            if name == names.PARTITION_KEY and isinstance(told.get(name), bytes):
-                pairs.append(_KEY_NAME + codec.encode(_key_of(told[name])))
+                    annotations[str(name)] = codec.decode(payload, middle)[0]
+            if name == names.PARTITION_KEY and isinstance(annotations.get(name), bytes):
+                pairs.append(_KEY_NAME + codec.encode(_key_of(annotations[name])))
             else:
                 pairs.append(payload[start:end])
-        sequence = told.get(names.SEQUENCE_NUMBER)
+        sequence = annotations.get(names.SEQUENCE_NUMBER)
         if not isinstance(sequence, int):
-            raise CodecError("an event without x-opt-sequence-number came from the service")
+            raise CodecError("the service delivered an event without x-opt-sequence-number")
         position = partition << PARTITION_SHIFT | sequence
-        key = _key_of(told.get(names.PARTITION_KEY))
+        key = _key_of(annotations.get(names.PARTITION_KEY))
         if key is None and self._names_partition:
             key = f"partition-{partition}"
             pairs.append(_KEY_NAME + codec.encode(key))
@@ -151,12 +151,12 @@ class EventReader:
                 payload[slice(*found.header)],
                 _map_section(section.MESSAGE_ANNOTATIONS, [own, *pairs]),
                 properties,
-                self._application_properties(payload, found.application_properties, partition, told),
+                self._application_properties(payload, found.application_properties, partition, annotations),
                 payload[slice(*found.body)],
                 payload[slice(*found.footer)],
             )
         )
-        return Event(sequence, str(told.get(_OFFSET) or ""), message)
+        return Event(sequence, str(annotations.get(_OFFSET) or ""), message)
 
     def _properties(
         self, payload: bytes, found: section.Sections, position: int, key: str | None
@@ -183,36 +183,36 @@ class EventReader:
         return changes
 
     def _application_properties(
-        self, payload: bytes, place: tuple[int, int], partition: int, told: dict[str, Any]
+        self, payload: bytes, place: tuple[int, int], partition: int, annotations: dict[str, Any]
     ) -> bytes:
         added: dict[str, Any] = {}
         if self._tells_system:
             added["eventhubs-partition"] = Int(partition)
-            added["eventhubs-sequence-number"] = told[names.SEQUENCE_NUMBER]
-            added["eventhubs-offset"] = str(told.get(_OFFSET) or "")
-            if isinstance(told.get(names.ENQUEUED_TIME), Timestamp):
-                added["eventhubs-enqueued-time"] = told[names.ENQUEUED_TIME]
-            publisher = next((told[name] for name in _PUBLISHER if name in told), None)
+            added["eventhubs-sequence-number"] = annotations[names.SEQUENCE_NUMBER]
+            added["eventhubs-offset"] = str(annotations.get(_OFFSET) or "")
+            if isinstance(annotations.get(names.ENQUEUED_TIME), Timestamp):
+                added["eventhubs-enqueued-time"] = annotations[names.ENQUEUED_TIME]
+            publisher = next((annotations[name] for name in _PUBLISHER if name in annotations), None)
             if publisher is not None:
                 added["eventhubs-publisher"] = str(publisher)
         if self._shown:
-            added |= {name: _plain(value) for name, value in told.items() if name.startswith(self._shown)}
+            added |= {name: _plain(value) for name, value in annotations.items() if name.startswith(self._shown)}
         if not added:
             return payload[slice(*place)]
         try:
             own = [payload[start:end] for start, _, end in section.map_items(payload, place)]
             known = {codec.decode(payload, start)[0] for start, _, _ in section.map_items(payload, place)}
-        except (*_MALFORMED, TypeError):  # (I3); a name may be a map, which is in no set
+        except (*_MALFORMED, TypeError):  # (I3); a name may be a map, which cannot be in a set
             return payload[slice(*place)]
         own += [codec.encode(name) + codec.encode(value) for name, value in added.items() if name not in known]
         return _map_section(section.APPLICATION_PROPERTIES, own)
 
 
 def to_event(message: bytes) -> Outgoing:
-    """The event of a copy. It keeps its key, also where it is sent to a partition by number: the service preserves it.
+    """The event of a copy. It keeps its key, also if it is sent to a partition by number: the service preserves it.
 
     Raises:
-        CodecError: it is no message.
+        CodecError: it is not a message.
     """
     try:
         return _to_event(message)
@@ -225,18 +225,18 @@ def to_event(message: bytes) -> Outgoing:
 def _to_event(message: bytes) -> Outgoing:
     found = section.locate(message)
     pairs: list[bytes] = []
-    told: dict[str, Any] = {}
+    annotations: dict[str, Any] = {}
     for start, middle, end in section.map_items(message, found.message_annotations):
         name = codec.decode(message, start)[0]
         if name in (names.PARTITION_KEY, LOG_PARTITION, KEYED):
-            told[name] = codec.decode(message, middle)[0]
+            annotations[name] = codec.decode(message, middle)[0]
         elif name not in names.BROKER_ANNOTATIONS:
             pairs.append(message[start:end])
     session_id = section.decode_property(message, found.properties, "group_id")
-    partition = told.get(LOG_PARTITION)
-    key = _key_of(told.get(names.PARTITION_KEY)) or (session_id if isinstance(session_id, str) else None) or ""
+    partition = annotations.get(LOG_PARTITION)
+    key = _key_of(annotations.get(names.PARTITION_KEY)) or (session_id if isinstance(session_id, str) else None) or ""
     key = key if len(key) <= KEY_CHARACTERS else key[:KEY_CHARACTERS]
-    changes = {"group_id": None} if KEYED in told and session_id == key else {}
+    changes = {"group_id": None} if KEYED in annotations and session_id == key else {}
     if key:
         pairs.append(_KEY_NAME + codec.encode(key))
     properties = (
@@ -262,7 +262,7 @@ def _key_of(value: Any) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """A value that application properties can have (OASIS AMQP 1.0, 3.2.5: no maps, lists or arrays)."""
+    """Whether application properties can contain the value (OASIS AMQP 1.0, 3.2.5: no maps, lists or arrays)."""
     return str(value) if isinstance(value, dict | list) else value
 
 

@@ -1,10 +1,10 @@
 """The options of a source and a target of Event Hubs.
 
-What it is: what a read and a write take, each declared once, and the reading of it. What it is not: a client.
+What it is: the options of a read and a write, each declared once, and their parsing. What it is not: a client.
 
 Invariants:
-    I1. Every option that is unknown or malformed is refused by name before anything connects, all at once.
-    I2. No option holds a secret: references are resolved by the process that connects, each time that it does.
+    I1. Every unknown or malformed option is refused by name before anything connects, all in one error.
+    I2. No option contains a secret: references are resolved by the process that connects, at each connection.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 
 _EXAMPLE = "env:NAME"
 
-# The settings of a namespace of this kind (`isthmus.topology.kind.eventhubs`), under the names that options have.
+# The settings of a namespace of this kind (`isthmus.topology.kind.eventhubs`), by the options' names.
 PLACE = tuple(replace(each, name=EVENT_HUBS.option(each.name)) for each in EVENT_HUBS.settings)
 _TOPIC = Setting(name="topic", kind=Kind.TEXT, required=True, example="telemetry", description="The event hub.")
 
@@ -51,34 +51,34 @@ READING = (
         kind=Kind.TEXT,
         default="$Default",
         example="isthmus",
-        description="The consumer group; another one for each route and each application.",
+        description="The consumer group; a different one for each route and each application.",
     ),
     Setting(
         name="start",
         kind=Kind.CHOICE,
         choices=("earliest", "latest"),
         default="earliest",
-        description="Where to begin in a partition that has no checkpoint; one that was added since is read from its first event.",
+        description="Start in a partition without checkpoint; a partition that was added later is read from its first event.",
     ),
     Setting(
         name="partitions",
         kind=Kind.TEXT,
         default="",
         example="0-3",
-        description="Which partitions to read, e.g. `0-3,7`; empty: all. Routes that each read some share the work of a hub.",
+        description="Which partitions to read, e.g. `0-3,7`; empty: all. Several routes with different partitions share the work of a hub.",
     ),
     Setting(
         name="member",
         kind=Kind.TEXT,
         default="",
-        description="What the reader is called in what the namespace tells of it; empty: a name that is made up.",
+        description="Name of the reader in the namespace's diagnostics; empty: a generated name.",
     ),
     Setting(
         name="message_ids",
         kind=Kind.CHOICE,
         choices=("own", "offset"),
         default="own",
-        description="What a message has as MessageId. `own`: what the event has, else none; `offset`: where the event has none, "
+        description="MessageId of a message. `own`: the event's, else none; `offset`: where the event has none, "
         "`hub/partition/sequence number`, the same each time that the event is read.",
     ),
     Setting(
@@ -86,7 +86,7 @@ READING = (
         kind=Kind.CHOICE,
         choices=("none", "partition"),
         default="none",
-        description="What key an event without partition key is given: `none`, or `partition` for one that names its partition, e.g. "
+        description="Key of an event without partition key: `none`, or `partition` for one that names its partition, e.g. "
         "`partition-3`.",
     ),
     Setting(
@@ -94,13 +94,13 @@ READING = (
         kind=Kind.BOOLEAN,
         default=False,
         description="Whether partition, sequence number, offset, enqueued time and publisher become application properties "
-        "(`eventhubs-partition` and so on), for systems that keep no annotations.",
+        "(`eventhubs-partition` and so on), for systems without annotations.",
     ),
     Setting(
         name="dead_letter_topic",
         kind=Kind.TEXT,
         default="",
-        description="An event hub of the same namespace to which messages go that are set aside, with the reason in properties: a log has no "
+        description="An event hub of the same namespace for messages that are set aside, with the reason in properties: a log has no "
         "dead-letter queue. Empty: a message that would have to be set aside blocks the route.",
     ),
 )
@@ -110,8 +110,8 @@ WRITING = (
         kind=Kind.CHOICE,
         choices=("key", "source", "single"),
         default="key",
-        description="What decides the partition. `key`: PartitionKey, else SessionId, as Event Hubs hash it; without both, the partition that "
-        "the message had at the log it comes from, else any. `source`: the partition at the source. `single`: the first, which keeps the "
+        description="Choice of the partition. `key`: by PartitionKey, else SessionId, hashed by Event Hubs; without both, the partition that "
+        "the message had at its source log, else any. `source`: the partition at the source. `single`: the first, which keeps the "
         "order of a queue.",
     ),
     *LOG_COPY_SETTINGS,
@@ -123,7 +123,7 @@ ADMINISTRATION = Spec("eventhubs namespace", "Options of a namespace's administr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubOptions:
-    """How a namespace is reached; secrets are references."""
+    """How to reach a namespace; secrets are references."""
 
     connection: str = ""
     host: str = ""
@@ -139,7 +139,7 @@ class HubOptions:
 
     @property
     def place(self) -> NamespaceOptions:
-        """The same as the connections of Service Bus take it, whose protocol this is."""
+        """The same options for the connections of Service Bus, whose protocol this is."""
         return NamespaceOptions(
             connection=self.connection,
             host=self.host,
@@ -216,7 +216,7 @@ def read_hub(options: Mapping[str, str]) -> HubOptions:
 def read_as(
     spec: Spec, kind: type[Options], options: Mapping[str, str], namespace: NamespaceKind = EVENT_HUBS
 ) -> Options:
-    """The options of a spec as a value of this type, whose fields are named as the options; `namespace` is what it is part of.
+    """The options of a spec as a value of this type, whose fields have the names of the options; `namespace` is the kind of its namespace.
 
     Raises:
         ConfigError: with a fault for each option that is unknown, malformed or missing.
@@ -226,16 +226,16 @@ def read_as(
     if faults:
         raise ConfigError(faults)
     known = {each.name for each in fields(kind)}
-    told: dict[str, Any] = {
+    given: dict[str, Any] = {
         name: str(value) if isinstance(value, SecretReference) else value
         for name, value in values.items()
         if name in known
     }
-    return kind(**told)
+    return kind(**given)
 
 
 def _at_odds(values: Mapping[str, Any], namespace: NamespaceKind) -> Iterator[tuple[str, str]]:
-    """What is wrong with the options together: (message, hint)."""
+    """Contradictions between options: (message, hint)."""
     named = {each.name: values[namespace.option(each.name)] for each in namespace.settings}
     for _, message, hint in namespace.faults(named, lambda name, value: f"{namespace.option(name)}={value}"):
         yield message, hint
@@ -276,6 +276,6 @@ def _policy_faults(text: str) -> Iterator[tuple[str, str]]:
     for name in ("ttl_ceiling_ms", "deadline_ms"):
         if getattr(policy, name):
             yield (
-                f"policy: {name} cannot be kept, since an event does not expire by itself",
+                f"policy: {name} cannot be kept, because an event does not expire by itself",
                 "write a target with queues and topics, or limit the retention of the event hub",
             )

@@ -1,12 +1,12 @@
 """An event hub, browsed.
 
-What it is: the events of a hub as encoded messages in the order of their positions, read beside every other reader. Verification and looks
-read a Service Bus entity by the same call. What it is not: the reading of a route (`source`).
+What it is: the events of a hub as encoded messages in the order of their positions, read concurrently with other readers. Verification and browsing
+read a Service Bus entity with the same call. What it is not: the reading of a route (`source`).
 
 Invariants:
-    I1. No checkpoint is written, and no reader is shut out.
-    I2. An empty page means that nothing follows: where a namespace says nothing, it is an error.
-    I3. Positions and MessageIds are those that the source of a federation's route gives: partition × 2^48 + sequence number.
+    I1. No checkpoint is written, and no reader is fenced.
+    I2. An empty page means that no event follows: a namespace without answer is an error.
+    I3. Positions and MessageIds are those of the source of a federation's route: partition × 2^48 + sequence number.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class HubPeek:
     """Browses one event hub.
 
     Args:
-        options: how the namespace is reached.
+        options: the options that reach the namespace.
         hub: the event hub.
-        names_partition: whether events without key are given one that names their partition.
-        hubs: the connection; None: as the options say. It is closed with this.
-        reader: reads events; None: as the source of a federation's route.
+        names_partition: whether events without key get one that names their partition.
+        hubs: the connection; None: made from the options. It is closed with this.
+        reader: parses events; None: as the source of a federation's route.
 
     Raises:
-        IsthmusError: no answer, no such hub, or no right to it.
+        IsthmusError: no answer, the event hub does not exist, or access is denied.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class HubPeek:
             raise
 
     def __call__(self, from_position: int, count: int, starts: Mapping[int, int] | None = None) -> Sequence[bytes]:
-        """Messages from a position on, `count` at most, all of one partition; empty where none follows.
+        """Messages from a position on, `count` at most, all of one partition; empty where there are none.
 
         Args:
-            from_position: the first that is wanted.
+            from_position: the first position to return.
             count: how many at most.
-            starts: by partition, the sequence number below which nothing is wanted.
+            starts: by partition, the first sequence number to return.
 
         Raises:
             IsthmusError: no answer, or a refusal.
@@ -86,7 +86,7 @@ class HubPeek:
         return ()
 
     def last_sequence(self, below: int) -> int:
-        """The last position below a limit at which an event may exist, as the namespace tells it; 0 if there is none.
+        """The last position below a limit at which an event may exist, as reported by the namespace; 0 if there is none.
 
         Raises:
             IsthmusError: no answer, or a refusal.
@@ -99,7 +99,7 @@ class HubPeek:
         return 0
 
     def begins(self) -> dict[int, int]:
-        """By partition, the sequence number of the first event that exists, or that will.
+        """By partition, the sequence number of the first existing event, or of the next one.
 
         Raises:
             IsthmusError: no answer, or a refusal.
@@ -120,14 +120,14 @@ class HubPeek:
                 self._wait(link)
             event = self._reader.read(partition, self._read.popleft())
             if event.sequence > view.last:
-                break  # what came meanwhile is for the next look
+                break  # later events are left to the next query
             start = event.sequence + 1
             found.append(event.message)
         self._at = (partition, start)
         return found
 
     def _link_at(self, partition: int, start: int) -> PartitionLink:
-        """The link that is there already, or a new one."""
+        """The existing link, or a new one."""
         link = self._link
         if link is not None and self._at == (partition, start) and link.error is None and link.client.error is None:
             return link
@@ -139,7 +139,7 @@ class HubPeek:
         if link.credit < _PAGE // 2:
             link.grant(_PAGE)
         self._hubs.client.wait_until(
-            lambda: link.count > 0 or link.error is not None, LOOK_SECONDS, f"'{link.path}': no event came"
+            lambda: link.count > 0 or link.error is not None, LOOK_SECONDS, f"'{link.path}': no event arrived"
         )
         if link.error is not None:
             raise link.error
@@ -152,19 +152,19 @@ class HubPeek:
             link.close()
 
     def close(self) -> None:
-        """Ends it."""
+        """Closes it."""
         with suppress(IsthmusError):
             self._drop()
             self._hubs.close()
 
 
 class HubPeekFrom:
-    """Browses an event hub, but not what is below a sequence number of each partition.
+    """Browses an event hub from a sequence number of each partition on.
 
     Args:
         peek: browses the hub.
-        starts: by partition, the sequence number below which nothing is wanted.
-        removed: of that, what was removed (`isthmus.connectors.system.KnowsRemoved`).
+        starts: by partition, the first sequence number to return.
+        removed: the removed events before them (`isthmus.connectors.system.KnowsRemoved`).
     """
 
     def __init__(
@@ -179,5 +179,5 @@ class HubPeekFrom:
         return self._peek(from_position, count, self._starts)
 
     def last_sequence(self, below: int) -> int:
-        """As `HubPeek.last_sequence`; it may be below the first event that is wanted."""
+        """As `HubPeek.last_sequence`; it may be below the first requested event."""
         return self._peek.last_sequence(below)

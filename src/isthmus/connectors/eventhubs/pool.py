@@ -4,7 +4,7 @@ What it is: the pool of Service Bus's connections, whose protocol this is, and t
 process's loop. What it is not: sources or targets.
 
 Invariants:
-    I1. An end whose thread has an answer is named by the next `service`.
+    I1. An end whose thread has an answer is returned by the next `service`.
     I2. `close` waits for the last checkpoints, for as long as `EndPool` does.
 """
 
@@ -24,10 +24,10 @@ __all__ = ["HubPool"]
 
 
 class HubPool(ConnectionPool):
-    """What `SourcePool` and `TargetPool` have in common.
+    """The common part of `SourcePool` and `TargetPool`.
 
     Attributes:
-        threads: what threads of ends wake the loop by; any thread may mark a key there.
+        threads: the pool by which threads of ends wake the loop; any thread may mark a key there.
     """
 
     def __init__(self) -> None:
@@ -35,33 +35,33 @@ class HubPool(ConnectionPool):
         self.threads = EndPool()
 
     def peer(self, options: SourceOptions | SinkOptions) -> Peer:
-        """What an end connects to; options are those of the namespace that holds it."""
+        """The remote side of an end; options are those of its namespace."""
         return replace(peer_of(options), dial=partial(self.dial, options))
 
     def dial(self, options: SourceOptions | SinkOptions) -> Client:
-        """An open client; blocks, in a thread of the dialer.
+        """Opens a client; blocks, in a thread of the dialer.
 
         Raises:
-            IsthmusError: the reference leads nowhere, or no connection could be made.
+            IsthmusError: the reference cannot be resolved, or no connection could be made.
         """
         return dial(options)
 
     def descriptors(self) -> Sequence[tuple[int, int]]:
-        """What to poll."""
+        """The descriptors to poll."""
         return [*super().descriptors(), *self.threads.descriptors()]
 
     def deadline(self, now: float) -> float:
-        """When `service` has something to do though no descriptor is ready."""
+        """When `service` has work even if no descriptor is ready."""
         return min(super().deadline(now), self.threads.deadline(now))
 
     def service(self, ready: Mapping[int, int], now: float) -> Sequence[int]:
-        """Reads and writes; the keys of the ends that have something to tell."""
+        """Reads and writes; returns the keys of the ends that have events."""
         for key in self.threads.service(ready, now):
             self.mark(key)
         return super().service(ready, now)
 
     def unmark(self, key: int) -> None:
-        """An end has nothing to tell any more."""
+        """An end has no events any more."""
         super().unmark(key)
         self.threads.unmark(key)
 

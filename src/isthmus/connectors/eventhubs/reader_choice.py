@@ -1,4 +1,4 @@
-"""Which event reader the options of a source ask for."""
+"""The event reader for a source's options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["reader_of"]
 
 
 def reader_of(options: SourceOptions, shown: tuple[str, ...] = ()) -> EventReader:
-    """Reads events as a source's options want it; annotations whose names begin as `shown` says become application properties."""
+    """An event reader for a source's options; annotations whose names begin with one of `shown` become application properties."""
     return EventReader(
         options.topic.strip("/"),
         gives_ids=options.message_ids == "offset",

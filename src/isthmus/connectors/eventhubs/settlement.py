@@ -1,15 +1,16 @@
-"""What becomes of events of a hub that were handed on.
+"""The settlement of a hub's delivered events.
 
-What it is: completion, return, and the copies of what is set aside, on the account of what was read; what a log cannot do is refused, and the
-source is lost for it once what is under way is settled. What it is not: the link to the hub of dead letters (`dead_letter`), or a checkpoint's
+What it is: completion, release, and the copies of events that are set aside, on the account of read events; dispositions that a log does not
+support are refused, and the source is lost once all events in flight are settled. What it is not: the link to the hub of dead letters
+(`dead_letter`), or a checkpoint's
 writing (`isthmus.connectors.checkpoint.checkpointer`).
 
-A log has no locks and no dead-letter queue: an event that is given back is read again from its sequence number; one that is set aside goes
-to the hub that `dead_letter_topic` names. Without one the source is lost permanently, and says so: the route blocks, and loses nothing.
+A log has no locks and no dead-letter queue: a released event is read again from its sequence number; one that is set aside is sent
+to the hub `dead_letter_topic`. Without one the source is lost permanently, with an error: the route blocks, and loses nothing.
 
 Invariants:
     I1. An event that is set aside is settled once the hub of dead letters has accepted its copy.
-    I2. A source is not lost for what it cannot do while other events are under way, for `SETTLE_SECONDS` at most.
+    I2. A source is not lost for unsupported dispositions while other events are in flight, for `SETTLE_SECONDS` at most.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ __all__ = ["Settlement"]
 
 
 class Settlement:
-    """That of one source.
+    """The settlement of one source.
 
     Args:
         reading: the account.
-        dead: where what is set aside goes; None: nowhere.
-        mark: called when the source has something to do.
+        dead: the hub of dead letters; None: there is none.
+        mark: called when the source has work.
 
     Attributes:
-        refused: what cannot be done.
+        refused: the unsupported dispositions.
     """
 
     def __init__(self, reading: Reading, dead: DeadLetterHub | None, mark: Callable[[], None]) -> None:
@@ -50,7 +51,7 @@ class Settlement:
 
     @property
     def awaits_copies(self) -> bool:
-        """Whether events that are under way may have to be set aside: whoever closes the source then loses their copies."""
+        """Whether events in flight may have to be set aside: closing the source then loses their copies."""
         return self._dead is not None and self._reading.outstanding > 0
 
     def settle(self, first: int, last: int, disposition: Disposition | None = None) -> None:
@@ -70,18 +71,18 @@ class Settlement:
             hint = "name a dead_letter_topic at the source, or let refusals block"
             self._refuse(first, last, f"be set aside ({reason})", hint)
         else:
-            self._refuse(first, last, f"get the disposition '{disposition.kind}', which a log has not", "")
+            self._refuse(first, last, f"get the disposition '{disposition.kind}', which a log does not support", "")
 
     def release(self, first: int, last: int) -> None:
-        """Gives delivered positions back; they are read again."""
+        """Releases delivered positions; they are read again."""
         self._reading.give_back(first, last)
         self._mark()
 
     def serve(self, client: Client) -> None:
-        """Sends copies, and settles what they were made of.
+        """Sends copies, and settles their originals.
 
         Raises:
-            IsthmusError: the hub of dead letters does not take them.
+            IsthmusError: the hub of dead letters does not accept them.
         """
         dead = self._dead
         if dead is None:
@@ -92,26 +93,26 @@ class Settlement:
             raise dead.error
 
     def take_refused(self, now: float) -> str:
-        """Why the source is lost now; empty: it is not, or not yet."""
+        """Why the source is lost now; empty: it is not lost yet."""
         return self.refused.take(now, self._reading.outstanding)
 
     def disown(self, partition: int) -> None:
-        """A partition was made again: what is being set aside of the one before is done with, as positions name other events."""
+        """A partition was created again: pending copies of the previous one are abandoned, because positions name other events."""
         for position in self._dead.disown(partition) if self._dead is not None else ():
             self._reading.settle(position, position, time.monotonic())
 
     def link_lost(self) -> None:
-        """The connection is gone: copies without an answer are sent again over the next."""
+        """The connection is lost: unanswered copies are sent again over the next."""
         if self._dead is not None:
             self._dead.link_lost()
 
     def forget(self) -> None:
-        """The partitions are another reader's."""
+        """The partitions belong to another reader."""
         if self._dead is not None:
             self._dead.forget()
 
     def _refuse(self, first: int, last: int, what: str, hint: str) -> None:
-        """The source is going to be lost: what is under way is settled before, or it would come again each time."""
+        """The source will be lost: events in flight are settled before, or they would be redelivered each time."""
         place = f"partition {first >> PARTITION_SHIFT}, sequence number {first & (1 << PARTITION_SHIFT) - 1}"
         text = f"the event at {place} would have to {what}"
         self.refused.add(text + (f"; {hint}" if hint else ""), last - first + 1)

@@ -1,20 +1,20 @@
 """An event hub as a source on the port.
 
-What it is: the port, the opening, and what the links to the hub's partitions give as events. What it is not: the links and their credit
-(`link_set`), the account of what was read (`reading`), where reading begins (`opening`), what was lost unread (`loss`), what becomes of events
+What it is: the port, the opening, and the events from the links to the hub's partitions. What it is not: the links and their credit
+(`link_set`), the account of read events (`reading`), the start of reading (`opening`), lost events (`loss`), settlement
 (`settlement`), or checkpoints (`checkpoint.checkpointer`). docs/how-to/use-eventhubs.md.
 
-An opening, in order: connection, token, a look at the hub and its partitions, the checkpoints, a link for each partition, the first checkpoint
+An opening, in order: connection, token, a query of the hub and its partitions, the checkpoints, a link for each partition, the first checkpoint
 of those that have none, `SourceOpened`.
 
-A checkpoint, in order: the target has acknowledged; the owner settles; the account tells up to where nothing of a partition is outstanding;
+A checkpoint, in order: the target has acknowledged; the owner settles; the account finds the last event before any outstanding one of a partition;
 that event's checkpoint is written, at most every `checkpoint_seconds`, and at the end.
 
 Invariants:
-    I1. Nothing is given beyond the credit; order is kept within a partition.
-    I2. No checkpoint is written for what has no outcome.
-    I3. A reader that another one has shut out gives up what it has: the checkpoint, not its memory, tells where it would go on.
-    I4. What the retention removed unread is told once, with its range, before anything behind it is given.
+    I1. Nothing is delivered beyond the credit; order is kept within a partition.
+    I2. No checkpoint passes an event without outcome.
+    I3. A reader that another one has fenced drops its state: the checkpoint, not its memory, determines where it would continue.
+    I4. Events that the retention removed unread are reported once, with their range, before any later one is delivered.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from isthmus.connectors.eventhubs.partition.growth import PartitionGrowth
 from isthmus.connectors.eventhubs.partition.link_set import PartitionLinks
 from isthmus.connectors.eventhubs.partition.look import HubLook
 from isthmus.connectors.eventhubs.partition.loss import Losses
-from isthmus.connectors.eventhubs.partition.opening import Opening, added, opening, remade, told_apart
+from isthmus.connectors.eventhubs.partition.opening import Opening, added, distinct_created_ms, opening, remade
 from isthmus.connectors.eventhubs.partition.reading import Reading
 from isthmus.connectors.eventhubs.pool import HubPool
 from isthmus.connectors.eventhubs.reader_choice import reader_of
@@ -48,7 +48,7 @@ from isthmus.transport import Client
 
 __all__ = ["EventHubsSource"]
 
-# Of one connection; a hub of the highest tier has more partitions, whose links share it all the same.
+# AMQP sessions of one connection; a hub of the highest tier has more partitions, whose links share them.
 SESSIONS = 36
 _STOLEN = "amqp:link:stolen"
 
@@ -57,12 +57,12 @@ class EventHubsSource(End):
     """One route's source.
 
     Args:
-        pool: what it belongs to.
-        key: what the pool's owner knows it by.
-        options: where it leads to.
-        only_present: give only what exists when it is opened first.
-        reader: reads events; None: as the options say.
-        thread: makes what keeps checkpoints.
+        pool: the pool that it belongs to.
+        key: its key in the pool.
+        options: the event hub, and how it is read.
+        only_present: deliver only messages that exist when it is first opened.
+        reader: parses events; None: by the options.
+        thread: makes the checkpoint thread.
     """
 
     pool: HubPool
@@ -93,14 +93,14 @@ class EventHubsSource(End):
         self._links = PartitionLinks(options, self._reading, self.mark)
         self._look: HubLook | None = None
         self._identity = ""
-        self._created_ms = 0  # when the event hub was made that is read; 0: it is not known yet
+        self._created_ms = 0  # when the event hub that is read was created; 0: unknown
         self._losses = Losses(lambda: self.path, self._reading, self.mark)
         self._growth = PartitionGrowth(self.mark, is_wanted=options.chosen is None and not only_present)
-        self._made_again: set[int] = set()  # partitions of which that was seen while they were read
+        self._made_again: set[int] = set()  # partitions whose new creation was detected while they were read
         self._is_draining = self._is_closed = False
 
     def _wake(self) -> None:
-        """The thread has an answer; called by it."""
+        """The thread has an answer; called in that thread."""
         if not self._is_closed:
             self.pool.threads.mark(self.key)
 
@@ -108,11 +108,11 @@ class EventHubsSource(End):
 
     @property
     def clock_offset_ms(self) -> int | None:
-        """This machine's: an event's enqueued time says when it came, not what time it is now."""
+        """The offset of this machine's clock: an event's enqueued time is not the present time."""
         return round((time.time() - time.monotonic()) * 1000)
 
     def poll(self, now: float) -> Sequence[SourceEvent]:
-        """What happened since the last call."""
+        """The events since the last call."""
         if self._is_closed:
             return ()
         events: list[SourceEvent] = []
@@ -127,7 +127,7 @@ class EventHubsSource(End):
         except IsthmusError as error:
             self.fail(error)
         events += [Arrived(batch.positions, batch.payloads) for batch in self._reading.take()]
-        # Whoever hears it may close the source: what is to be set aside has to be stored before.
+        # The owner may close the source after this event: copies of messages set aside must be stored before.
         if not self._settlement.awaits_copies and self._reading.is_over():
             events.append(Exhausted())
         self._checkpoints.commit(now)
@@ -144,7 +144,7 @@ class EventHubsSource(End):
         return events
 
     def deadline(self, now: float) -> float:
-        """When `poll` has something to do though the sockets are silent."""
+        """When `poll` has work even without socket activity."""
         due = min(self.step_deadline(now), self._reading.commit_due, self._settlement.refused.due(now))
         return min(due, self._losses.deadline, self._growth.deadline)
 
@@ -157,7 +157,7 @@ class EventHubsSource(End):
             self.mark()
 
     def drain(self) -> None:
-        """Takes the credit back; what is on its way waits in the queue for the next."""
+        """Withdraws the credit; events in transit wait in the queue."""
         self._reading.queue.credit = 0
         self._is_draining = True
         self._refill()
@@ -168,11 +168,11 @@ class EventHubsSource(End):
         self._settlement.settle(first, last, disposition)
 
     def release(self, first: int, last: int) -> None:
-        """Gives delivered positions back; they are read again."""
+        """Releases delivered positions; they are read again."""
         self._settlement.release(first, last)
 
     def close(self) -> None:
-        """Ends it; what is settled is written in the background."""
+        """Closes it; checkpoints of settled events are written in the background."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -184,20 +184,20 @@ class EventHubsSource(End):
 
     @property
     def has_left(self) -> bool:
-        """Whether what was settled is written: a reader that begins earlier reads it again."""
+        """Whether these checkpoints are written: a reader that begins earlier reads the events again."""
         return self._is_closed and self._checkpoints.has_stopped
 
     # ---- opening
 
     def attach(self, client: Client) -> None:
-        """Looks at the hub, and asks for the checkpoints."""
+        """Queries the hub, and requests the checkpoints."""
         self._identity = client.namespace_id
         place = client.namespace_id, client.endpoint.host, self.path, self.settings.group
         self._checkpoints.load(GroupKey(*place, self._created_ms))
         self._look = HubLook(client, self.path, self.mark, self.settings.chosen)
 
     def _advance(self, events: list[SourceEvent], now: float) -> None:
-        """Goes on with the opening, and with what links have to do."""
+        """Continues the opening, and the work of the links."""
         client = self.client
         if client is None or self.fault is not None:
             return
@@ -230,7 +230,7 @@ class EventHubsSource(End):
         present = self._reading.present
         if present is not None and present.ends is None:
             present.ends = {number: view.last + 1 for number, view in look.views.items()}
-        created_ms = told_apart(look.created_ms, look.views.values())
+        created_ms = distinct_created_ms(look.created_ms, look.views.values())
         self._made_again |= remade(look.views, created_ms, self._created_ms, checkpoints)
         self._created_ms = created_ms
         self._checkpoints.of_log(self._created_ms)
@@ -238,7 +238,7 @@ class EventHubsSource(End):
         new = added(look.views, checkpoints) if self.settings.chosen is None else []
         openings = {
             number: Opening(Begin(), begins_again=True)
-            if number in self._made_again  # whatever the checkpoint says that exists
+            if number in self._made_again  # whatever the existing checkpoint
             else opening(
                 view,
                 checkpoints.get(number) or first.get(number),
@@ -248,7 +248,7 @@ class EventHubsSource(End):
             )
             for number, view in look.views.items()
         }
-        for number, each in sorted(openings.items(), reverse=not checkpoints):  # the order in which they are kept
+        for number, each in sorted(openings.items(), reverse=not checkpoints):  # the order in which they are stored
             if each.begins_again:
                 first.pop(number, None)
             elif each.checkpoint is not None:
@@ -259,7 +259,7 @@ class EventHubsSource(End):
         self._losses.check_openings(openings)
         if any(self._reading.is_under_way(number) for number in again):
             raise ConnectionLostError(
-                f"event hub '{self.path}' was made again; it is read once the events of the one before that are under way have an outcome"
+                f"event hub '{self.path}' was created again; it is read once the events in flight of the previous one have an outcome"
             )
         self._made_again.clear()
         self._losses.reads_again(again)
@@ -283,12 +283,12 @@ class EventHubsSource(End):
                 self._losses.knows_of_remake(number)
                 self._is_made_again(number)
             raise ConnectionLostError(
-                f"event hub '{self.path}', partition {partition}: sequence numbers begin again at {sequence}; the event hub was made again. "
-                "What is there is read from its beginning"
+                f"event hub '{self.path}', partition {partition}: sequence numbers begin again at {sequence}; the event hub was created again. "
+                "It is read from its beginning"
             )
 
     def _is_made_again(self, number: int) -> None:
-        """A partition is read from its beginning when it is opened next, however many events it has then."""
+        """The partition is read from its beginning at the next opening, however many events it has then."""
         self._made_again.add(number)
         self._reading.made_again(number)
         self._settlement.disown(number)
@@ -306,7 +306,9 @@ class EventHubsSource(End):
         if str(error.attributes.get("condition") or "") == _STOLEN:
             self._reading.forget(list(self._reading.account.partitions))
             self._settlement.forget()
-            text = f"event hub '{self.path}', group '{self.settings.group}': another reader has taken over: {error}"
+            text = (
+                f"event hub '{self.path}', group '{self.settings.group}': another reader has fenced this one: {error}"
+            )
             events.append(SourceLost(text, is_fatal=True))
             return
         events.append(SourceLost(str(error), not may_pass(error)))

@@ -1,6 +1,6 @@
-"""Event Hubs as the driver sees them (`isthmus.connectors.system`).
+"""Event Hubs for the driver (`isthmus.connectors.system`).
 
-What it is: administration, browsing, and what waits for a group. What it is not: the calls to a namespace (`blocking`, `peek`).
+What it is: administration, browsing, and the events that wait for a group. What it is not: the calls to a namespace (`blocking`, `peek`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class EventHubsSystem:
         return EventHubsAdministration.open(namespace)
 
     def identity(self, options: Mapping[str, str]) -> str:
-        """What the namespace calls itself."""
+        """The namespace's identity."""
         with BlockingHubs(read_hub(options)) as hubs:
             return hubs.identity()
 
@@ -61,7 +61,7 @@ class EventHubsSystem:
                 raise sender.error
 
     def waiting(self, options: Mapping[str, str], entity: str, group: str) -> Waits:
-        """The events behind a group's checkpoints."""
+        """The events after a group's checkpoints."""
         starts = self._starts(options, entity, group)
         found = 0
         with BlockingHubs(read_hub(options)) as hubs:
@@ -71,11 +71,11 @@ class EventHubsSystem:
         return Waits(found, are_ready=True)
 
     def peek(self, options: Mapping[str, str], entity: str, *, names_partition: bool = False) -> Peek:
-        """An event hub, browsed."""
+        """Browses an event hub."""
         return HubPeek(read_hub(options), entity, names_partition=names_partition)
 
     def uncommitted(self, options: Mapping[str, str], entity: str, group: str, peek: Peek) -> Peek:
-        """The events behind a group's checkpoints."""
+        """The events after a group's checkpoints."""
         assert isinstance(peek, HubPeek)
         begins = peek.begins()
         starts = self._starts(options, entity, group)
@@ -86,7 +86,7 @@ class EventHubsSystem:
         return bool(self._starts(options, entity, group))
 
     def _starts(self, options: Mapping[str, str], entity: str, group: str) -> dict[int, int]:
-        """By partition, the first sequence number that is not done with."""
+        """By partition, the first unsettled sequence number."""
         read = read_hub(options)
         with BlockingHubs(read) as hubs:
             key = hubs.group(entity, group)

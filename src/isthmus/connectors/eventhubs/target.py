@@ -1,15 +1,15 @@
 """An event hub as a target on the port.
 
-What it is: the links to a hub and to its partitions, the copies as events, where each goes, and what the hub answers as events of the delivery
-machine. What it is not: what is sent when (`isthmus.bridge.delivery.delivery`). docs/how-to/use-eventhubs.md.
+What it is: the links to a hub and to its partitions, the copies as events, the partition of each, and the hub's answers as events of the delivery
+machine. What it is not: the decision what to send when (`isthmus.bridge.delivery.delivery`). docs/how-to/use-eventhubs.md.
 
-Order. Events that go to one place, a partition by number or a key, are sent over one link in their order. An envelope of the machine is
-divided by place: the hub stores each batch in one partition. Where it refuses one, what it has stored of the others is not sent again.
+Order. Events with one destination, a partition by number or a key, are sent over one link in their order. An envelope of the machine is
+divided by destination: the hub stores each batch in one partition. If it refuses one, stored events of the others are not sent again.
 
 Invariants:
     I1. Ordinals of outcomes are those of the present connection, from 0, in the order of sending.
-    I2. Copies are made for the namespace that answered first; another one is refused as long as this target lives.
-    I3. A hub that is connected and grants no credit for `CREDIT_SECONDS`, though something is to be sent, is lost.
+    I2. Copies are made for the namespace that answered first; another one is refused by this target.
+    I3. A connected hub that grants no credit for `CREDIT_SECONDS`, although events wait, counts as lost.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ __all__ = ["CREDIT_SECONDS", "EventHubsTarget"]
 SESSIONS = 36
 CREDIT_SECONDS = 30.0
 ENVELOPE_MESSAGES = 200
-# What the annotations of a batch add to it, with a key of 128 characters.
+# The size of a batch's annotations, with a key of 128 characters.
 BATCH_OVERHEAD_BYTES = 600
 
 
 class _Part(NamedTuple):
-    """What is sent in one transfer: to a partition, or to None where the hub decides."""
+    """The events of one transfer: to a partition, or to None where the hub decides."""
 
     partition: int | None
     payload: bytes
@@ -65,10 +65,10 @@ class EventHubsTarget(End):
     """One route's target.
 
     Args:
-        pool: what it belongs to.
-        key: what the pool's owner knows it by.
-        options: where it leads to, and how copies are made.
-        origin_identity: of the namespace that the messages come from; empty where it is not known.
+        pool: the pool that it belongs to.
+        key: its key in the pool.
+        options: the event hub, and how copies are made.
+        origin_identity: identity of the namespace from which the messages are read; empty where unknown.
     """
 
     pool: HubPool
@@ -81,18 +81,18 @@ class EventHubsTarget(End):
         self._rewriter: MessageRewriter | None = None
         self._look: HubLook | None = None
         self._senders: dict[int | None, MarkedSender] = {}
-        # Of each link: by its ordinal, the delivery's, and the numbers of the events within the delivery.
+        # By link and its ordinal: the ordinal of the delivery, and the numbers of the events within it.
         self._ordinals: dict[int | None, dict[int, tuple[int, Sequence[int]]]] = {}
         self._flight = Flight()
         self._waiting: deque[_Part] = deque()
-        self._credit = 0  # as it was told, less what was sent since
+        self._credit = 0  # the last granted credit, minus the events sent since
         self._no_credit_since = math.inf
-        self._has_work = False  # copies have been made
+        self._has_work = False  # copies were made
 
     # ---- the port
 
     def poll(self, now: float) -> Sequence[TargetEvent]:
-        """What happened since the last call."""
+        """The events since the last call."""
         events: list[TargetEvent] = []
         self.check_time(now)
         try:
@@ -115,14 +115,14 @@ class EventHubsTarget(End):
         return events
 
     def deadline(self, now: float) -> float:
-        """When `poll` has something to do though the sockets are silent."""
+        """When `poll` has work even without socket activity."""
         return min(self.step_deadline(now), self._no_credit_since + CREDIT_SECONDS)
 
     def copies(self, data: bytes, offsets: Sequence[int], now_ms: int) -> Copies:
-        """The copies of messages as this target takes them.
+        """The copies of messages as this target accepts them.
 
         Raises:
-            InvalidArgumentError: the target has never been open.
+            InvalidArgumentError: the target was never open.
         """
         if self._rewriter is None:
             raise InvalidArgumentError(
@@ -133,7 +133,7 @@ class EventHubsTarget(End):
         return made
 
     def send(self, send: Send) -> None:
-        """Queues deliveries; where the connection is lost nothing happens, and `poll` tells of it."""
+        """Queues deliveries; after a lost connection it does nothing, and `poll` reports the loss."""
         if self.step is not Step.ATTACHED or self.fault is not None:
             return
         groups = (send.payloads,) if send.is_envelope else [(payload,) for payload in send.payloads]
@@ -146,14 +146,14 @@ class EventHubsTarget(End):
             self.fail(error)
 
     def close(self) -> None:
-        """Ends it."""
+        """Closes it."""
         self._disconnect(time.monotonic())
         self.pool.unmark(self.key)
 
     # ---- sending
 
     def _add(self, payloads: Sequence[bytes]) -> None:
-        """A delivery of one event, or of several."""
+        """Adds a delivery of one event, or of several."""
         places: dict[tuple[int | None, str], tuple[list[bytes], list[int]]] = {}
         try:
             for number, payload in enumerate(payloads):
@@ -173,7 +173,7 @@ class EventHubsTarget(End):
             self._waiting.append(_Part(partition, data, is_batch, ordinal, numbers if len(places) > 1 else ()))
 
     def _placed(self, payload: bytes) -> tuple[Outgoing, int | None]:
-        """An event, and the partition by number; None: the key decides, or any."""
+        """An event, and its partition by number; None: the key decides, or any."""
         how = self.settings.partitioning
         outgoing = to_event(payload)
         if how == "single":
@@ -226,7 +226,7 @@ class EventHubsTarget(End):
     # ---- the links
 
     def attach(self, client: Client) -> None:
-        """Begins the links; where the partition may be told by number, once the hub has named its partitions."""
+        """Begins the links; if partitions may be selected by number, once their numbers are known."""
         if self.settings.partitioning == "single":
             self._attach_all(client, [0])
         else:
@@ -299,7 +299,7 @@ class EventHubsTarget(End):
 
 
 def _batch(events: Sequence[bytes], key: str) -> bytes:
-    """An envelope whose events go to one partition together, that of the key where there is one."""
+    """An envelope of events for one partition, that of the key where there is one."""
     data = envelope(events)
     if not key:
         return data

@@ -1,1 +1,1 @@
-"""HTTP as a kind of system: requests to anything that takes them, and a listener for those that send them (docs/how-to/use-http.md)."""
+"""HTTP as a kind of system: requests to any server that accepts them, and a listener for clients that send them (docs/how-to/use-http.md)."""

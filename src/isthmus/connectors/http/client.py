@@ -1,14 +1,14 @@
 """Connections of a target by HTTP: one for each thread, kept open.
 
-What it is: a request and its answer over `http.client`, and the time that a server asks to wait. What it is not: what a status means to a
+What it is: a request and its answer over `http.client`, and the delay that a server requests. What it is not: what a status means to a
 kind.
 
 Invariants:
-    I1. A request is made once; whether it is made again is decided by who called.
-    I2. `close` ends requests that are under way; no connection is made after it.
-    I3. A status that came is told, whatever becomes of the body behind it, or of the request before it: within the time of the request,
-        though the body goes on.
-    I4. No error holds the value of a header.
+    I1. A request is made once; the caller decides whether to repeat it.
+    I2. `close` ends requests in flight; no connection is made after it.
+    I3. A received status is reported, even if the body after it, or the request before it, is incomplete: within the time of the request,
+        although the body continues.
+    I4. No error contains the value of a header.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ __all__ = ["Answer", "HttpClient", "retry_after"]
 ANSWER_BYTES = 1 << 20
 _PART_BYTES = 1 << 16
 _TEXT_CHARACTERS = 300
-# A secret that is at the end of the text is whole before it is cut.
+# Enough that a secret at the end of the text is not cut before it is removed.
 _TEXT_BYTES = 8192
 
 
 class Answer(NamedTuple):
-    """What came back; names of headers are in lower case.
+    """An answer; names of headers are in lower case.
 
     Attributes:
-        is_whole: whether the body is all there.
+        is_whole: whether the body is complete.
     """
 
     status: int
@@ -53,26 +53,26 @@ class Answer(NamedTuple):
     is_whole: bool = True
 
     def text(self, secret: str = "") -> str:
-        """The beginning of the body, in one line, without a secret that the request carried."""
-        told = self.body[:_TEXT_BYTES].decode(errors="replace")
+        """The beginning of the body, in one line, without a secret of the request."""
+        decoded = self.body[:_TEXT_BYTES].decode(errors="replace")
         if secret:
-            told = told.replace(secret, "***")
-        return " ".join(told[:_TEXT_CHARACTERS].split())
+            decoded = decoded.replace(secret, "***")
+        return " ".join(decoded[:_TEXT_CHARACTERS].split())
 
 
 class HttpClient:
     """Requests to one server.
 
     Args:
-        url: scheme, host and port; a path is put before those of requests.
+        url: scheme, host and port; its path is a prefix of those of requests.
         timeout_seconds: for one request.
-        ca_file: certificates to trust instead of the system's; empty: the system's.
+        ca_file: CA certificates to trust instead of the system's; empty: the system's.
         certificate_file: this client's; empty: none.
         key_file: its key.
-        answer_bytes: what is read of an answer at most.
+        answer_bytes: how many bytes of an answer are read at most.
 
     Raises:
-        InvalidArgumentError: the address is none.
+        InvalidArgumentError: the address is invalid.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class HttpClient:
         """Connects.
 
         Raises:
-            OSError: that cannot be.
+            OSError: it cannot connect.
         """
         self._connection()
 
@@ -121,14 +121,14 @@ class HttpClient:
 
         Args:
             method: of the request.
-            path: behind the address's.
+            path: after the address's path.
             headers: by name.
             body: of the request.
-            needs_all: whether the body of the answer is waited for as long as it comes, however long that takes.
+            needs_all: whether to wait for the whole body of the answer, however long that takes.
 
         Raises:
-            OSError: no answer came, or it is none.
-            ValueError: a header holds what none may have.
+            OSError: no answer, or an invalid one.
+            ValueError: a header contains invalid characters.
         """
         limit = math.inf if needs_all else time.monotonic() + self._timeout_seconds
         connection = self._connection()
@@ -148,15 +148,15 @@ class HttpClient:
             raise
         except ValueError:
             self._drop()
-            raise ValueError("a header holds what none may have") from None
+            raise ValueError("a header contains invalid characters") from None
         content, is_whole = self._read(found, sock, limit)
         if not is_whole or found.will_close:
             self._drop()
-        told = {name.lower(): value for name, value in found.getheaders()}
-        return Answer(found.status, found.reason, told, content, is_whole)
+        received = {name.lower(): value for name, value in found.getheaders()}
+        return Answer(found.status, found.reason, received, content, is_whole)
 
     def _read(self, found: http.client.HTTPResponse, sock: Any, limit: float) -> tuple[bytes, bool]:
-        """The body, as far as it came until `limit`, and whether that is all."""
+        """The body, as far as it arrives until `limit`, and whether it is complete."""
         parts: list[bytes] = []
         size, is_whole = 0, False
         try:
@@ -166,7 +166,7 @@ class HttpClient:
                     break
                 sock.settimeout(min(left, self._timeout_seconds))
                 part = found.read1(_PART_BYTES)
-                if not part:  # where a length was told, the end of the connection is no end of the body
+                if not part:  # where a length was given, the end of the connection does not end the body
                     is_whole = not found.length
                     break
                 parts.append(part)
@@ -174,7 +174,7 @@ class HttpClient:
             else:
                 is_whole = True
             sock.settimeout(self._timeout_seconds)
-        except (http.client.HTTPException, OSError, ValueError):  # of a file that `close` has closed, the last
+        except (http.client.HTTPException, OSError, ValueError):  # the last of a file that `close` has closed
             is_whole = False
         found.close()
         return b"".join(parts), is_whole
@@ -190,7 +190,7 @@ class HttpClient:
                 with contextlib.suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)
             with contextlib.suppress(OSError):
-                connection.close()  # what is being read ends by the shutdown
+                connection.close()  # a read in progress ends by the shutdown
 
     def _connection(self) -> http.client.HTTPConnection:
         """This thread's connection, open."""
@@ -209,7 +209,7 @@ class HttpClient:
         else:
             made = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_seconds)
         made.response_class = _FinalResponse
-        made.auto_open = 0  # else a request that `close` comes before connects again, and is made
+        made.auto_open = 0  # else a request that meets `close` would connect again, and be made
         with self._lock:
             if self._is_closed:
                 raise OSError("the client is closed")
@@ -217,7 +217,7 @@ class HttpClient:
         try:
             made.connect()
         except OSError:
-            self._drop()  # what a failed TLS handshake leaves is no socket any more
+            self._drop()  # after a failed TLS handshake the socket is unusable
             raise
         if made.sock is not None:
             made.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -240,7 +240,7 @@ class HttpClient:
 
 
 class _FinalResponse(http.client.HTTPResponse):
-    """The answer behind interim ones (RFC 9110, 15.2), of which `http.client` passes over 100 alone."""
+    """The answer after interim ones (RFC 9110, 15.2), of which `http.client` skips only 100."""
 
     def _read_status(self) -> tuple[str, int, str]:
         while True:
@@ -251,7 +251,7 @@ class _FinalResponse(http.client.HTTPResponse):
 
 
 def _early_answer(connection: http.client.HTTPConnection, error: OSError) -> http.client.HTTPResponse:
-    """The refusal of a server that did not read the request to its end (RFC 9112, 9.5); without one, the error is raised."""
+    """The refusal by a server that did not read the request to its end (RFC 9112, 9.5); without one, the error is raised."""
     sock = connection.sock
     if sock is None:
         raise error
@@ -264,13 +264,13 @@ def _early_answer(connection: http.client.HTTPConnection, error: OSError) -> htt
     except (OSError, http.client.HTTPException):
         raise error from None
     if found.status < http.HTTPStatus.MULTIPLE_CHOICES:
-        raise error  # who takes a request reads it
+        raise error  # a server that accepts a request reads it
     found.will_close = True
     return found
 
 
 def retry_after(headers: Mapping[str, str], now: float | None = None) -> float:
-    """How many seconds a server asks to wait (RFC 9110, 10.2.3); 0: it does not say."""
+    """How many seconds a server asks to wait (RFC 9110, 10.2.3); 0: not given."""
     text = headers.get("retry-after", "").strip()
     if text.isascii() and text.isdigit():
         return float(text[:9])

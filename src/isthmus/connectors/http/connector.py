@@ -1,6 +1,6 @@
 """HTTP as a connector of the bridge.
 
-What it is: the pools of sources (listeners) and targets, and what the kind can do.
+What it is: the pools of sources (listeners) and targets, and the capabilities of the kind.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class HttpSources(EndPool):
         """A source that is not open yet.
 
         Raises:
-            ConfigError: an option is of no use.
+            ConfigError: an option is invalid.
         """
         return ListenSource(self, key, read_source(options), read=to_messages, only_present=only_present)
 
@@ -40,7 +40,7 @@ class HttpTargets(RequestPool):
         """A target that is not open yet.
 
         Raises:
-            ConfigError: an option is of no use.
+            ConfigError: an option is invalid.
         """
         read = read_target(options)
         return RequestTarget(
@@ -69,7 +69,7 @@ class HttpConnector:
         return HttpTargets()
 
     def refusal_of(self, error: Exception) -> Refusal:
-        """What an error means for a message."""
+        """The refusal that an error means for a message."""
         return Refusal(RefusalKind.UNCLEAR, "", f"{type(error).__name__}: {error}")
 
 

@@ -1,6 +1,6 @@
 """Messages as the body and the headers of HTTP requests, and back.
 
-What it is: the mapping both ways, pure. Specification: CloudEvents 1.0.2, "HTTP Protocol Binding"; docs/how-to/use-http.md.
+What it is: the mapping in both directions, pure. Specification: CloudEvents 1.0.2, "HTTP Protocol Binding"; docs/how-to/use-http.md.
 
 | mode | body | headers |
 | --- | --- | --- |
@@ -8,11 +8,11 @@ What it is: the mapping both ways, pure. Specification: CloudEvents 1.0.2, "HTTP
 | binary | the message's body | ce-…, Content-Type |
 | body | the message's body | isthmus-property-…, isthmus-message-id, Content-Type |
 
-Binary and body mode carry the note (`isthmus.connectors.wrap.note`) in one header more, `ce-isthmusnote` or `isthmus-note`.
+Binary and body mode carry the note (`isthmus.connectors.wrap.note`) in another header, `ce-isthmusnote` or `isthmus-note`.
 
 Invariants:
-    I1. `to_messages(to_request(message))` says the same as the message.
-    I2. Header values are printable ASCII, percent-encoded as the binding wants it.
+    I1. `to_messages(to_request(message))` is equivalent to the message.
+    I2. Header values are printable ASCII, percent-encoded as the binding requires.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 BATCH_CONTENT_TYPE = "application/cloudevents-batch+json"
-# What common servers take as headers in all.
+# The limit of common servers for all headers.
 HEADER_BYTES = 8000
 _ID_BYTES = 256
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -54,10 +54,10 @@ class HeadersTooLargeError(ValueError):
 
 
 class Request(NamedTuple):
-    """What is posted.
+    """The request to post.
 
     Attributes:
-        event_id: the same each time that the message is sent, and another one for each message (`event_id_of`).
+        event_id: the same each time that the message is sent, and unique to the message (`event_id_of`).
     """
 
     event_id: str
@@ -66,15 +66,15 @@ class Request(NamedTuple):
 
 
 def event_id_of(message: bytes, attributes: Mapping[str, str]) -> str:
-    """By what a receiver knows a message that is sent again, as a header value: of a copy the place where it entered the federation, since
-    two publishers may number their messages alike.
+    """The id by which a receiver recognises a message that is sent again, as a header value: of a copy, the position at which it entered the
+    federation, because two publishers may use the same message ids.
     """
     key = duplicate_key(message, *section.locate(message).application_properties)
     return made_message_id(key) if key else _header_id(attributes["id"])
 
 
 def _header_id(text: str) -> str:
-    """An id as a header value; a digest of one that is too long for a header."""
+    """An id as a header value; a digest of an id that is too long for a header."""
     quoted = quote(text, safe=_SAFE)
     return quoted if len(quoted) <= _ID_BYTES else blake2b(quoted.encode(), digest_size=16).hexdigest()
 
@@ -85,10 +85,10 @@ def to_request(message: bytes, mode: str, source: str) -> Request:
     Args:
         message: encoded.
         mode: `structured`, `binary` or `body`.
-        source: what a CloudEvent names as its source where the message names none.
+        source: a CloudEvent's source where the message names none.
 
     Raises:
-        CodecError: it is no message.
+        CodecError: it is not a message.
         HeadersTooLargeError: its properties are too large for headers.
     """
     attributes = cloud_event_message.attributes_of(message, source)
@@ -123,7 +123,7 @@ def to_messages(headers: Mapping[str, str], body: bytes) -> list[bytes]:
     """The messages of a request; names of headers are in lower case.
 
     Raises:
-        ValueError: it says that it holds events, and holds none.
+        ValueError: it claims to contain events, and contains none.
     """
     media = headers.get("content-type", "").partition(";")[0].strip().lower()
     if media == cloud_event_message.CONTENT_TYPE:
@@ -139,7 +139,7 @@ def to_messages(headers: Mapping[str, str], body: bytes) -> list[bytes]:
         try:
             return [to_message(record_of(note, None if note.get("mode") == "none" else body))]
         except (ValueError, TypeError, KeyError):
-            pass  # what somebody else made of it
+            pass  # another program has changed it
     if not ce:
         opened = envelope.unwrap(body)
         if opened is not None:
@@ -167,5 +167,5 @@ def _json(body: bytes) -> object:
 
 def _event(event: object, body: bytes | None) -> bytes:
     if not isinstance(event, dict) or not cloud_event_message.is_event(event):
-        raise ValueError("no CloudEvent: specversion, id, source and type are needed")
+        raise ValueError("not a CloudEvent: specversion, id, source and type are needed")
     return cloud_event_message.from_event(event, body)

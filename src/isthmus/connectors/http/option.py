@@ -1,11 +1,11 @@
 """The options of an HTTP target and of a listener.
 
-What it is: what a read and a write take, each declared once, and the reading of it. What it is not: a client (`client`) or a listener
+What it is: the options of a read and a write, each declared once, and their parsing. What it is not: a client (`client`) or a listener
 (`isthmus.connectors.listen`).
 
 Invariants:
-    I1. Every option that is unknown or malformed is refused by name before anything connects, all at once.
-    I2. No option holds a secret: references are resolved by the process that connects, each time that it does.
+    I1. Every unknown or malformed option is refused by name before anything connects, all in one error.
+    I2. No option contains a secret: references are resolved by the process that connects, at each connection.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from isthmus.topology.kind.http import HTTP
 
 __all__ = ["ENTITY_OPTIONS", "SOURCE", "TARGET", "TargetOptions", "read_source", "read_target"]
 
-# What routes tell of an entity, and an address does not need.
+# Options that routes set for an entity, and that an address does not need.
 ENTITY_OPTIONS = ("entity_type", "subscription", "dead_letters", "duplicates")
 
 _ENTITY = Setting(name="entity", kind=Kind.TEXT, required=True, example="flights", description="Path of the address.")
@@ -32,7 +32,7 @@ SOURCE = Spec("http source", "Options of an HTTP listener.", (*HTTP.settings, _E
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetOptions:
-    """Where a route posts to; see `TARGET`."""
+    """The address to which a route posts; see `TARGET`."""
 
     url: str
     entity: str
@@ -49,7 +49,7 @@ class TargetOptions:
 
     @property
     def path(self) -> str:
-        """What is behind the address."""
+        """The path after the address."""
         return f"/{self.entity.strip('/')}" if self.entity.strip("/") else ""
 
 
@@ -57,7 +57,7 @@ def read_target(options: Mapping[str, str]) -> TargetOptions:
     """The options of a target.
 
     Raises:
-        ConfigError: an option is of no use.
+        ConfigError: an option is invalid.
     """
     values = parse_options(TARGET, options, ignore=ENTITY_OPTIONS)
     values = {name: str(value) if name.endswith(("_file", "secret")) else value for name, value in values.items()}
@@ -81,7 +81,7 @@ def read_source(options: Mapping[str, str]) -> ListenOptions:
     """The options of a source.
 
     Raises:
-        ConfigError: an option is of no use.
+        ConfigError: an option is invalid.
     """
     values: dict[str, Any] = parse_options(SOURCE, options, ignore=ENTITY_OPTIONS)
     return listen_options("http source", values)

@@ -1,12 +1,12 @@
 """Signatures of requests.
 
-What it is: making and checking them, pure. What it is not: the secret's place (`isthmus.connectors.secret`).
+What it is: making and checking them, pure. What it is not: the reading of the secret (`isthmus.connectors.secret`).
 Specification: Standard Webhooks 1.0 (`webhook-id`, `webhook-timestamp`, `webhook-signature`); GitHub, "Validating webhook deliveries"
 (`X-Hub-Signature-256`).
 
 Invariants:
     I1. Signatures and tokens are compared in constant time.
-    I2. A request whose timestamp is further away than `TOLERANCE_SECONDS` is refused: it may be a repetition by somebody else.
+    I2. A request whose timestamp is further away than `TOLERANCE_SECONDS` is refused: it may be replayed by an attacker.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def signed(scheme: str, secret: str, event_id: str, body: bytes, now: int) -> di
 
 
 def signature_fault(scheme: str, secret: str, headers: Mapping[str, str], body: bytes, now: float) -> str:
-    """What is wrong with a request's signature; empty where it is right. Names of headers are in lower case."""
+    """The fault of a request's signature; empty where it is valid. Names of headers are in lower case."""
     if scheme == "sha256":
         given = headers.get(_HUB, "")
         is_right = hmac.compare_digest(_bytes(given), f"sha256={_hub(secret, body)}".encode())
@@ -51,13 +51,13 @@ def signature_fault(scheme: str, secret: str, headers: Mapping[str, str], body: 
     if abs(int(moment) - now) > TOLERANCE_SECONDS:
         return f"{_TIME} is more than {TOLERANCE_SECONDS} s away from the time here"
     expected = f"v1,{_standard(secret, event_id, moment, body)}".encode()
-    # Several signatures are given while a secret is replaced.
+    # A request has several signatures while a secret is replaced.
     found = [hmac.compare_digest(_bytes(each), expected) for each in given.split(" ")]
     return "" if any(found) else f"{_SIGNATURE} is missing or wrong"
 
 
 def bearer_fault(secret: str, headers: Mapping[str, str]) -> str:
-    """What is wrong with a request's token; empty where it is right."""
+    """The fault of a request's token; empty where it is valid."""
     given = headers.get("authorization", "")
     is_right = hmac.compare_digest(_bytes(given), f"Bearer {secret}".encode())
     return "" if is_right else "the bearer token is missing or wrong"
@@ -67,7 +67,7 @@ def _key(secret: str) -> bytes:
     if secret.startswith(_PREFIX):
         try:
             return base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
-        except ValueError:  # no base64, or no ASCII
+        except ValueError:  # not base64, or not ASCII
             pass
     return secret.encode()
 
@@ -78,7 +78,7 @@ def _standard(secret: str, event_id: str, moment: str, body: bytes) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    """What was in a header, whatever its bytes were."""
+    """The bytes of a header, as they were received."""
     return text.encode(errors="surrogateescape")
 
 

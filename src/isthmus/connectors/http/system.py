@@ -1,4 +1,4 @@
-"""HTTP as the driver sees it (`isthmus.connectors.system`): nothing is made there, and nothing can be looked at."""
+"""HTTP as the driver sees it (`isthmus.connectors.system`): nothing can be created or browsed there."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class HttpSystem:
     """The kind `http`."""
 
     def administration(self, namespace: NamespaceRef) -> Administration:
-        """One that finds every address."""
+        """An administration that reports every address as existing."""
         from isthmus.connectors.standing import StandingAdministration
 
         options = namespace.options()
@@ -40,7 +40,7 @@ class HttpSystem:
         return [HttpClient(options["url"], 1.0).address] if options.get("url") else [options.get("listen", "")]
 
     def check(self, options: Mapping[str, str], entity: str, *, reads: bool) -> None:
-        """Connects to the address of a target; of a listener nothing is tried."""
+        """Connects to the address of a target; does nothing for a listener."""
         if reads:
             read_source({**options, "entity": entity})
             return
@@ -60,15 +60,15 @@ class HttpSystem:
             client.close()
 
     def waiting(self, options: Mapping[str, str], entity: str, group: str) -> None:
-        """What waits at a listener is known to its route alone."""
+        """None: only its route knows how many messages wait at a listener."""
 
     def peek(self, options: Mapping[str, str], entity: str, *, names_partition: bool = False) -> Peek:
-        """What was posted cannot be looked at.
+        """Refuses: posted messages cannot be browsed.
 
         Raises:
             UnsupportedError: always.
         """
-        raise UnsupportedError(f"'{entity}': what was posted cannot be looked at")
+        raise UnsupportedError(f"'{entity}': posted messages cannot be browsed")
 
 
 SYSTEM = HttpSystem()

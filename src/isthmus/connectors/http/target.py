@@ -1,20 +1,20 @@
 """An address as a target: the requests of `isthmus.connectors.request`.
 
-What it is: one POST for each message, and what its status means. What it is not: when it is made again.
+What it is: one POST for each message, and the meaning of its status. What it is not: when it is repeated.
 Specification: RFC 9110, 15 (status codes) and 10.2.3 (Retry-After).
 
 | status | meaning |
 | --- | --- |
 | 2xx | the receiver has it |
 | 408, 425, 429, 5xx | not now: the message waits, as long as Retry-After says |
-| 401, 403, 404, 405, 407, 410, 3xx | the address or the secret is wrong: the route stops and says so, nothing is set aside |
+| 401, 403, 404, 405, 407, 410, 3xx | the address or the secret is wrong: the route stops with an error, nothing is set aside |
 | 413 | this message is too large |
 | other 4xx | this message is refused |
-| no answer | nobody knows: it is made again, with the same id |
+| no answer | the outcome is unknown: the request is repeated, with the same id |
 
 Invariants:
     I1. A request of the same message has the same id each time.
-    I2. No text holds the secret.
+    I2. No text contains the secret.
 """
 
 from __future__ import annotations
@@ -41,31 +41,31 @@ _HINTS = {
     403: "check auth and secret, and the rights that they give",
     404: "check url and entity",
     405: "check url and entity: POST is not taken there",
-    410: "the receiver wants no more of it",
+    410: "the receiver accepts no more messages",
 }
 
 
 def network_refusal(what: str, error: OSError) -> Refusal:
-    """What a request without an answer means."""
+    """The meaning of a request without an answer."""
     return Refusal(RefusalKind.UNKNOWN, "", f"{what}: {scrub(str(error)) or type(error).__name__}")
 
 
 def judge(what: str, answer: Answer, secret: str = "") -> Refusal | None:
-    """What an answer means for the message; None: the receiver has it.
+    """The meaning of an answer for the message; None: the receiver has it.
 
     Args:
-        what: was asked for.
-        answer: that came.
-        secret: that was sent along; a server may tell in its answer what it was sent.
+        what: the request, for texts.
+        answer: its answer.
+        secret: the secret that was sent; a server may repeat it in its answer.
 
     Raises:
-        BusyError: not now.
-        RequestError: not at all.
+        BusyError: it is refused for now.
+        RequestError: it is refused.
     """
     status = answer.status
     if 200 <= status < 300:
         return None
-    hint = _HINTS.get(status, "the address leads elsewhere; write that one" if 300 <= status < 400 else "")
+    hint = _HINTS.get(status, "the server redirects to another address; write that one" if 300 <= status < 400 else "")
     said = answer.text(secret)
     reason = answer.reason.replace(secret, "***") if secret else answer.reason
     words = scrub(f"{what}: {status} {reason}" + (f": {said}" if said else "") + (f"; {hint}" if hint else ""))
@@ -81,7 +81,7 @@ class HttpRequester:
 
     Args:
         options: of the target.
-        wall: wall seconds.
+        wall: wall clock, in seconds.
     """
 
     batch = 1
@@ -96,10 +96,10 @@ class HttpRequester:
         self._is_closed = False
 
     def open(self) -> str:
-        """Connects; the server's address.
+        """Connects; returns the server's address.
 
         Raises:
-            RequestError: that cannot be.
+            RequestError: it cannot connect.
         """
         options = self._options
         try:
@@ -129,8 +129,8 @@ class HttpRequester:
         """Posts messages.
 
         Raises:
-            BusyError: not now.
-            RequestError: nobody knows, or not at all.
+            BusyError: they are refused for now.
+            RequestError: the outcome is unknown, or they are refused.
         """
         return [self._post(payload) for payload in payloads]
 
@@ -153,13 +153,15 @@ class HttpRequester:
             answer = client.request("POST", options.path or "/", headers, request.body)
         except OSError as error:
             raise RequestError(network_refusal(what, error)) from None
-        except ValueError:  # its text would hold the header's value
-            words = f"{what}: a header cannot be sent; look whether {options.secret or 'the path'} has characters that none may have"
+        except ValueError:  # its text would contain the header's value
+            words = (
+                f"{what}: a header cannot be sent; check whether {options.secret or 'the path'} has invalid characters"
+            )
             raise RequestError(Refusal(RefusalKind.FATAL, "", words)) from None
         return judge(what, answer, self._secret.reveal() if self._secret is not None else "")
 
     def close(self) -> None:
-        """Ends it."""
+        """Closes it."""
         self._is_closed = True
         if self._client is not None:
             self._client.close()

@@ -1,6 +1,6 @@
 """IoT Hub as a connector of the bridge.
 
-What it is: the pools of sources and targets, and what the kind can do. What it is not: a link.
+What it is: the pools of sources and targets, and the capabilities of the kind. What it is not: a link.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class IotHubSources(EventsPool):
     def source(
         self, key: int, options: Mapping[str, str], *, ordered: bool = True, only_present: bool = False
     ) -> Source:
-        """A source that is not open yet; the order of its partitions is kept whether it is `ordered` or not.
+        """A source that is not open yet; the order of its partitions is kept with and without `ordered`.
 
         Raises:
-            ConfigError: an option is of no use.
+            ConfigError: an option is invalid.
         """
         return IotHubSource(self, key, read_source(options), only_present=only_present)
 
@@ -39,7 +39,7 @@ class IotHubTargets(DevicePool):
         """A target that is not open yet.
 
         Raises:
-            ConfigError: an option is of no use.
+            ConfigError: an option is invalid.
         """
         return IotHubTarget(self, key, read_target(options), origin_identity)
 
@@ -59,7 +59,7 @@ class IotHubConnector:
         return IotHubTargets()
 
     def refusal_of(self, error: Exception) -> Refusal:
-        """What an error means for a message."""
+        """The refusal that an error means for a message."""
         return EVENT_HUBS.refusal_of(error)
 
 

@@ -1,11 +1,11 @@
-"""Copies as cloud-to-device messages, and what an IoT hub's feedback says of them; pure.
+"""Copies as cloud-to-device messages, and their outcomes in an IoT hub's feedback; pure.
 
-What it is: the address of a device, the message to it, and the reading of feedback. What it is not: a link (`target`).
+What it is: the address of a device, the message to it, and the parsing of feedback. What it is not: a link (`target`).
 Specification: Microsoft Learn, "Send cloud-to-device messages from an IoT hub" and "Communicate with your IoT hub by using the AMQP protocol".
 
 Invariants:
-    I1. A message without a device is refused for itself.
-    I2. What the publisher wrote stays but for To, MessageId where there is none, and `iothub-ack`.
+    I1. A message without a device is refused individually.
+    I2. All parts by the publisher are kept, except To, MessageId where there is none, and `iothub-ack`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class NoDeviceError(ValueError):
 
 
 class ToDevice(NamedTuple):
-    """A message to a device; feedback names it by `place`."""
+    """A message to a device; feedback identifies it by `place`."""
 
     payload: bytes
     device: str
@@ -45,7 +45,7 @@ class ToDevice(NamedTuple):
 
 
 class Feedback(NamedTuple):
-    """What became of a message; `status` is `Success`, or why it was not completed."""
+    """The outcome of a message; `status` is `Success`, or why it was not completed."""
 
     message_id: str
     device: str
@@ -54,7 +54,7 @@ class Feedback(NamedTuple):
 
     @property
     def place(self) -> tuple[str, str]:
-        """MessageId and device: an address may have its id percent-encoded, as some SDKs write it, or as it is."""
+        """MessageId and device: the device's id in an address may be percent-encoded, as by some SDKs, or not."""
         return self.message_id, unquote(self.device)
 
 
@@ -64,11 +64,11 @@ def to_device(message: bytes, device_property: str, *, asks: bool) -> ToDevice:
     Args:
         message: a copy, encoded.
         device_property: the application property that names the device; empty: SessionId, then PartitionKey.
-        asks: whether feedback is asked for, whatever becomes of the message.
+        asks: whether feedback is requested, for any outcome of the message.
 
     Raises:
-        NoDeviceError: nothing names a device.
-        CodecError: it is no message.
+        NoDeviceError: no device is named.
+        CodecError: it is not a message.
     """
     found = section.locate(message)
     properties = section.decode_properties(message, found.properties)
@@ -77,10 +77,10 @@ def to_device(message: bytes, device_property: str, *, asks: bool) -> ToDevice:
     device = _device_of(to)
     if not device:
         annotations = section.decode_map(message, found.message_annotations)
-        told = own.get(device_property) if device_property else properties.get("group_id")
-        if not device_property and told is None:
-            told = annotations.get(names.PARTITION_KEY)
-        device = told.decode("utf-8", "replace") if isinstance(told, bytes) else str(told or "")
+        value = own.get(device_property) if device_property else properties.get("group_id")
+        if not device_property and value is None:
+            value = annotations.get(names.PARTITION_KEY)
+        device = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "")
     if not device:
         what = f"application property {device_property}" if device_property else "SessionId or PartitionKey"
         raise NoDeviceError(f"the message names no device: it has neither To /devices/ID{_SUFFIX} nor {what}")
@@ -89,7 +89,7 @@ def to_device(message: bytes, device_property: str, *, asks: bool) -> ToDevice:
         changes["to"] = f"/devices/{quote(device, safe='')}{_SUFFIX}"
     message_id = properties.get("message_id")
     if message_id is None:
-        # The same each time that the message is sent, where it carries provenance.
+        # The same each time that the message is sent, if it has provenance.
         key = duplicate_key(message, *found.application_properties)
         message_id = changes["message_id"] = made_message_id(key) if key else uuid.uuid4().hex
     elif not isinstance(message_id, str):
@@ -115,14 +115,14 @@ def to_device(message: bytes, device_property: str, *, asks: bool) -> ToDevice:
 
 
 def read_feedback(message: bytes) -> list[Feedback]:
-    """What a feedback message says; records that cannot be read are left out.
+    """The records of a feedback message; unreadable ones are omitted.
 
     Raises:
-        CodecError: it is no message.
+        CodecError: it is not a message.
     """
     found = section.locate(message)
     try:
-        told = json.loads(section.contents(message, *found.body))
+        value = json.loads(section.contents(message, *found.body))
     except ValueError:
         return []
     return [
@@ -132,7 +132,7 @@ def read_feedback(message: bytes) -> list[Feedback]:
             str(each.get("statusCode") or each.get("status") or ""),
             str(each.get("description") or ""),
         )
-        for each in (told if isinstance(told, list) else [])
+        for each in (value if isinstance(value, list) else [])
         if isinstance(each, dict)
     ]
 

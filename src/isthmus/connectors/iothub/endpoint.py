@@ -1,13 +1,13 @@
-"""Where an IoT hub is reached, and where its device-to-cloud messages are read.
+"""The endpoint of an IoT hub, and the endpoint of its device-to-cloud messages.
 
-What it is: the tokens of an IoT hub, and the redirect from it to the Event Hubs-compatible endpoint behind it. Calls block. What it is not: a
+What it is: the tokens of an IoT hub, and the redirect from it to its Event Hubs-compatible endpoint. Calls block. What it is not: a
 source.
 Specification: Microsoft Learn, "Communicate with your IoT hub by using the AMQP protocol" (service client) and "Read device-to-cloud
 messages from the built-in endpoint"; OASIS AMQP 1.0, 2.8.16 (`amqp:link:redirect`).
 
 Invariants:
-    I1. A redirect leads from TLS to TLS; without it only to this machine, for tests.
-    I2. No error holds the key.
+    I1. A redirect leads from TLS to TLS; without TLS only to this machine, for tests.
+    I2. No error contains the key.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class IotEndpoint(Endpoint):
     """An IoT hub: audiences are paths below its host name, without a scheme."""
 
     def audience(self, path: str) -> str:
-        """What a token for `path` names."""
+        """The audience of a token for `path`."""
         return f"{self.host}/{path.strip('/')}"
 
 
 class IotCredential:
-    """A policy of an IoT hub. Unlike those of Service Bus its key is the bytes that the text stands for, in base64.
+    """A policy of an IoT hub. Unlike in Service Bus its key is base64-encoded bytes.
 
     Args:
         host: name of the hub.
@@ -62,7 +62,7 @@ class IotCredential:
         key: its key.
 
     Raises:
-        ConnectionStringError: the key is no base64.
+        ConnectionStringError: the key is not base64.
     """
 
     def __init__(self, host: str, name: str, key: str) -> None:
@@ -76,7 +76,7 @@ class IotCredential:
         return "<IotCredential>"
 
     def token(self, audience: str, now: float) -> Token:
-        """A token for the whole hub, whatever the audience."""
+        """A token for the whole hub, for any audience."""
         expires_at = int(now + _TOKEN_SECONDS)
         resource = quote(self._host, safe="")
         signature = hmac.new(self._key, f"{resource}\n{expires_at}".encode(), hashlib.sha256).digest()
@@ -93,12 +93,12 @@ class EventsEndpoint(NamedTuple):
 
 
 def hub_endpoint(options: HubOptions) -> IotEndpoint:
-    """Where an IoT hub is.
+    """The endpoint of an IoT hub.
 
     Raises:
-        SecretError: the reference leads nowhere.
-        ConnectionStringError: what it leads to is no connection string of an IoT hub.
-        PlainConnectionError: it would go in the clear to another machine.
+        SecretError: the reference cannot be resolved.
+        ConnectionStringError: the text is not a connection string of an IoT hub.
+        PlainConnectionError: the connection to another machine would not be encrypted.
     """
     parsed = _parsed(options)
     websocket = parsed.websocket or options.transport_type == "websockets"
@@ -115,7 +115,7 @@ def hub_endpoint(options: HubOptions) -> IotEndpoint:
 
 
 def events_endpoint(options: HubOptions) -> EventsEndpoint:
-    """Where its device-to-cloud messages are read; asks the hub, which answers a link with a redirect.
+    """The endpoint of its device-to-cloud messages; queries the hub, which answers a link with a redirect.
 
     Raises:
         IsthmusError: no answer, or a refusal.
@@ -130,7 +130,7 @@ def events_endpoint(options: HubOptions) -> EventsEndpoint:
             f"IoT hub {parsed.host}: no answer to the link to {_EVENTS}",
         )
         error = link.error
-        if error is None:  # a refusal comes behind the answer
+        if error is None:  # a refusal follows the answer
             client.wait_until(lambda: link.error is not None, OPEN_SECONDS, f"IoT hub {parsed.host}: no redirect")
             error = link.error
     if not isinstance(error, LinkRedirectError):
@@ -139,7 +139,7 @@ def events_endpoint(options: HubOptions) -> EventsEndpoint:
     host = address.hostname or error.hostname
     hub = address.path.strip("/").partition("/")[0]
     if not host or not hub:
-        raise ProtocolError(f"IoT hub {parsed.host}: the redirect names no event hub: {error}")
+        raise ProtocolError(f"IoT hub {parsed.host}: the redirect has no event hub: {error}")
     tls = address.scheme != "amqp"
     if not tls:
         check_plain(host)
@@ -162,7 +162,7 @@ def events_endpoint(options: HubOptions) -> EventsEndpoint:
 def _reread(
     options: HubOptions, parsed: ConnectionString, make: Callable[[ConnectionString, str], Credential]
 ) -> RereadCredential:
-    """A credential that takes on a key that was replaced, though not that of another hub."""
+    """A credential that adopts a replaced key, but not the key of another hub."""
 
     def made(now: ConnectionString) -> Credential:
         assert now.key is not None

@@ -1,10 +1,10 @@
 """The options of a source and a target at an IoT hub.
 
-What it is: what a read and a write take, each declared once, and the reading of it. What it is not: a client.
+What it is: the options of a read and a write, each declared once, and their parsing. What it is not: a client.
 
 Invariants:
-    I1. Every option that is unknown or malformed is refused by name before anything connects, all at once.
-    I2. No option holds a secret: references are resolved by the process that connects, each time that it does.
+    I1. Every unknown or malformed option is refused by name before anything connects, all in one error.
+    I2. No option contains a secret: references are resolved by the process that connects, at each connection.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _EVENTS = Setting(
     kind=Kind.TEXT,
     default="events",
     example="events",
-    description="What is read: `events`, the built-in endpoint for device-to-cloud messages.",
+    description="What to read: `events`, the built-in endpoint for device-to-cloud messages.",
 )
 _DEVICES = Setting(
     name="topic",
     kind=Kind.TEXT,
     default="devicebound",
     example="devicebound",
-    description="What is written: `devicebound`, cloud-to-device messages.",
+    description="What to write: `devicebound`, cloud-to-device messages.",
 )
 _SENDING = (
     Setting(
@@ -39,7 +39,7 @@ _SENDING = (
         kind=Kind.TEXT,
         default="",
         example="iothub-connection-device-id",
-        description="The application property that names the device of a message whose property To does not. Empty: SessionId, then "
+        description="The application property with the device of a message whose property To has none. Empty: SessionId, then "
         "PartitionKey.",
     ),
     Setting(
@@ -47,13 +47,13 @@ _SENDING = (
         kind=Kind.CHOICE,
         choices=("hub", "device"),
         default="hub",
-        description="When a message counts as delivered. `hub`: the IoT hub has queued it for the device. `device`: the hub's feedback says "
-        "that the device has completed it; a message that expires there, or that the device rejects, is refused for itself, with what the "
-        "feedback says. Only one route may read the feedback of an IoT hub.",
+        description="When a message counts as delivered. `hub`: the IoT hub has queued it for the device. `device`: the hub's feedback reports "
+        "that the device has completed it; a message that expires there, or that the device rejects, is refused individually, with the text of the "
+        "feedback. Only one route may read the feedback of an IoT hub.",
     ),
 )
 
-# Nothing can be sent to the built-in endpoint.
+# The built-in endpoint accepts no messages.
 _READING = tuple(each for each in READING if each.name != "dead_letter_topic")
 
 SOURCE = Spec(

@@ -1,4 +1,4 @@
-"""The connections of one process to IoT hubs: to the hub itself for what is sent, to the endpoint behind it for what is read.
+"""The connections of one process to IoT hubs: to the hub itself for sending, to its built-in endpoint for reading.
 
 What it is: how the pools of Event Hubs connect here. What it is not: sources or targets.
 """
@@ -29,7 +29,7 @@ class EventsPool(HubPool):
     """Connections for reading."""
 
     def dial(self, options: NamespaceOptions | SinkOptions) -> Client:
-        """An open client, where the hub has redirected to; blocks."""
+        """Opens a client to the endpoint of the hub's redirect; blocks."""
         found = events_endpoint(_place(options))
         return EventsClient(found.endpoint, found.hub, name=f"isthmus-bridge-{os.getpid()}").open(OPEN_SECONDS)
 
@@ -38,7 +38,7 @@ class DevicePool(HubPool):
     """Connections for sending."""
 
     def dial(self, options: NamespaceOptions | SinkOptions) -> Client:
-        """An open client; blocks."""
+        """Opens a client; blocks."""
         return Client(hub_endpoint(_place(options)), name=f"isthmus-bridge-{os.getpid()}", shared=True).open(
             OPEN_SECONDS
         )

@@ -1,7 +1,7 @@
 """The device-to-cloud messages of an IoT hub as a source on the port.
 
-What it is: an `EventHubsSource` at the endpoint to which the hub redirects. What the hub says of a device, and its enrichments (`iothub-*`
-annotations), are in application properties as well, which every target keeps. What it is not: the redirect (`endpoint`).
+What it is: an `EventHubsSource` at the endpoint to which the hub redirects. The hub's data about a device, and its enrichments (`iothub-*`
+annotations), become application properties, too, which every target keeps. What it is not: the redirect (`endpoint`).
 Specification: Microsoft Learn, "Create and read IoT Hub messages" and "Message enrichments for device-to-cloud IoT Hub messages".
 """
 
@@ -16,7 +16,7 @@ from isthmus.transport import Client
 __all__ = ["SHOWN", "IotHubSource"]
 
 SHOWN = ("iothub-", "dt-dataschema", "dt-subject")
-"""Beginnings of the names of annotations that become application properties."""
+"""Name prefixes of annotations that become application properties."""
 
 
 class IotHubSource(EventHubsSource):

@@ -1,7 +1,7 @@
-"""IoT Hub as the driver sees it (`isthmus.connectors.system`).
+"""IoT Hub for the driver (`isthmus.connectors.system`).
 
-What it is: how far groups are at the built-in endpoint, and browsing there. What messages to devices become cannot be browsed: a hub shows
-nobody the queue of a device. What it is not: the making of consumer groups, which is the portal's, or that of Azure Resource Manager.
+What it is: the positions of groups at the built-in endpoint, and browsing there. Messages to devices cannot be browsed: a hub does not
+expose the queue of a device. What it is not: the creation of consumer groups, which the portal or Azure Resource Manager does.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ EVENTS, DEVICES = "events", "devicebound"
 
 
 class IotHubs(BlockingHubs):
-    """The built-in endpoint of an IoT hub; whatever it is asked for by the name `events` is the event hub there.
+    """The built-in endpoint of an IoT hub; the name `events` always means its event hub.
 
     Args:
-        options: how the IoT hub is reached.
+        options: the options that reach the IoT hub.
 
     Raises:
         IsthmusError: it cannot be reached, or refuses.
@@ -50,15 +50,15 @@ class IotHubs(BlockingHubs):
         super().__init__(options, endpoint)
 
     def group(self, hub: str, group: str) -> GroupKey:
-        """Whose checkpoints a group's are."""
+        """The owner of a group's checkpoints."""
         return super().group(self.hub, group)
 
     def views(self, hub: str) -> dict[int, PartitionView]:
-        """The partitions; what is written, `devicebound`, has one that holds nothing."""
+        """The partitions; the written entity, `devicebound`, has one without messages."""
         return {0: PartitionView(0, -1, "", is_empty=True)} if hub == DEVICES else super().views(hub)
 
     def look(self, hub: str) -> HubLook:
-        """What the endpoint says of the event hub."""
+        """The endpoint's description of the event hub."""
         if hub != EVENTS:
             raise EntityNotFoundError(hub)
         return super().look(self.hub)
@@ -68,17 +68,17 @@ class IotHubs(BlockingHubs):
         return super().reader(self.hub, group, partition, begin)
 
     def create_hub(self, hub: str, partitions: int) -> None:
-        """An IoT hub has nothing that could be made here."""
+        """Refuses: an IoT hub has no entities that could be created here."""
         raise NotAllowedError(f"an IoT hub has '{EVENTS}' to read and '{DEVICES}' to write, and no '{hub}'")
 
     def create_group(self, hub: str, group: str) -> None:
-        """Looks whether the consumer group is there."""
+        """Checks that the consumer group exists."""
         try:
             self.reader(hub, group, min(self.views(hub)), Begin()).close()
         except EntityNotFoundError:
             raise NotAllowedError(
-                f"the IoT hub has no consumer group '{group}', and none can be made over this protocol: make it in the portal (Built-in "
-                f"endpoints), or by `az iot hub consumer-group create --name {group}`; or write group: $Default"
+                f"the IoT hub has no consumer group '{group}', and this protocol cannot create one: create it in the portal (Built-in "
+                f"endpoints), or with `az iot hub consumer-group create --name {group}`; or write group: $Default"
             ) from None
 
 
@@ -86,12 +86,12 @@ class IotHubSystem:
     """The kind `iothub`."""
 
     def administration(self, namespace: NamespaceRef) -> Administration:
-        """What can be seen of an IoT hub, and the checkpoints of groups."""
+        """The administration of an IoT hub: its entities, and the checkpoints of groups."""
         options = read_hub(namespace.options())
         return EventHubsAdministration(options, IotHubs(options))
 
     def identity(self, options: Mapping[str, str]) -> str:
-        """What the namespace of the built-in endpoint calls itself."""
+        """The identity of the built-in endpoint's namespace."""
         with IotHubs(read_hub(options)) as hubs:
             return hubs.identity()
 
@@ -120,7 +120,7 @@ class IotHubSystem:
                 raise sender.error
 
     def waiting(self, options: Mapping[str, str], entity: str, group: str) -> Waits:
-        """The messages of devices behind a group's checkpoints."""
+        """The messages of devices after a group's checkpoints."""
         found = 0
         starts = self._starts(options, entity, group)
         with IotHubs(read_hub(options)) as hubs:
@@ -130,21 +130,21 @@ class IotHubSystem:
         return Waits(found, are_ready=True)
 
     def peek(self, options: Mapping[str, str], entity: str, *, names_partition: bool = False) -> Peek:
-        """The messages of devices, browsed."""
+        """Browses the messages of devices."""
         read = read_hub(options)
         hubs = IotHubs(read)
         reader = EventReader(hubs.hub, gives_ids=True, names_partition=names_partition, shown=SHOWN)
         return HubPeek(read, entity, hubs=hubs, reader=reader)
 
     def uncommitted(self, options: Mapping[str, str], entity: str, group: str, peek: Peek) -> Peek:
-        """The messages of devices behind a group's checkpoints."""
+        """The messages of devices after a group's checkpoints."""
         assert isinstance(peek, HubPeek)
         begins = peek.begins()
         starts = self._starts(options, entity, group)
         return HubPeekFrom(peek, starts, removed_before(begins, starts))
 
     def is_placed(self, options: Mapping[str, str], entity: str, group: str) -> bool:
-        """Whether the group has a checkpoint that tells a sequence number."""
+        """Whether the group has a checkpoint with a sequence number."""
         return bool(self._starts(options, entity, group))
 
     def _starts(self, options: Mapping[str, str], entity: str, group: str) -> dict[int, int]:

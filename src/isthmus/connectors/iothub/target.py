@@ -1,15 +1,15 @@
 """Cloud-to-device messages of an IoT hub as a target on the port.
 
 What it is: the link to `/messages/devicebound`, the copies as messages to devices, and the hub's answers, or its feedback, as events of the
-delivery machine. What it is not: what is sent when (`isthmus.bridge.delivery.delivery`). An envelope of the machine is sent message by message: the
-hub takes none.
+delivery machine. What it is not: the decision what to send when (`isthmus.bridge.delivery.delivery`). An envelope of the machine is sent
+message by message: the hub accepts none.
 
 Invariants:
     I1. Ordinals of outcomes are those of the present connection, from 0, in the order of sending.
-    I2. With `acknowledged_by=device` a message is accepted only once feedback says that its device has completed it; one record of it
+    I2. With `acknowledged_by=device` a message is accepted only once feedback reports that its device has completed it; one record
         answers one message.
-    I3. Feedback that is about messages of others alone is not settled: the hub gives it to others when its lock has expired. Released, it
-        would come back at once, again and again.
+    I3. Feedback that is only about messages of other senders is not settled: the hub delivers it to them when its lock has expired. Released, it
+        would be redelivered at once, again and again.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class IotHubTarget(End):
     """One route's target.
 
     Args:
-        pool: what it belongs to.
-        key: what the pool's owner knows it by.
-        options: where it leads to, and how copies are made.
-        origin_identity: of the namespace that the messages come from; empty where it is not known.
+        pool: the pool that it belongs to.
+        key: its key in the pool.
+        options: the IoT hub, and how copies are made.
+        origin_identity: identity of the namespace from which the messages are read; empty where unknown.
     """
 
     def __init__(self, pool: DevicePool, key: int, options: IotTargetOptions, origin_identity: str) -> None:
@@ -77,7 +77,7 @@ class IotHubTarget(End):
     # ---- the port
 
     def poll(self, now: float) -> Sequence[TargetEvent]:
-        """What happened since the last call."""
+        """The events since the last call."""
         events: list[TargetEvent] = []
         self.check_time(now)
         sender, receiver = self._sender, self._receiver
@@ -93,7 +93,7 @@ class IotHubTarget(End):
             if error is not None:
                 self.fail(error)
         elif sender is not None and self.step is Step.ATTACHED:
-            self._take_outcomes(sender)  # they came before the connection was lost
+            self._take_outcomes(sender)  # they arrived before the connection was lost
         events += self._flight.take()
         if self.step is Step.ATTACHED and self.fault is None and sender is not None:
             self._send_waiting(sender)
@@ -112,21 +112,21 @@ class IotHubTarget(End):
         return events
 
     def deadline(self, now: float) -> float:
-        """When `poll` has something to do though the sockets are silent."""
+        """When `poll` has work even without socket activity."""
         return self.step_deadline(now)
 
     def copies(self, data: bytes, offsets: Sequence[int], now_ms: int) -> Copies:
-        """The copies of messages as this target takes them.
+        """The copies of messages as this target accepts them.
 
         Raises:
-            InvalidArgumentError: the target has never been open.
+            InvalidArgumentError: the target was never open.
         """
         if self._rewriter is None:
             raise InvalidArgumentError("copies are made for a target that has answered; wait for Opened")
         return copies_of(self._rewriter, data, offsets, now_ms)
 
     def send(self, send: Send) -> None:
-        """Queues deliveries; where the connection is lost nothing happens, and `poll` tells of it."""
+        """Queues deliveries; after a lost connection it does nothing, and `poll` reports the loss."""
         sender = self._sender
         if sender is None or sender.error is not None or self.step is not Step.ATTACHED:
             return
@@ -138,7 +138,7 @@ class IotHubTarget(End):
         self._send_waiting(sender)
 
     def close(self) -> None:
-        """Ends it."""
+        """Closes it."""
         self._disconnect(time.monotonic())
         self.pool.unmark(self.key)
 
@@ -157,7 +157,7 @@ class IotHubTarget(End):
     def _send_waiting(self, sender: MarkedSender) -> None:
         while self._waiting and sender.sendable > 0:
             part, made = self._waiting.popleft()
-            if self._asks:  # feedback may come before the hub's own answer
+            if self._asks:  # feedback may arrive before the hub's own answer
                 self._awaited.setdefault(made.place, []).append(part)
             self._sent[sender.send((made.payload,))] = part, made
 
@@ -207,9 +207,9 @@ class IotHubTarget(End):
                     is_ours = True
                     refusal = None
                     if each.status.lower() != _SUCCESS:
-                        told = f"device '{each.device}': {each.status}: {each.description}".rstrip(": ")
-                        refusal = Refusal(RefusalKind.MESSAGE, each.status, told, "RefusedByDevice")
-                    # Of several with one MessageId each has a record of its own.
+                        text = f"device '{each.device}': {each.status}: {each.description}".rstrip(": ")
+                        refusal = Refusal(RefusalKind.MESSAGE, each.status, text, "RefusedByDevice")
+                    # Of several messages with one MessageId each has its own record.
                     first = self._awaited[place].pop(0)
                     if not self._awaited[place]:
                         del self._awaited[place]
@@ -254,10 +254,10 @@ class IotHubTarget(End):
 
 
 def _refusal(error: IsthmusError) -> Refusal:
-    """A device that does not exist is the message's fault, not the route's; a queue of a device that is full passes."""
+    """A missing device is the message's fault, not the route's; a full queue of a device is temporary."""
     condition = str(error.attributes.get("condition") or "")
     if error.code == "entity-not-found" or condition == "amqp:not-found":
         return Refusal(
-            RefusalKind.MESSAGE, condition or "amqp:not-found", f"the IoT hub knows no such device: {error}", "NoDevice"
+            RefusalKind.MESSAGE, condition or "amqp:not-found", f"the IoT hub has no such device: {error}", "NoDevice"
         )
     return refusal_of(error)

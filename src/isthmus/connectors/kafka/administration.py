@@ -1,10 +1,10 @@
-"""Topics of a Kafka cluster: what exists, and the making of them.
+"""Topics of a Kafka cluster: their description, creation and deletion.
 
-What it is: the calls that `apply` needs of a cluster. They block. What it is not: what to make.
+What it is: the calls to a cluster that `apply` needs. They block. What it is not: the decision what to create.
 Specification: Apache Kafka documentation, "Topic Configs".
 
 Invariants:
-    I1. A topic that exists is never changed by `create`.
+    I1. `create` never changes an existing topic.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class KafkaAdministration:
         options: `isthmus.connectors.kafka.option.ADMINISTRATION`.
 
     Raises:
-        ConfigError: an option is of no use.
+        ConfigError: an option is invalid.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = read_cluster(options)
 
     def describe(self, topic: str) -> TopicView | None:
-        """What exists; None where there is no such topic.
+        """A topic's description; None where it does not exist.
 
         Raises:
             IsthmusError: no answer, or a refusal.
@@ -56,16 +56,16 @@ class KafkaAdministration:
     def create(
         self, topic: str, partitions: int, *, replication: int = -1, config: Mapping[str, str] | None = None
     ) -> None:
-        """Makes a topic.
+        """Creates a topic.
 
         Args:
             topic: its name.
-            partitions: how many.
-            replication: copies of each; -1: as the cluster has it.
+            partitions: their number.
+            replication: copies of each; -1: the cluster's default.
             config: settings of the topic.
 
         Raises:
-            EntityExistsError: it exists.
+            EntityExistsError: it exists already.
             IsthmusError: no answer, or a refusal.
         """
         wanted = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=dict(config or {}))
@@ -80,7 +80,7 @@ class KafkaAdministration:
             raise
 
     def delete(self, topic: str) -> None:
-        """Removes a topic and all that it holds.
+        """Deletes a topic with its records.
 
         Raises:
             IsthmusError: no answer, or a refusal.

@@ -1,12 +1,12 @@
-"""A Kafka cluster: what it says of a topic, and what its errors mean.
+"""A Kafka cluster: its description of a topic, and the meaning of its errors.
 
-What it is: the settings of librdkafka that all clients have in common, one look at a topic before it is used, and errors as errors of
+What it is: the common settings of all clients of librdkafka, the description of a topic before it is used, and the conversion of errors to errors of
 isthmus and as refusals. Calls block; threads of a source or a target make them. What it is not: a consumer or a producer.
 Specification: librdkafka documentation, "Configuration properties" and "Error handling".
 
 Invariants:
-    I1. No error text holds a password.
-    I2. Looking at a topic never makes it.
+    I1. No error text contains a password.
+    I2. Describing a topic never creates it.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _NO_ID = str(Uuid(0, 0))
 # The default of `message.max.bytes` and of `max.message.bytes`.
 MESSAGE_BYTES = 1_000_000
 
-# Azure's load balancers forget a connection after four minutes without a word, and drop what comes over it then: a request would
-# wait for its time-out. librdkafka closes none by itself, and connects again where it needs one.
+# Azure's load balancers forget a connection after four idle minutes, and then drop its packets: a request would
+# wait for its time-out. librdkafka closes no idle connection by itself, and connects again when it needs one.
 IDLE_SECONDS = 180
 
 _LOG = logging.getLogger("isthmus.kafka")
@@ -60,8 +60,8 @@ _UNAUTHORIZED = {
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 }
-# What librdkafka says, by the code of a login that was refused, of one whose connection was cut, and of a token that nobody issued, in
-# the words of libcurl.
+# librdkafka's error texts, with the code of a refused login, for a login whose connection was cut, and for a token that could not be
+# fetched, in libcurl's texts.
 _CUT = re.compile(
     "Local: Broker transport failure|Local: Timed out|"
     "OAUTHBEARER token: (?:Failed to connect|Could not (?:connect|resolve)|.*timed out|(?:Recv|Send) failure|Empty reply)"
@@ -95,7 +95,7 @@ _UNKNOWN = {
 
 
 class CoordinatorAwayError(ConnectionLostError):
-    """The broker that keeps a group's offsets is being chosen, or reads them in: it answers within seconds."""
+    """The broker that keeps a group's offsets is being elected, or loads them: it answers within seconds."""
 
 
 class KafkaFailureError(IsthmusError):
@@ -104,19 +104,19 @@ class KafkaFailureError(IsthmusError):
     code = "kafka"
 
 
-# Of a producer whose speed does not matter: behind a record that has no answer nothing is sent, so that none is taken for stored because
-# a later one was (`partition_opening`).
+# Of a producer whose speed is irrelevant: while a record has no answer nothing is sent after it, so that no record counts as stored
+# because a later one was (`partition_opening`).
 ONE_BY_ONE: Mapping[str, Any] = {"enable.idempotence": True, "max.in.flight.requests.per.connection": 1}
 
 
 class TopicView(NamedTuple):
-    """What a cluster says of a topic.
+    """A cluster's description of a topic.
 
     Attributes:
         cluster_id: the cluster's identity.
         partitions: how many it has.
-        message_bytes: the largest record batch that it takes.
-        topic_id: which topic of this name it is: one that is made again has another; empty: the cluster has none.
+        message_bytes: the largest record batch that it accepts.
+        topic_id: the topic's id: a topic that is created again has another one; empty: the cluster has none.
     """
 
     cluster_id: str
@@ -134,7 +134,7 @@ def settings(options: ClusterOptions) -> dict[str, Any]:
     """The settings of a client.
 
     Raises:
-        SecretError: a reference leads nowhere.
+        SecretError: a reference cannot be resolved.
     """
     return {
         "logger": _LOG,
@@ -148,7 +148,7 @@ def consumer_settings(options: SourceOptions, *, tells_ends: bool) -> dict[str, 
     """The settings of a source's consumer.
 
     Raises:
-        SecretError: a reference leads nowhere.
+        SecretError: a reference cannot be resolved.
     """
     return {
         "queued.max.messages.kbytes": 16_384,
@@ -158,7 +158,7 @@ def consumer_settings(options: SourceOptions, *, tells_ends: bool) -> dict[str, 
         **({"group.instance.id": options.member} if options.member else {}),
         "session.timeout.ms": int(options.session_seconds * 1000),
         "heartbeat.interval.ms": int(options.session_seconds * 1000) // 4,
-        # Also used where an offset does not exist any more: `start` is for a group that has none (`consumer.latest`).
+        # Also used where an offset no longer exists: `start` is for a group without offsets (`consumer.latest`).
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -168,10 +168,10 @@ def consumer_settings(options: SourceOptions, *, tells_ends: bool) -> dict[str, 
 
 
 def look_at(options: ClusterOptions, topic: str) -> TopicView:
-    """What the cluster says of a topic; blocks for `LOOK_SECONDS` at most for each question.
+    """The cluster's description of a topic; blocks for `LOOK_SECONDS` at most for each request.
 
     Raises:
-        IsthmusError: no answer, or no such topic, or no right to it.
+        IsthmusError: no answer, the topic does not exist, or access is denied.
     """
     asked = ClusterClient(options, topic)
     cluster = asked.result(asked.admin.describe_cluster(request_timeout=LOOK_SECONDS))
@@ -195,12 +195,12 @@ class ClusterClient:
     """A client of a cluster's administration, whose errors are errors of isthmus.
 
     Args:
-        options: how the cluster is reached.
-        topic: what errors are about; empty for the cluster.
+        options: the options that reach the cluster.
+        topic: the topic in errors; empty for the cluster.
 
     Raises:
-        SecretError: a reference leads nowhere.
-        IsthmusError: the client cannot be made, e.g. of a certificate that cannot be read.
+        SecretError: a reference cannot be resolved.
+        IsthmusError: the client cannot be created, e.g. because a certificate is unreadable.
     """
 
     def __init__(self, options: ClusterOptions, topic: str = "") -> None:
@@ -213,14 +213,14 @@ class ClusterClient:
             raise error_of(error.args[0], topic, self._servers) from None
 
     def result(self, answer: Future[Any]) -> Any:
-        """What was answered; blocks for `LOOK_SECONDS` at most.
+        """The answer; blocks for `LOOK_SECONDS` at most.
 
         Raises:
             IsthmusError: no answer, or a refusal.
         """
         deadline = time.monotonic() + LOOK_SECONDS + 1
         while not answer.done() and time.monotonic() < deadline:
-            self.admin.poll(_POLL_SECONDS)  # which calls `error_cb`; of a login that fails an answer would never tell
+            self.admin.poll(_POLL_SECONDS)  # calls `error_cb`; after a failed login the answer would never complete
             refused = [each for each in self._heard if _is_unauthorized(each)]
             if refused:
                 raise error_of(refused[-1], self._topic, self._servers)
@@ -242,11 +242,11 @@ def _message_bytes(admin: AdminClient, topic: str) -> int:
         entry = admin.describe_configs([resource], request_timeout=LOOK_SECONDS)[resource].result(LOOK_SECONDS + 1)
         return int(entry["max.message.bytes"].value)
     except (KafkaException, TimeoutError, KeyError, ValueError, TypeError):
-        return MESSAGE_BYTES  # who may write to a topic need not be allowed to see its settings
+        return MESSAGE_BYTES  # a client that may write to a topic need not be allowed to read its settings
 
 
 def error_of(error: KafkaError, topic: str, servers: str = "") -> IsthmusError:
-    """An error of librdkafka as one of isthmus."""
+    """Converts an error of librdkafka."""
     what = f"topic '{topic}': " if topic else ""
     text = scrub(f"{what}{error.str()} ({error.name()})" + (f", at {servers}" if servers else ""))
     if error.code() in _ABSENT:
@@ -261,22 +261,22 @@ def error_of(error: KafkaError, topic: str, servers: str = "") -> IsthmusError:
 
 
 def _is_unauthorized(error: KafkaError) -> bool:
-    """Whether a cluster refused who asked. A broker that goes amid a login has said nothing of that, nor has who is to issue a token."""
+    """Whether a cluster refused the client. A broker that closes during a login, or a token service that fails, does not count."""
     if error.code() == KafkaError._AUTHENTICATION:
         return _CUT.search(error.str()) is None
     return error.code() in _UNAUTHORIZED
 
 
 def may_pass(error: IsthmusError) -> bool:
-    """Whether waiting helps."""
+    """Whether a retry may succeed."""
     return error.retryable
 
 
 def refusal_of(error: KafkaError, topic: str) -> Refusal:
-    """What an answer to a record means; one that is too large, or that nobody can store, is told from a cluster that is busy."""
+    """The refusal that an answer to a record means; a too large or invalid record is distinguished from a busy cluster."""
     code, text = error.code(), f"topic '{topic}': {error.str()}"
     if code == KafkaError.MSG_SIZE_TOO_LARGE or code == KafkaError._BAD_MSG:
-        # By the cluster it is said of a whole batch: which of its records is too large is found out by sending each alone.
+        # The cluster's answer covers a whole batch: sending each record alone shows which is too large.
         return Refusal(RefusalKind.UNCLEAR, error.name(), text, "MessageTooLarge")
     if code in _OF_THE_MESSAGE:
         return Refusal(RefusalKind.UNCLEAR, error.name(), text)

@@ -1,6 +1,6 @@
 """Kafka as a connector of the bridge.
 
-What it is: the pools of sources and targets, and what the kind can do. What it is not: a data source of Spark.
+What it is: the pools of sources and targets, and the capabilities of the kind. What it is not: a data source of Spark.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class KafkaSources(EndPool):
     def source(
         self, key: int, options: Mapping[str, str], *, ordered: bool = True, only_present: bool = False
     ) -> Source:
-        """A source that is not open yet; the order of its partitions is kept whether it is `ordered` or not.
+        """A source that is not open yet; the order of its partitions is kept with and without `ordered`.
 
         Raises:
-            ConfigError: an option is of no use.
+            ConfigError: an option is invalid.
         """
         from isthmus.connectors.kafka.source import KafkaSource
 
@@ -39,7 +39,7 @@ class KafkaTargets(EndPool):
         """A target that is not open yet.
 
         Raises:
-            ConfigError: an option is of no use.
+            ConfigError: an option is invalid.
         """
         from isthmus.connectors.kafka.target import KafkaTarget
 
@@ -71,15 +71,15 @@ class KafkaConnector:
         return KafkaTargets()
 
     def refusal_of(self, error: Exception) -> Refusal:
-        """What an error means for a message."""
+        """The refusal that an error means for a message."""
         return Refusal(RefusalKind.UNCLEAR, "", f"{type(error).__name__}: {error}")
 
 
 def dispositions_of(options: Mapping[str, str]) -> frozenset[str]:
-    """What a message of this source may become beside `complete`; the kind alone can do nothing.
+    """The dispositions of this source besides `complete`; the kind alone has none.
 
     Raises:
-        ConfigError: an option is of no use.
+        ConfigError: an option is invalid.
     """
     return frozenset({"dead-letter", "abandon"} if read_source(options).dead_letter_topic else {"abandon"})
 

@@ -4,10 +4,10 @@ What it is: the records of such messages, with the reason in headers, and which 
 the commit: the offset of a record that is set aside is committed after its acknowledgement (`consumer`).
 
 Invariants:
-    I1. A position is told as done only after the cluster has acknowledged its record.
-    I2. Messages are kept only while they are neither settled nor given back.
-    I3. A topic that refuses a record is told of, and the record is sent again after that.
-    I4. Of what came from a partition that was made again nothing is told any more: its positions name other records.
+    I1. A position is reported as done only after the cluster has acknowledged its record.
+    I2. Messages are kept only while they are neither settled nor released.
+    I3. A refusal of the topic is reported, and the record is sent again afterwards.
+    I4. Positions of a partition that was created again are not reported any more: they name other records.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from isthmus.connectors.kafka.option import SourceOptions
 __all__ = ["DeadLetterTopic"]
 
 FINISH_SECONDS = 3.0
-# The most that librdkafka can be set to.
+# The maximum of librdkafka's setting.
 LARGEST_BYTES = 1_000_000_000
 
 
 class _Aside(NamedTuple):
-    """A message that is set aside; `remakes`: how often its partition had been made again by then."""
+    """A message to set aside; `remakes`: how often its partition had been created again by then."""
 
     position: int
     disposition: Disposition
@@ -44,7 +44,7 @@ class _Aside(NamedTuple):
 
 
 class DeadLetterTopic:
-    """The producer, made when it is needed first. `keep`, `forget` and `add` are called under the lock given to `serve`."""
+    """The producer, created when it is first needed. `keep`, `forget` and `add` are called under the lock passed to `serve`."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -61,7 +61,7 @@ class DeadLetterTopic:
         self._kept.update(zip(positions, payloads, strict=True))
 
     def forget(self, first: int, last: int) -> None:
-        """Messages were settled or given back."""
+        """Messages were settled or released."""
         if last - first < len(self._kept):
             for position in range(first, last + 1):
                 self._kept.pop(position, None)
@@ -76,17 +76,17 @@ class DeadLetterTopic:
             self._waiting.append(_Aside(position, disposition, self._kept.pop(position), remakes))
 
     def disown(self, partitions: Collection[int]) -> None:
-        """Partitions were made again (I4); what came from them is sent all the same."""
+        """Partitions were created again (I4); their messages are sent nevertheless."""
         for number in partitions:
             self._remakes[number] += 1
         for position in [each for each in self._kept if each >> PARTITION_SHIFT in partitions]:
             del self._kept[position]
 
     def serve(self, lock: threading.Condition) -> list[int]:
-        """Sends what waits; the positions that are done.
+        """Sends waiting messages; returns the positions that are done.
 
         Raises:
-            IsthmusError: the topic refuses a record; what is not stored is sent again by the next call.
+            IsthmusError: the topic refuses a record; unstored records are sent again by the next call.
         """
         if self._producer is not None and self._under_way:
             self._producer.poll(0)
@@ -105,7 +105,7 @@ class DeadLetterTopic:
         return done
 
     def _refused(self, error: KafkaError) -> NoReturn:
-        if error.fatal() or error.code() == KafkaError._FATAL:  # it takes nothing any more
+        if error.fatal() or error.code() == KafkaError._FATAL:  # it accepts nothing any more
             self.finish()
             self._producer = None
         raise error_of(error, self._options.dead_letter_topic)
@@ -116,15 +116,15 @@ class DeadLetterTopic:
             self._producer.flush(FINISH_SECONDS)
 
     def _send(self, aside: _Aside) -> bool:
-        """Sends a record; whether there is room for it."""
+        """Sends a record; returns whether there is room for it."""
         if self._producer is None:
-            # The topic says what is too large for it; librdkafka's own limit is below what a source may have read.
+            # The topic decides what is too large; librdkafka's own limit is below the size that a source may read.
             limits = {"message.max.bytes": LARGEST_BYTES}
             self._producer = Producer({**limits, **settings(self._options), **ONE_BY_ONE})
         position, disposition = aside.position, aside.disposition
         record = to_record(aside.payload)
         place = f"{self._options.topic}/{position >> PARTITION_SHIFT}/{position & (1 << PARTITION_SHIFT) - 1}"
-        told = (
+        reasons = (
             (DEAD_LETTER_REASON, disposition.reason),
             (DEAD_LETTER_DESCRIPTION, disposition.description),
             (DEAD_LETTER_PLACE, place),
@@ -135,7 +135,7 @@ class DeadLetterTopic:
                 self._options.dead_letter_topic,
                 value=record.value,
                 key=record.key,
-                headers=[*record.headers, *((name, text.encode()) for name, text in told)],
+                headers=[*record.headers, *((name, text.encode()) for name, text in reasons)],
                 timestamp=record.timestamp_ms or 0,
                 on_delivery=partial(self._delivered, aside),
             )
@@ -153,5 +153,5 @@ class DeadLetterTopic:
             if aside.remakes == self._remakes[aside.position >> PARTITION_SHIFT]:
                 self._done.append(aside.position)
         else:
-            self._failed = self._failed or error or KafkaError(KafkaError._TIMED_OUT, "no offset was named")
+            self._failed = self._failed or error or KafkaError(KafkaError._TIMED_OUT, "no offset was returned")
             self._waiting.append(aside)

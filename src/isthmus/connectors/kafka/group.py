@@ -1,15 +1,15 @@
-"""The offsets of consumer groups, and what is behind them.
+"""The offsets of consumer groups, and the records after them.
 
-What it is: how far a group has read a topic, where it begins, and how much waits, asked without joining the group. Calls block. What it is
+What it is: a group's position in a topic, its start, and the number of waiting records, queried without joining the group. Calls block. What it is
 not: the reading of a route (`consumer`).
 Specification: Apache Kafka documentation, "Distribution: Consumer Offset Tracking".
 
 Invariants:
-    I1. A group is not joined, and no offset is committed, but by `begin`.
+    I1. A group is not joined, and no offset is committed, except by `begin`.
     I2. A partition without an offset of the group counts from its first record, as routes read it.
-    I3. Offsets behind the group that have no record to read do not wait: marks of transactions, what was aborted or compacted, and what is in
-        a transaction that is not over.
-    I4. `begin` returns only where the group begins where it was told to, in every partition.
+    I3. Offsets after the group's position that have no record to read do not wait: transaction markers, aborted or compacted records, and those
+        of an open transaction.
+    I4. `begin` returns only if the group begins at the requested offset, in every partition.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from isthmus.errors import IsthmusError
 __all__ = ["GroupOffsets", "Waiting", "errors_of", "reader_settings"]
 
 _TIMESTAMP_SECONDS = 2.0
-# How long a coordinator may be chosen, and read its offsets in.
+# How long electing a coordinator, and loading its offsets, may take.
 COORDINATOR_SECONDS = 30.0
 _AGAIN_SECONDS = 0.2
-# What is answered to somebody who is no member of a group that has some.
+# The answers to a client that is not a member of a group with members.
 _HAS_MEMBERS = {
     KafkaError.UNKNOWN_MEMBER_ID,
     KafkaError.ILLEGAL_GENERATION,
@@ -51,11 +51,11 @@ _Answer = TypeVar("_Answer")
 
 
 class Waiting(NamedTuple):
-    """What waits for a group.
+    """The records that wait for a group.
 
     Attributes:
         records: how many, at most: between the first of them and the end there may be offsets without a record.
-        oldest_ms: timestamp of the oldest of them; 0 where none waits, or it is not known.
+        oldest_ms: timestamp of the oldest of them; 0 where none waits, or it is unknown.
     """
 
     records: int = 0
@@ -64,7 +64,7 @@ class Waiting(NamedTuple):
 
 @contextmanager
 def errors_of(options: ClusterOptions, topic: str) -> Iterator[None]:
-    """Turns errors of the client into errors of isthmus."""
+    """Converts errors of the client into errors of isthmus."""
     try:
         yield
     except KafkaException as error:
@@ -72,10 +72,10 @@ def errors_of(options: ClusterOptions, topic: str) -> Iterator[None]:
 
 
 def reader_settings(options: ClusterOptions, group: str) -> dict[str, Any]:
-    """The settings of a consumer that only looks.
+    """The settings of a consumer that only queries and browses.
 
     Raises:
-        SecretError: a reference leads nowhere.
+        SecretError: a reference cannot be resolved.
     """
     return {
         **settings(options),
@@ -83,7 +83,7 @@ def reader_settings(options: ClusterOptions, group: str) -> dict[str, Any]:
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "auto.offset.reset": "earliest",
-        "fetch.wait.max.ms": 50,  # so soon the end of a partition is told
+        "fetch.wait.max.ms": 50,  # how soon the end of a partition is reported
     }
 
 
@@ -94,7 +94,7 @@ class GroupOffsets:
         options: `isthmus.connectors.kafka.option.ADMINISTRATION`.
 
     Raises:
-        ConfigError: an option is of no use.
+        ConfigError: an option is invalid.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -124,10 +124,10 @@ class GroupOffsets:
         return {each.partition: each.offset for each in found if each.offset >= 0}
 
     def begin(self, group: str, topic: str, *, from_end: bool) -> None:
-        """Gives a group an offset for every partition: its end, or its first record.
+        """Commits an offset of a group for every partition: its end, or its first record.
 
         Raises:
-            EntityNotFoundError: there is no such topic.
+            EntityNotFoundError: the topic does not exist.
             IsthmusError: no answer, or a refusal.
         """
         partitions = look_at(self._options, topic).partitions
@@ -140,16 +140,16 @@ class GroupOffsets:
 
         def alter() -> None:
             answer = asked.admin.alter_consumer_group_offsets([wanted], request_timeout=LOOK_SECONDS)[group]
-            # The answer of a group is no error where those of its partitions are.
+            # The answer for the group is not an error where those of its partitions are.
             for each in asked.result(answer).topic_partitions:
-                # By I2 a group whose readers prevent it begins with the first records all the same.
+                # By I2 a group whose readers prevent it begins with the first records anyway.
                 if each.error is not None and (from_end or each.error.code() not in _HAS_MEMBERS):
                     raise _not_begun(each.error, group, topic)
 
         _with_coordinator(alter)
 
     def waiting(self, group: str, topic: str) -> Waiting:
-        """What waits for a group.
+        """The records that wait for a group.
 
         Raises:
             IsthmusError: no answer, or a refusal.
@@ -177,7 +177,7 @@ def _not_begun(error: KafkaError, group: str, topic: str) -> IsthmusError:
 
 
 def _with_coordinator(ask: Callable[[], _Answer]) -> _Answer:
-    """What a group's coordinator answers, once there is one: a new cluster takes seconds to make its first.
+    """The answer of a group's coordinator, once there is one: a new cluster takes seconds to elect its first.
 
     Raises:
         IsthmusError: no answer, or a refusal.
@@ -193,13 +193,13 @@ def _with_coordinator(ask: Callable[[], _Answer]) -> _Answer:
 
 
 def _edges(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
-    """The first offset of a partition, and the one behind its last."""
+    """The first offset of a partition, and the one after its last."""
     low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=LOOK_SECONDS)
     return int(low), int(high)
 
 
 def _waiting(consumer: Consumer, behind: TopicPartition, high: int) -> Waiting:
-    """What waits in a partition from an offset on; where nobody tells which record is the first, all offsets do."""
+    """The waiting records of a partition from an offset on; where the first record is unknown, all offsets count."""
     consumer.assign([behind])
     for record in consumer.consume(1, _TIMESTAMP_SECONDS):
         error = record.error()

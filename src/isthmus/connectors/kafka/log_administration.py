@@ -1,11 +1,11 @@
-"""The topics and consumer groups of a cluster, as `plan` and `apply` want them.
+"""The topics and consumer groups of a cluster, for `plan` and `apply`.
 
 What it is: `isthmus.connectors.administration.Administration` for Kafka. Calls block. What it is not: the calls to the cluster
 (`administration`, `group`).
 
 Invariants:
     I1. Nothing connects before the first call.
-    I2. A group that has offsets is never moved.
+    I2. The offsets of a group that has some are never changed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from isthmus.topology.state import GroupState, LogState, NamespaceState, WantedS
 
 __all__ = ["LogAdministration"]
 
-# A topic that was just made is not known to every broker at once.
+# A new topic is not known to every broker at once.
 _KNOWN_SECONDS = 10.0
 
 
@@ -31,8 +31,8 @@ class LogAdministration:
     """The topics of one cluster.
 
     Args:
-        topics: of the cluster.
-        groups: of the cluster.
+        topics: the topics of the cluster.
+        groups: the groups of the cluster.
     """
 
     def __init__(self, topics: KafkaAdministration, groups: GroupOffsets) -> None:
@@ -41,19 +41,19 @@ class LogAdministration:
 
     @classmethod
     def open(cls, namespace: NamespaceRef) -> Self:
-        """An administration of a namespace.
+        """Opens an administration of a namespace.
 
         Raises:
-            ConfigError: a setting is of no use.
+            ConfigError: a setting is invalid.
         """
         options = namespace.options()
         return cls(KafkaAdministration(options), GroupOffsets(options))
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Does nothing: no connection is kept open."""
 
     def observe(self, alias: str, wanted: Sequence[WantedState]) -> NamespaceState:
-        """What exists of the topics asked for, and of their groups."""
+        """The requested topics that exist, and their groups."""
         found: list[LogState] = []
         for log in wanted:
             view = self._topics.describe(log.name) if isinstance(log, LogState) else None
@@ -66,7 +66,7 @@ class LogAdministration:
         return NamespaceState(alias=alias, endpoint=self._topics.cluster_id(), logs=tuple(found))
 
     def make(self, change: Change) -> None:
-        """Make one change."""
+        """Makes one change."""
         match change:
             case Change(kind="log", after=LogState() as log):
                 replication = log.initial_replication or -1
@@ -86,5 +86,5 @@ class LogAdministration:
                 time.sleep(0.2)
 
     def size(self, topic: str) -> None:
-        """A log has no greatest size: its retention removes what is old."""
+        """None: a log has no maximum size; its retention removes old records."""
         return

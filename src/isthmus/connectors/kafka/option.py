@@ -1,11 +1,11 @@
 """The options of a Kafka source and a Kafka target.
 
-What it is: what a read and a write take, each declared once; the reading of it; and the settings of librdkafka that come of it.
+What it is: the options of a read and a write, each declared once; their parsing; and the resulting settings of librdkafka.
 What it is not: a client (`cluster`).
 
 Invariants:
-    I1. Every option that is unknown or malformed is refused by name before anything connects, all at once.
-    I2. No option holds a secret: references are resolved by the process that connects, each time that it does.
+    I1. Every unknown or malformed option is refused by name before anything connects, all in one error.
+    I2. No option contains a secret: references are resolved by the process that connects, at each connection.
     I3. A setting of librdkafka on which order, acknowledgement or commit depend cannot be given.
 """
 
@@ -40,7 +40,7 @@ __all__ = [
 PREFIX = "kafka."
 _EXAMPLE = "env:NAME"
 
-# The settings of a namespace of this kind (`isthmus.topology.kind`), under the names that options have.
+# The settings of a namespace of this kind (`isthmus.topology.kind`), by the options' names.
 _CLUSTER = tuple(replace(each, name=KAFKA.option(each.name)) for each in KAFKA.settings)
 _TOPIC = Setting(name="topic", kind=Kind.TEXT, required=True, example="orders", description="The topic.")
 
@@ -55,21 +55,21 @@ SOURCE = Spec(
             kind=Kind.TEXT,
             required=True,
             example="isthmus-orders",
-            description="The consumer group that keeps how far the route is; another one for each route.",
+            description="The consumer group that stores the route's offsets; a different one for each route.",
         ),
         Setting(
             name="start",
             kind=Kind.CHOICE,
             choices=("earliest", "latest"),
             default="earliest",
-            description="Where a group begins that has committed no offset of the topic.",
+            description="The start of a group without a committed offset of the topic.",
         ),
         Setting(
             name="member",
             kind=Kind.TEXT,
             default="",
-            description="Name of a static member of the group (`group.instance.id`): a reader of this name takes over from one "
-            "that died at once, instead of after `session_seconds`, and shuts it out. At most one reader may have it.",
+            description="Name of a static member of the group (`group.instance.id`): a reader of this name replaces one "
+            "that died at once, instead of after `session_seconds`, and fences it. At most one reader may have it.",
         ),
         Setting(
             name="session_seconds",
@@ -77,14 +77,14 @@ SOURCE = Spec(
             default=10.0,
             minimum=6,
             maximum=300,
-            description="After how long without a sign of life the group takes a reader for dead.",
+            description="After how long without a heartbeat the group considers a reader dead.",
         ),
         Setting(
             name="message_ids",
             kind=Kind.CHOICE,
             choices=("header", "offset"),
             default="header",
-            description="What a message has as MessageId. `header`: what the header `amqp-message-id` holds, else none; `offset`: where "
+            description="MessageId of a message. `header`: the value of the header `amqp-message-id`, else none; `offset`: where "
             "there is no such header, `topic/partition/offset`, the same each time that the record is read.",
         ),
         Setting(
@@ -92,14 +92,14 @@ SOURCE = Spec(
             kind=Kind.CHOICE,
             choices=("none", "partition"),
             default="none",
-            description="What key a record without key is given: `none`, or `partition` for one that names its partition, e.g. "
+            description="Key of a record without key: `none`, or `partition` for one that names its partition, e.g. "
             "`partition-3`.",
         ),
         Setting(
             name="dead_letter_topic",
             kind=Kind.TEXT,
             default="",
-            description="Where messages go that are set aside, with the reason in headers: a log has no dead-letter queue. Empty: a "
+            description="Topic for messages that are set aside, with the reason in headers: a log has no dead-letter queue. Empty: a "
             "message that would have to be set aside blocks the route.",
         ),
     ),
@@ -115,7 +115,7 @@ TARGET = Spec(
             kind=Kind.CHOICE,
             choices=("key", "source", "single"),
             default="key",
-            description="What decides the partition. `key`: the key, as Java clients hash it; without one, the partition that the "
+            description="Choice of the partition. `key`: by the key, hashed as by Java clients; without one, the partition that the "
             "record had at a Kafka source, else any. `source`: the partition at the source. `single`: the first, which keeps the "
             "order of a queue.",
         ),
@@ -125,14 +125,14 @@ TARGET = Spec(
             default=25.0,
             minimum=1,
             maximum=3600,
-            description="How long the cluster may acknowledge nothing that was sent before the connection is given up.",
+            description="How long sent records may stay unacknowledged before the connection counts as lost.",
         ),
         *LOG_COPY_SETTINGS,
     ),
 )
 ADMINISTRATION = Spec("kafka cluster", "Options of a cluster's administration.", _CLUSTER)
 
-# What isthmus sets: order, acknowledgement and commit depend on it.
+# Settings of isthmus: order, acknowledgement and commit depend on them.
 _OWN = frozenset(
     """
     acks allow.auto.create.topics auto.commit.enable auto.offset.reset bootstrap.servers delivery.timeout.ms enable.auto.commit
@@ -157,7 +157,7 @@ _SECRETS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """How a cluster is reached; secrets are references."""
+    """How to reach a cluster; secrets are references."""
 
     bootstrap_servers: str
     security_protocol: str
@@ -174,7 +174,7 @@ class ClusterOptions:
         """The settings of a client; resolves secrets, and may block for that.
 
         Raises:
-            SecretError: a reference leads nowhere.
+            SecretError: a reference cannot be resolved.
         """
         settings: dict[str, Any] = {
             "bootstrap.servers": self.bootstrap_servers,
@@ -263,10 +263,10 @@ def read_as(spec: Spec, kind: type[Options], options: Mapping[str, str], *, igno
     """The options of a spec as a value of this type.
 
     Args:
-        spec: which options there are.
-        kind: the type; its fields are named as the options.
+        spec: the declared options.
+        kind: the type, whose fields have the names of the options.
         options: as given.
-        ignore: keys that are someone else's.
+        ignore: keys of another component.
 
     Raises:
         ConfigError: with a fault for each option that is unknown, malformed or missing.
@@ -311,7 +311,7 @@ def _extra_faults(spec: Spec, extra: Mapping[str, str]) -> list[Fault]:
 
 
 def _at_odds(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What is wrong with the options together: (message, hint)."""
+    """Contradictions between options: (message, hint)."""
     named = {each.name: values[KAFKA.option(each.name)] for each in KAFKA.settings}
     faults = [
         (message, hint) for _, message, hint in kafka_faults(named, lambda name, value: f"{KAFKA.option(name)}={value}")
@@ -332,7 +332,7 @@ def _policy_faults(text: str) -> Iterator[tuple[str, str]]:
     for name in ("ttl_ceiling_ms", "deadline_ms"):
         if getattr(policy, name):
             yield (
-                f"policy: {name} cannot be kept, since a record of a log does not expire by itself",
+                f"policy: {name} cannot be kept, because a record of a log does not expire by itself",
                 "write a target with queues and topics, or limit the retention of the topic",
             )
 

@@ -1,17 +1,17 @@
-"""Which partitions a producer has been acknowledged on: before that, one record at a time is sent to a partition.
+"""The partitions that have acknowledged a record of a producer: before that, one record at a time is sent to a partition.
 
-What it is: the first record of each partition, and what waits behind it, pure. What it is not: the producer (`producer`), or safe from
-several threads.
+What it is: the first record of each partition, and the records that wait for it, pure. What it is not: the producer (`producer`), or
+thread-safe.
 Specification: Apache Kafka documentation, `enable.idempotence`; librdkafka documentation ("Idempotent Producer").
 
-Why. A broker that knows nothing of a producer takes its records from whatever sequence number they begin with. Where it refuses the first
-batch, since the partition has no leader for a moment, and takes the second, which was sent behind it, librdkafka counts the first as
-acknowledged: a later one was. The record is lost, and reported as stored (librdkafka 2.16, Kafka 4; in the open as issue 921 of
-confluent-kafka-go). Once a record of this producer is stored the broker refuses what is out of sequence.
+Why. A broker without state of a producer accepts its records from any sequence number on. If it refuses the first
+batch, because the partition has no leader for a moment, and accepts the second, which was sent after it, librdkafka treats the first as
+acknowledged, because a later one was. The record is lost, and reported as stored (librdkafka 2.16, Kafka 4; reported as issue 921 of
+confluent-kafka-go). Once a record of this producer is stored the broker refuses records out of sequence.
 
 Invariants:
-    I1. Nothing is sent to a partition behind a record that has no answer, before the first has been stored there.
-    I2. What waits is sent in its order.
+    I1. No record is sent to a partition after an unanswered one, before the first was stored there.
+    I2. Waiting records are sent in their order.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class PartitionOpenings(Generic[_Item]):
         return not self._unproved
 
     def partition_for(self, key: bytes | None) -> int:
-        """The partition that the producer would choose for a record, by its key or by chance."""
+        """The partition that the producer would choose for a record, by its key or at random."""
         return random.randrange(self._partitions) if key is None else partition_of(key, self._partitions)
 
     def admits(self, partition: int, item: _Item) -> bool:
-        """Whether a record may be sent now; else it waits, and `answered` gives it back."""
+        """Whether a record may be sent now; otherwise it waits, and `answered` returns it."""
         if partition not in self._unproved:
             return True
         waiting = self._waiting.get(partition)
@@ -60,7 +60,7 @@ class PartitionOpenings(Generic[_Item]):
         return False
 
     def answered(self, partition: int, *, is_stored: bool) -> list[_Item]:
-        """A record of the partition has its answer: what is to be sent now, in this order."""
+        """A record of the partition was answered; returns the records to send now, in this order."""
         waiting = self._waiting.get(partition)
         if waiting is None:
             return []

@@ -1,13 +1,13 @@
 """A topic, browsed.
 
-What it is: the records of a topic as encoded messages in the order of their positions, read without a group. Verification and looks
-read a Service Bus entity by the same call. What it is not: the reading of a route (`consumer`).
+What it is: the records of a topic as encoded messages in the order of their positions, read without a group. Verification and browsing
+read a Service Bus entity with the same call. What it is not: the reading of a route (`consumer`).
 
 Invariants:
     I1. Nothing is committed.
-    I2. An empty page means that nothing follows: where a cluster says nothing, it is an error.
-    I3. Positions and MessageIds are those that the source of a federation's route gives: partition × 2^48 + offset.
-    I4. A record whose headers cannot be read is shown without them, as routes set it aside.
+    I2. An empty page means that no record follows: a cluster without answer is an error.
+    I3. Positions and MessageIds are those of the source of a federation's route: partition × 2^48 + offset.
+    I4. A record whose headers are unreadable is returned without them, as routes set it aside.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from isthmus.errors import ConnectionLostError
 
 __all__ = ["PeekFrom", "TopicPeek"]
 
-# A group name is needed to make a consumer; nothing is committed to it.
+# A group name is needed to create a consumer; nothing is committed to it.
 _GROUP = "isthmus-peek"
 _POLL_SECONDS = 0.5
 
@@ -39,10 +39,10 @@ class TopicPeek:
     Args:
         options: `isthmus.connectors.kafka.option.ADMINISTRATION`.
         topic: the topic.
-        names_partition: whether records without key are given one that names their partition.
+        names_partition: whether records without key get one that names their partition.
 
     Raises:
-        IsthmusError: no answer, no such topic, or no right to it.
+        IsthmusError: no answer, the topic does not exist, or access is denied.
     """
 
     def __init__(self, options: Mapping[str, str], topic: str, *, names_partition: bool = False) -> None:
@@ -57,12 +57,12 @@ class TopicPeek:
         self._at: tuple[int, int] | None = None
 
     def __call__(self, from_position: int, count: int, starts: Mapping[int, int] | None = None) -> Sequence[bytes]:
-        """Messages from a position on, `count` at most, all of one partition; empty where none follows.
+        """Messages from a position on, `count` at most, all of one partition; empty where there are none.
 
         Args:
-            from_position: the first that is wanted.
+            from_position: the first position to return.
             count: how many at most.
-            starts: by partition, the offset below which nothing is wanted.
+            starts: by partition, the first offset to return.
 
         Raises:
             IsthmusError: no answer, or a refusal.
@@ -77,7 +77,7 @@ class TopicPeek:
         return ()
 
     def last_sequence(self, below: int) -> int:
-        """The last position below a limit at which a record may exist, as the brokers tell it; 0 if there is none.
+        """The last position below a limit at which a record may exist, as reported by the brokers; 0 if there is none.
 
         Raises:
             IsthmusError: no answer, or a refusal.
@@ -95,11 +95,11 @@ class TopicPeek:
         """Position and message of a record (I4)."""
         try:
             return self._reader.read(record)
-        except Exception:  # noqa: BLE001 - one record's fault: nothing behind it could be looked at
+        except Exception:  # noqa: BLE001 - an invalid record must not hide later ones
             return self._reader.read(record, with_headers=False)
 
     def begins(self) -> dict[int, int]:
-        """By partition, the offset of the first record that exists, or that will.
+        """By partition, the offset of the first existing record, or of the next one.
 
         Raises:
             IsthmusError: no answer, or a refusal.
@@ -133,27 +133,27 @@ class TopicPeek:
                 elif error.code() != KafkaError._PARTITION_EOF:
                     raise KafkaException(error)
                 elif int(record.offset() or 0) >= high:
-                    return found  # behind the last record is what compaction left, or marks of transactions
+                    return found  # after the last record there are compacted offsets, or transaction markers
             if time.monotonic() > heard + LOOK_SECONDS:
                 raise ConnectionLostError(
-                    f"topic '{self._topic}', partition {partition}: no record came for {LOOK_SECONDS:g} s"
+                    f"topic '{self._topic}', partition {partition}: no record arrived for {LOOK_SECONDS:g} s"
                 )
         self._at = (partition, start)
         return found
 
     def close(self) -> None:
-        """Ends it."""
+        """Closes it."""
         with suppress(KafkaException, RuntimeError):
             self._consumer.close()
 
 
 class PeekFrom:
-    """Browses a topic, but not what is below an offset of each partition.
+    """Browses a topic from an offset of each partition on.
 
     Args:
         peek: browses the topic.
-        starts: by partition, the offset below which nothing is wanted.
-        removed: of that, what was removed (`isthmus.connectors.system.KnowsRemoved`).
+        starts: by partition, the first offset to return.
+        removed: the removed records before them (`isthmus.connectors.system.KnowsRemoved`).
     """
 
     def __init__(
@@ -168,5 +168,5 @@ class PeekFrom:
         return self._peek(from_position, count, self._starts)
 
     def last_sequence(self, below: int) -> int:
-        """As `TopicPeek.last_sequence`; it may be below the first record that is wanted."""
+        """As `TopicPeek.last_sequence`; it may be below the first requested record."""
         return self._peek.last_sequence(below)

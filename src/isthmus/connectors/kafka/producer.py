@@ -1,17 +1,17 @@
-"""The thread that waits for a cluster's answers to what a target sends.
+"""The thread that waits for a cluster's answers to a target's records.
 
-What it is: the look at the topic, the producer of one connection, and its answers until they are taken. What it is not: the port
-(`target`). Records are handed to the producer by the loop's thread, which never waits for it.
+What it is: the description of the topic, the producer of one connection, and its answers until they are taken. What it is not: the port
+(`target`). The loop's thread passes records to the producer, and never waits for it.
 Specification: librdkafka documentation ("Idempotent Producer").
 
-librdkafka sends a record again by itself, in its order and without doubling it, for as long as this thread lives; it never gives one up:
-the target does (`stall_seconds`), for all of them at once, so that none overtakes another.
+librdkafka repeats a record by itself, in order and without duplicates, as long as this thread runs; it never gives one up:
+the target does (`stall_seconds`), for all of them together, so that none overtakes another.
 
 Invariants:
-    I1. Each record that was taken has one answer, but after `stop`, or where the connection is lost.
-    I2. After `stop` nothing is told, and what is still in the producer's queue is not sent.
-    I3. A record is told as stored only where the cluster named its offset; what librdkafka concludes from a later one is not known.
-    I4. The first record to a partition is stored before anything is sent there behind it (`partition_opening`).
+    I1. Each accepted record has one answer, except after `stop`, or where the connection is lost.
+    I2. After `stop` nothing is reported, and records in the producer's queue are not sent.
+    I3. A record is reported as stored only where the cluster returned its offset; a conclusion of librdkafka from a later one is not trusted.
+    I4. The first record to a partition is stored before another one is sent there (`partition_opening`).
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class ProducerThread(threading.Thread):
 
     Args:
         options: of the target.
-        wake: called when there is something to take.
+        wake: called when there are results.
 
     Attributes:
-        view: what the cluster says of the topic; None before it has answered.
-        lost: why the connection is of no use any more.
-        trouble: what librdkafka told last of its connections.
+        view: the cluster's description of the topic; None before it has answered.
+        lost: why the connection is unusable.
+        trouble: librdkafka's last error about its connections.
     """
 
     def __init__(self, options: TargetOptions, wake: Callable[[], None]) -> None:
@@ -74,7 +74,7 @@ class ProducerThread(threading.Thread):
     # ---- for the loop's thread
 
     def send(self, number: int, record: Record, partition: int) -> None:
-        """Queues a record; `partition` -1: the key decides. Only after `view` is known."""
+        """Queues a record; `partition` -1: the key decides. Only after `view` is set."""
         if self._openings is not None:
             with self._lock:
                 if self._has_sent_first(number, record, partition):
@@ -82,7 +82,7 @@ class ProducerThread(threading.Thread):
         self._produce(number, record, partition)
 
     def _has_sent_first(self, number: int, record: Record, partition: int) -> bool:
-        """Sends a record, or keeps it behind the first to its partition; False where each partition has stored one."""
+        """Sends a record, or queues it after the first to its partition; False where each partition has stored one."""
         openings = self._openings
         if openings is None:
             return False
@@ -93,7 +93,7 @@ class ProducerThread(threading.Thread):
         return True
 
     def _produce(self, number: int, record: Record, partition: int) -> bool:
-        """Hands a record to the producer; whether it took it, else it is refused."""
+        """Passes a record to the producer; returns whether it was accepted, otherwise it is refused."""
         try:
             self._producer.produce(
                 self._options.topic,
@@ -110,12 +110,14 @@ class ProducerThread(threading.Thread):
         except KafkaException as error:
             found: KafkaError = error.args[0]
             if found.code() == KafkaError.MSG_SIZE_TOO_LARGE and self.view is not None:
-                text = f"topic '{self._options.topic}' takes records of {self.view.message_bytes} bytes at most"
+                text = f"topic '{self._options.topic}' accepts records of {self.view.message_bytes} bytes at most"
                 self._refuse(number, Refusal(RefusalKind.MESSAGE, found.name(), text, "MessageTooLarge"))
             else:
                 self._refuse(number, refusal_of(found, self._options.topic))
-        except (TypeError, ValueError) as error:  # e.g. the name of a header is no text
-            self._refuse(number, Refusal(RefusalKind.MESSAGE, "", f"no record can be made of it: {error}", "Malformed"))
+        except (TypeError, ValueError) as error:  # e.g. the name of a header is not text
+            self._refuse(
+                number, Refusal(RefusalKind.MESSAGE, "", f"it cannot be converted to a record: {error}", "Malformed")
+            )
         return False
 
     def take(self) -> tuple[list[int], list[Answer]]:
@@ -124,14 +126,14 @@ class ProducerThread(threading.Thread):
         return accepted, [self._refused.popleft() for _ in range(len(self._refused))]
 
     def refuse(self, number: int, refusal: Refusal) -> None:
-        """A record could not even be made."""
+        """A record could not be created."""
         self._refuse(number, refusal)
 
     def stop(self) -> None:
-        """Ends it; what has no answer is dropped."""
+        """Ends it; unanswered records are dropped."""
         with (
             self._lock
-        ):  # what waits for its partition's first record is sent before the queue is emptied, or not at all
+        ):  # records that wait for their partition's first one are sent before the queue is emptied, or not at all
             self._stops = True
         if self._producer is not None:
             with contextlib.suppress(KafkaException):
@@ -154,7 +156,7 @@ class ProducerThread(threading.Thread):
         except KafkaException as error:
             self._lose(_lasting(error_of(error.args[0], self._options.topic)))
             return
-        except Exception as error:  # noqa: BLE001 - the owner has to know, whatever it is
+        except Exception as error:  # noqa: BLE001 - the owner must be told of any error
             self._lose(Refusal(RefusalKind.UNKNOWN, "", f"{type(error).__name__}: {error}"))
             return
         self._openings = PartitionOpenings(view.partitions)
@@ -166,11 +168,11 @@ class ProducerThread(threading.Thread):
         self._producer = None  # its threads end with it, here
 
     def _poll(self, producer: Any, seconds: float) -> None:
-        """Takes answers. What a callback raises comes out here, and with it an answer may be gone (I1): the connection is of no use."""
+        """Takes answers. An exception of a callback is raised here, and an answer may be missing then (I1): the connection is unusable."""
         try:
             if producer.poll(seconds):
                 self._wake()
-        except Exception as error:  # noqa: BLE001 - as above; the thread goes on until the owner has taken the producer back
+        except Exception as error:  # noqa: BLE001 - as above; the thread continues until the owner has closed the producer
             if not self._stops:
                 self._lose(Refusal(RefusalKind.UNKNOWN, "", f"{type(error).__name__}: {error}"))
 
@@ -186,7 +188,7 @@ class ProducerThread(threading.Thread):
             "enable.idempotence": True,
             "acks": "all",
             "message.timeout.ms": 0,
-            "partitioner": "murmur2_random",  # that of `partition_opening`
+            "partitioner": "murmur2_random",  # the same as in `partition_opening`
             "error_cb": self._heard,
         }
 
@@ -204,7 +206,7 @@ class ProducerThread(threading.Thread):
                     self._answered(message.partition(), is_stored=is_stored)
 
     def _answered(self, partition: int, *, is_stored: bool) -> None:
-        """Sends what waited for an answer of the partition, under the lock: what comes meanwhile is behind it."""
+        """Sends the records that waited for an answer of the partition, under the lock: new ones follow them."""
         openings = self._openings
         if openings is None:
             return
@@ -219,7 +221,7 @@ class ProducerThread(threading.Thread):
         made = error_of(error, self._options.topic, self._options.bootstrap_servers)
         self.trouble = str(made)
         if error.fatal() or error.code() == KafkaError._FATAL:
-            self._lose(Refusal(RefusalKind.UNKNOWN, error.name(), f"the producer is spent: {made}"))
+            self._lose(Refusal(RefusalKind.UNKNOWN, error.name(), f"the producer has failed: {made}"))
         elif not made.retryable:
             self._lose(_lasting(made))
 
@@ -229,8 +231,8 @@ class ProducerThread(threading.Thread):
 
 
 def _unnamed(message: Any) -> Refusal:
-    """What is known of a record that librdkafka reports as stored because a later one was."""
-    text = f"topic '{message.topic()}', partition {message.partition()}: the cluster stored a later record, and named no offset of this one"
+    """The refusal of a record that librdkafka reports as stored because a later one was."""
+    text = f"topic '{message.topic()}', partition {message.partition()}: the cluster stored a later record, and returned no offset of this one"
     return Refusal(RefusalKind.UNKNOWN, "", text)
 
 

@@ -1,15 +1,15 @@
 """A topic as a source on the port.
 
-What it is: what the consumer's thread has read, as events, within the credit; and what the owner settles. What it is not: the
+What it is: the records that the consumer's thread has read, as events, within the credit; and the owner's settlements. What it is not: the
 consumer (`consumer`). docs/how-to/use-kafka.md.
 
-A log has no locks and no dead-letter queue: a record that is given back is read again from its offset; one that is set aside goes to
-the topic that `dead_letter_topic` names. Without one the source is lost permanently, and says so: the route blocks, and loses nothing.
+A log has no locks and no dead-letter queue: a released record is read again from its offset; one that is set aside is sent to
+the topic `dead_letter_topic`. Without one the source is lost permanently, with an error: the route blocks, and loses nothing.
 
 Invariants:
-    I1. Nothing is given beyond the credit.
-    I2. Nothing is settled at the source but by the owner: no offset is committed for what has no outcome.
-    I3. After `close` it tells nothing more.
+    I1. Nothing is delivered beyond the credit.
+    I2. Nothing is settled at the source but by the owner: no offset of a record without outcome is committed.
+    I3. After `close` it reports nothing more.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class KafkaSource:
     """One route's source.
 
     Args:
-        pool: what it belongs to.
-        key: what the pool's owner knows it by.
-        options: where it leads to.
-        only_present: give only what exists when it is opened first.
-        thread: makes what reads.
+        pool: the pool that it belongs to.
+        key: its key in the pool.
+        options: the topic, and how it is read.
+        only_present: deliver only messages that exist when it is first opened.
+        thread: makes the reading thread.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class KafkaSource:
 
     @property
     def clock_offset_ms(self) -> int | None:
-        """Kafka tells no time of its own: this machine's."""
+        """The offset of this machine's clock: Kafka reports no time of its own."""
         return round((time.time() - time.monotonic()) * 1000)
 
     def _mark(self) -> None:
@@ -69,14 +69,14 @@ class KafkaSource:
             self._thread.open()
 
     def poll(self, now: float) -> Sequence[SourceEvent]:
-        """What happened since the last call."""
+        """The events since the last call."""
         if self._is_closed:
             return ()
-        told, batches = self._thread.take()
+        state_events, batches = self._thread.take()
         arrived = [Arrived(batch.positions, batch.payloads) for batch in batches]
-        # The end of what existed comes behind its last record.
-        events: list[SourceEvent] = [*(each for each in told if not isinstance(each, Exhausted)), *arrived]
-        events += [each for each in told if isinstance(each, Exhausted)]
+        # The end of the existing records is reported after the last of them.
+        events: list[SourceEvent] = [*(each for each in state_events if not isinstance(each, Exhausted)), *arrived]
+        events += [each for each in state_events if isinstance(each, Exhausted)]
         if self._is_draining:
             self._is_draining = False
             self._thread.grant(0)
@@ -88,17 +88,17 @@ class KafkaSource:
         return events
 
     def deadline(self, now: float) -> float:
-        """The thread wakes the pool; a source that is going to be lost is, after a while, though not all is settled."""
+        """The thread wakes the pool; a source with refused records is lost after a while, even if not all records are settled."""
         return self._refused.due(now)
 
     def grant(self, credit: int) -> None:
         """Sets the credit."""
         self._is_draining = False
         self._thread.grant(0 if self._refused.text else credit)
-        self._mark()  # something may have been read already
+        self._mark()  # records may have been read already
 
     def drain(self) -> None:
-        """Takes the credit back."""
+        """Withdraws the credit."""
         self._thread.grant(0)
         self._is_draining = True
         self._mark()
@@ -112,18 +112,18 @@ class KafkaSource:
         elif disposition.kind == "abandon":
             self._thread.give_back(first, last)
         elif disposition.kind != "dead-letter":
-            self._refuse(first, last, f"get the disposition '{disposition.kind}', which a log has not", "")
+            self._refuse(first, last, f"get the disposition '{disposition.kind}', which a log does not support", "")
         elif not self._thread.set_aside(first, last, disposition):
             reason = f"{disposition.reason}: {disposition.description}".strip(": ")
             hint = "name a dead_letter_topic at the source, or let refusals block"
             self._refuse(first, last, f"be set aside ({reason})", hint)
 
     def release(self, first: int, last: int) -> None:
-        """Gives delivered positions back; they are read again."""
+        """Releases delivered positions; they are read again."""
         self._thread.give_back(first, last)
 
     def close(self) -> None:
-        """Ends it; what is settled is committed in the background."""
+        """Closes it; settled records are committed in the background."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -134,11 +134,11 @@ class KafkaSource:
 
     @property
     def has_left(self) -> bool:
-        """Whether what was settled is committed: a reader that begins earlier reads it again."""
+        """Whether settled records are committed: a reader that begins earlier reads them again."""
         return self._is_closed and not self._thread.is_alive()
 
     def _refuse(self, first: int, last: int, what: str, hint: str) -> None:
-        """The source is going to be lost: what is under way is settled before, or it would come again each time."""
+        """The source will be lost: records in flight are settled before, or they would be redelivered each time."""
         place = f"partition {first >> PARTITION_SHIFT}, offset {first & (1 << PARTITION_SHIFT) - 1}"
         text = f"topic '{self._options.topic}': the record at {place} would have to {what}"
         self._refused.add(text + (f"; {hint}" if hint else ""), last - first + 1)

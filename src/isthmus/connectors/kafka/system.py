@@ -1,6 +1,6 @@
-"""Kafka as the driver sees it (`isthmus.connectors.system`).
+"""Kafka for the driver (`isthmus.connectors.system`).
 
-What it is: administration, browsing, and what waits for a group. What it is not: the calls to a cluster (`administration`, `group`, `peek`).
+What it is: administration, browsing, and a group's waiting records. What it is not: the calls to a cluster (`administration`, `group`, `peek`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class KafkaSystem:
         return KafkaAdministration(options).cluster_id()
 
     def places(self, options: Mapping[str, str]) -> Sequence[str]:
-        """The brokers that the file names."""
+        """The brokers in the namespace's settings."""
         servers = options.get("bootstrap_servers", "")
         return [each for each in (servers, *servers.split(",")) if each]
 
@@ -57,7 +57,7 @@ class KafkaSystem:
         return Waits(*GroupOffsets(options).waiting(group, entity))
 
     def peek(self, options: Mapping[str, str], entity: str, *, names_partition: bool = False) -> Peek:
-        """A topic, browsed."""
+        """Browses a topic."""
         require("kafka", _WHAT)
         from isthmus.connectors.kafka.peek import TopicPeek
 

@@ -1,15 +1,15 @@
 """A topic as a target on the port.
 
-What it is: the copies as records, their order, and the cluster's answers as events of the delivery machine. What it is not: what is
+What it is: the copies as records, their order, and the cluster's answers as events of the delivery machine. What it is not: the decision what is
 sent when (`isthmus.bridge.delivery.delivery`), or the producer (`producer`). docs/how-to/use-kafka.md.
 
-Order. Records of a partition are stored in the order in which they were sent. Which partition a record goes to is told by
-`partitioning`: messages of one key, or of one partition of a Kafka source, stay in their order.
+Order. Records of a partition are stored in the order in which they were sent. The partition of a record is chosen by
+`partitioning`: messages of one key, or of one partition of a Kafka source, keep their order.
 
 Invariants:
     I1. Ordinals of outcomes are those of the present connection, from 0, in the order of sending.
-    I2. Copies are made for the cluster that answered first; another one is refused as long as this target lives.
-    I3. A cluster that acknowledges nothing of what it was sent for `stall_seconds` is lost, and everything is given up at once.
+    I2. Copies are made for the cluster that answered first; another one is refused by this target.
+    I3. A cluster that acknowledges no sent record for `stall_seconds` is lost, and all records are given up together.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from isthmus.message.copy_policy import CopyPolicy
 
 __all__ = ["CREDIT", "KafkaTarget"]
 
-# What the producer may hold; the delivery machine's window is smaller.
+# The producer's queue limit; the delivery machine's window is smaller.
 CREDIT = 20_000
 
 
@@ -41,11 +41,11 @@ class KafkaTarget:
     """One route's target.
 
     Args:
-        pool: what it belongs to.
-        key: what the pool's owner knows it by.
-        options: where it leads to, and how copies are made.
-        origin_identity: of the namespace that the messages come from; empty where it is not known.
-        thread: makes what sends.
+        pool: the pool that it belongs to.
+        key: its key in the pool.
+        options: the topic, and how copies are made.
+        origin_identity: identity of the namespace from which the messages are read; empty where unknown.
+        thread: makes the sending thread.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class KafkaTarget:
         self._pool.mark(self._key)
 
     def poll(self, now: float) -> Sequence[TargetEvent]:
-        """What happened since the last call."""
+        """The events since the last call."""
         thread = self._thread
         if thread is None:
             return ()
@@ -105,14 +105,14 @@ class KafkaTarget:
         return events
 
     def deadline(self, now: float) -> float:
-        """When `poll` has something to do though nothing came."""
+        """When `poll` has work even without events."""
         return self._flight.since + self._options.stall_seconds
 
     def copies(self, data: bytes, offsets: Sequence[int], now_ms: int) -> Copies:
-        """The copies of messages as this target takes them.
+        """The copies of messages as this target accepts them.
 
         Raises:
-            InvalidArgumentError: the target has never been open.
+            InvalidArgumentError: the target was never open.
         """
         if self._cluster_id is None:
             raise InvalidArgumentError("copies are made for a target that has answered; wait for Opened")
@@ -121,7 +121,7 @@ class KafkaTarget:
         return copies_of(self._rewriter, data, offsets, now_ms)
 
     def send(self, send: Send) -> None:
-        """Queues deliveries; where the connection is lost nothing happens, and `poll` tells of it."""
+        """Queues deliveries; after a lost connection it does nothing, and `poll` reports the loss."""
         thread = self._thread
         if thread is None or not self._is_open:
             return
@@ -137,7 +137,7 @@ class KafkaTarget:
                 thread.send(number, record, self._partition(record))
 
     def close(self) -> None:
-        """Ends it."""
+        """Closes it."""
         self._is_closed = True
         self._disconnect()
         self._pool.unmark(self._key)

@@ -1,1 +1,1 @@
-"""The account of what a route moves, at its target (docs/how-to/keep-a-ledger.md)."""
+"""The account of the messages that a route moves, kept at its target (docs/how-to/keep-a-ledger.md)."""

@@ -1,4 +1,4 @@
-"""Targets with an account, as a connector of the bridge: around the connector of the kind that the route leads to."""
+"""Targets with an account, as a connector of the bridge: a wrapper around the connector of the target's kind."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ KIND = "ledger"
 
 
 def with_ledger(target: End, route: str, path: Path, taken: str = MOVED) -> End:
-    """The target of a route with an account of what it takes.
+    """The target of a route with an account of the messages that it accepts.
 
     Args:
         target: the target.
         route: the name of the route.
         path: the ledger's folder.
-        taken: the outcome of a message that it takes.
+        taken: the outcome of an accepted message.
     """
     inner = {"kind": target.kind, "options": dict(target.options)}
-    told = {"path": str(path), "route": route, "target": json.dumps(inner)}
-    return End(KIND, target.alias, told | ({"taken": taken} if taken != MOVED else {}))
+    options = {"path": str(path), "route": route, "target": json.dumps(inner)}
+    return End(KIND, target.alias, options | ({"taken": taken} if taken != MOVED else {}))
 
 
 class LedgerTargets:
-    """The targets of one process: pools of the kinds that they lead to."""
+    """The targets of one process: one pool for each kind of inner target."""
 
     def __init__(self) -> None:
         self._pools: dict[str, TargetPool] = {}
@@ -44,7 +44,7 @@ class LedgerTargets:
         """A target that is not open yet.
 
         Raises:
-            ConfigError: an option is of no use.
+            ConfigError: an option is invalid.
         """
         inner = json.loads(options["target"])
         kind = inner["kind"]
@@ -55,15 +55,15 @@ class LedgerTargets:
         return LedgerTarget(target, options["route"], file, options.get("taken", MOVED))
 
     def descriptors(self) -> Sequence[tuple[int, int]]:
-        """What to poll."""
+        """The descriptors to poll."""
         return [each for pool in self._pools.values() for each in pool.descriptors()]
 
     def deadline(self, now: float) -> float:
-        """When `service` has something to do though no descriptor is ready."""
+        """When `service` has work even if no descriptor is ready."""
         return min((pool.deadline(now) for pool in self._pools.values()), default=math.inf)
 
     def service(self, ready: Mapping[int, int], now: float) -> Sequence[int]:
-        """The keys of the ends that have something to tell."""
+        """The keys of the ends that have results."""
         return list(self._service(ready, now))
 
     def _service(self, ready: Mapping[int, int], now: float) -> Iterator[int]:
@@ -71,7 +71,7 @@ class LedgerTargets:
             yield from pool.service(ready, now)
 
     def flush(self) -> None:
-        """Writes what is queued."""
+        """Writes queued bytes."""
         for pool in self._pools.values():
             pool.flush()
 
@@ -88,19 +88,19 @@ class LedgerConnector:
     capabilities = Capabilities(reads=False)
 
     def sources(self) -> SourcePool:
-        """There are none.
+        """Refuses: there are no sources of this kind.
 
         Raises:
             InvalidArgumentError: always.
         """
-        raise InvalidArgumentError("a ledger is kept at a target; it is no source")
+        raise InvalidArgumentError("a ledger is kept at a target; it is not a source")
 
     def targets(self) -> TargetPool:
         """A new pool."""
         return LedgerTargets()
 
     def refusal_of(self, error: Exception) -> Refusal:
-        """What an error means for a message, whatever the kind of the target."""
+        """The refusal that an error means for a message, for any kind of target."""
         return registry.connector("servicebus").refusal_of(error)
 
 

@@ -1,10 +1,10 @@
-"""The files that a target appends its account to, before they become a table.
+"""The files to which a target appends its account, before they become a table.
 
 What it is: appending blocks (`isthmus.connectors.spool.block`) to a file that no other process writes. What it is not: the table
-(`isthmus.replication.ledger.ledger`), which takes a file when its writer has closed it or has ended: it holds a lock until then.
+(`isthmus.replication.ledger.ledger`), which takes a file when its writer has closed it or has ended: the writer locks it until then.
 
 Invariants:
-    I1. What was appended is in the file when the process is killed; a machine that loses power may lose the last moments.
+    I1. Appended records are in the file when the process is killed; a power failure may lose the last ones.
     I2. A file has one writer, which is known to have ended when its lock is free.
 """
 
@@ -23,7 +23,7 @@ from isthmus.connectors.spool.block import Record, encode
 __all__ = ["OPEN", "LedgerFile"]
 
 OPEN = Path("_isthmus") / "open"
-"""Below the ledger's folder: what is not in the table yet."""
+"""The subfolder of the ledger's folder for files that are not in the table yet."""
 
 _BYTES = 32 << 20
 _SECONDS = 60.0
@@ -33,8 +33,8 @@ class LedgerFile:
     """Appends to one file after another.
 
     Args:
-        folder: of the ledger.
-        wall: wall seconds.
+        folder: the ledger's folder.
+        wall: wall clock, in seconds.
     """
 
     def __init__(self, folder: Path, wall: Callable[[], float] = time.time) -> None:
@@ -48,7 +48,7 @@ class LedgerFile:
         """Write records.
 
         Raises:
-            OSError: the disk refuses.
+            OSError: the disk refuses the write.
         """
         now = self._wall()
         if self._file < 0:
@@ -60,13 +60,13 @@ class LedgerFile:
             while data:
                 data = data[os.write(self._file, data) :]
         except OSError:
-            self.close()  # its end may be torn
+            self.close()  # its last block may be incomplete
             raise
         if self._size >= _BYTES:
             self.close()
 
     def tick(self) -> None:
-        """Close a file that is old enough, so that it becomes part of the table."""
+        """Closes a file that is old enough, so that it becomes part of the table."""
         if self._file >= 0 and self._wall() >= self._began + _SECONDS:
             self.close()
 
@@ -78,20 +78,20 @@ class LedgerFile:
 
     @property
     def is_open(self) -> bool:
-        """Whether it holds a file that is not part of the table yet."""
+        """Whether it has a file open that is not part of the table yet."""
         return self._file >= 0
 
     def _open(self, now: float) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"{uuid.uuid4().hex}.log"
-        # Under another name until it is locked: what has a name and no lock is taken for finished.
+        # Under another name until it is locked: a file with the final name and no lock counts as finished.
         hidden = path.with_suffix(".new")
         self._file = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX)
             hidden.rename(path)
         except OSError:
-            self.close()  # nobody would look for what is in a file without its name
+            self.close()  # a file without its final name is never read
             with suppress(OSError):
                 hidden.unlink()
             raise

@@ -1,11 +1,11 @@
-"""A target that keeps an account of what another target takes.
+"""A target that keeps an account of the messages that another target accepts.
 
-What it is: a target on the port around the target of a route. It notes an outcome before the route is told of it, so that nothing is
-settled at its source that the account does not have. What it is not: the account's files (`file`).
+What it is: a target on the port around the target of a route. It appends an outcome before it reports it to the route, so that no message
+is settled at its source that the account does not contain. What it is not: the account's files (`file`).
 
 Invariants:
     I1. Outcomes are appended before they are passed on.
-    I2. While the account cannot be written nothing is told: the route waits, and its messages stay at the source.
+    I2. While the account cannot be written no outcome is passed on: the route waits, and its messages stay at the source.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class LedgerTarget:
     """A target with an account.
 
     Args:
-        inner: what takes the messages.
+        inner: the target of the messages.
         route: the name of the route.
-        file: takes the account.
-        taken: the outcome of a message that the target has acknowledged.
+        file: the file of the account.
+        taken: the outcome of an acknowledged message.
     """
 
     def __init__(self, inner: Target, route: str, file: LedgerFile, taken: str = MOVED) -> None:
@@ -50,8 +50,8 @@ class LedgerTarget:
         self._early: dict[int, Sequence[bytes]] = {}
         self._first = 0
         self._records: list[Record] = []
-        self._events: list[TargetEvent] = []  # that wait until they are noted
-        self._told = ""
+        self._events: list[TargetEvent] = []  # that wait until they are appended
+        self._reported_text = ""
 
     def open(self) -> None:
         """Begins to connect."""
@@ -59,7 +59,7 @@ class LedgerTarget:
         self._inner.open()
 
     def poll(self, now: float) -> Sequence[TargetEvent]:
-        """What happened since the last call, once it is noted."""
+        """The events since the last call, once they are appended."""
         for event in self._inner.poll(now):
             if isinstance(event, Outcome):
                 self._records += self._noted(event)
@@ -75,23 +75,23 @@ class LedgerTarget:
             text = (
                 f"the ledger of route {self._route} cannot be written, and the route waits: {error.strerror or error}"
             )
-            if text != self._told:
+            if text != self._reported_text:
                 log.error("%s", text)
-            self._told = text
+            self._reported_text = text
             return ()
-        self._told = ""
+        self._reported_text = ""
         events, self._events = self._events, []
         return events
 
     def deadline(self, now: float) -> float:
-        """When `poll` has something to do though nothing came."""
+        """When `poll` has work even without events."""
         due = self._inner.deadline(now)
-        if self._told:
+        if self._reported_text:
             return min(due, now + _RETRY_SECONDS)
         return min(due, now + _TICK_SECONDS) if self._file.is_open or self._records else due
 
     def copies(self, data: bytes, offsets: Sequence[int], now_ms: int) -> Copies:
-        """The copies of messages as the target takes them; those that are not sent are noted with what becomes of them."""
+        """The copies of messages as the target accepts them; messages that are not sent are appended with their outcome."""
         made = self._inner.copies(data, offsets, now_ms)
         for row, what in made.disposed:
             outcome = f"{what.kind}: {what.reason}" if what.reason else what.kind
@@ -107,7 +107,7 @@ class LedgerTarget:
         self._inner.send(send)
 
     def close(self) -> None:
-        """Ends it."""
+        """Closes it."""
         self._inner.close()
         self._file.close()
         self._forget()

@@ -1,1 +1,1 @@
-"""Sources that are sent events by HTTP: a listener that answers once a durable spool has them."""
+"""Sources that receive events by HTTP: a listener that answers once a durable spool contains them."""

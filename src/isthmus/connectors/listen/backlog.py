@@ -1,6 +1,6 @@
-"""How much a listener's spool holds that no route has settled.
+"""The messages in a listener's spool that no route has settled.
 
-What it is: a look at the folder, which any process may take. What it is not: its reading (`outgoing`).
+What it is: a read-only query of the folder, by any process. What it is not: its reading (`outgoing`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["listener_backlog"]
 
 
 def listener_backlog(path: Path) -> int:
-    """How many messages wait that were answered 200; 0 where there is no spool.
+    """The number of unsettled messages that were answered 200; 0 where there is no spool.
 
     Args:
         path: the spool's folder.

@@ -1,12 +1,12 @@
-"""What a request's body is once its compression is undone.
+"""The decoding of compressed request bodies.
 
-What it is: the content codings that a listener takes; pure. What it is not: a limit on what is received (`listener`).
+What it is: the content codings that a listener accepts; pure. What it is not: a limit on received bytes (`listener`).
 Specification: RFC 9110, 8.4 (Content-Encoding); RFC 1950 to 1952.
 
 Invariants:
-    I1. No more is made of a body than the limit, and one byte.
-    I2. A body has `MOST_MEMBERS` at most: what is behind a member is copied, so that many empty ones would take quadratic time, before the
-        sender has shown any proof.
+    I1. Decoding produces no more bytes than the limit, and one.
+    I2. A body has at most `MOST_MEMBERS` members: the bytes after a member are copied, so that many empty members would take quadratic
+        time, before the sender is authenticated.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import zlib
 __all__ = ["CODINGS", "MOST_MEMBERS", "CodingError", "decoded"]
 
 CODINGS = "gzip, deflate"
-# Of gzip, which may have several (RFC 1952, 2.2); those who compress in parallel write one for each part.
+# A gzip body may have several (RFC 1952, 2.2); parallel compressors write one for each part.
 MOST_MEMBERS = 100
 _GZIP_BITS = 16 + zlib.MAX_WBITS
-# The compression method of zlib's header; some send deflate without one.
+# The compression method of zlib's header; some senders omit it with deflate.
 _ZLIB_METHOD = 8
 
 
 class CodingError(ValueError):
-    """A body cannot be read; `status` is the answer's."""
+    """A body cannot be read; `status` is that of the answer."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -37,10 +37,10 @@ def decoded(coding: str, body: bytes, limit: int) -> bytes:
     Args:
         coding: the header Content-Encoding; empty: none.
         body: as it was sent.
-        limit: its bytes at most.
+        limit: its maximum size in bytes.
 
     Raises:
-        CodingError: the coding is not known, the body is not of it, or it becomes larger.
+        CodingError: the coding is unknown, the body does not match it, or it becomes too large.
     """
     name = coding.strip().lower()
     if name in ("", "identity"):

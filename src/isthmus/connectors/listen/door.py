@@ -1,4 +1,4 @@
-"""What a listener asks about a request: decided without I/O but the writing to disk.
+"""The checks of a listener on a request: decided without I/O except the writing to disk.
 
 What it is: the checks of one path, and the answers. What it is not: the server (`listener`), or the spool's writing (`inbox`).
 Specification: CloudEvents, "HTTP 1.1 Web Hooks for Event Delivery", 4 (abuse protection); Microsoft Learn, "Webhook event delivery"
@@ -6,10 +6,10 @@ Specification: CloudEvents, "HTTP 1.1 Web Hooks for Event Delivery", 4 (abuse pr
 
 Invariants:
     I1. A request is answered 2xx only after all of its events are on disk.
-    I2. No event of a request is read before its signature or token is found right. The confirmation of a subscription needs no proof: it
+    I2. No event of a request is parsed before its signature or token is verified. The confirmation of a subscription needs no proof: it
         is an echo, and the events of that subscription need one.
-    I3. No answer tells more than that the proof is wrong.
-    I4. A signature is right over the body as it was sent, or as it is without its compression: who signs may not be who compresses.
+    I3. An answer to a wrong proof says only that it is wrong.
+    I4. A signature may cover the body as sent or the decompressed body: the signing and the compressing component may differ.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from isthmus.connectors.listen.option import ListenOptions
 
 __all__ = ["Door", "Reply", "Store"]
 
-# A full spool, and one that cannot be written.
+# Where the spool is full, or cannot be written.
 RETRY_SECONDS = 10
 _VALIDATION = "SubscriptionValidation"
 
@@ -42,15 +42,15 @@ class Reply(NamedTuple):
 
 
 class Store(Protocol):
-    """Where messages are put."""
+    """The writer of messages."""
 
     @property
     def is_full(self) -> bool:
-        """Whether it takes no more for now."""
+        """Whether no more messages are accepted for now."""
         ...
 
     def put(self, messages: Sequence[bytes]) -> Future[None]:
-        """Puts messages; done once they are on disk."""
+        """Writes messages; the future is done once they are on disk."""
         ...
 
 
@@ -60,9 +60,9 @@ class Door:
     Args:
         options: of the source.
         secret: the present secret; empty: none.
-        read: makes messages of a request; raises ValueError or CodecError for one that it cannot read.
-        store: where they go.
-        wall: wall seconds.
+        read: parses a request into messages; raises ValueError or CodecError for an invalid one.
+        store: writes the messages.
+        wall: wall clock, in seconds.
         handshakes: whether Event Grid's subscriptions are confirmed.
     """
 
@@ -85,7 +85,7 @@ class Door:
         self._handshakes = handshakes
 
     def options_reply(self, headers: Mapping[str, str]) -> Reply:
-        """The answer to OPTIONS: whoever proves himself in each request may send."""
+        """The answer to OPTIONS: any sender that authenticates each request may send."""
         origin = headers.get("webhook-request-origin", "")
         if not origin:
             return Reply(405, "POST is taken here", {"Allow": "POST, OPTIONS"})
@@ -121,7 +121,7 @@ class Door:
 
 
 def _shown(error: Exception) -> str:
-    """The text of an error, which may quote what no answer can hold."""
+    """The text of an error, which may quote characters that an answer cannot contain."""
     return str(error).encode(errors="backslashreplace").decode()
 
 

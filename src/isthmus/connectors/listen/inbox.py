@@ -1,11 +1,11 @@
-"""The spool of a listener: written by one thread, whatever came meanwhile synced at once.
+"""The spool of a listener: written by one thread, which syncs all messages that arrived meanwhile together.
 
-What it is: the thread around `SpoolWriter`, and the account of how much the folder holds. What it is not: the reading (`outgoing`).
+What it is: the thread around `SpoolWriter`, and the account of the folder's size. What it is not: the reading (`outgoing`).
 
 Invariants:
-    I1. What was put is done only after the sync that covers it.
-    I2. After a write that failed the spool is opened again before more is written; what failed is told as failed.
-    I3. What is settled does not count to what the folder holds: it goes as soon as a segment is begun behind it.
+    I1. A message that was put is done only after the sync that covers it.
+    I2. After a failed write the spool is opened again before more is written; the messages of that write are reported as failed.
+    I3. Settled records do not count towards the folder's size: they are deleted as soon as a later segment is begun.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from isthmus.connectors.spool.writer import SpoolWriter
 __all__ = ["Inbox"]
 
 SEGMENT_BYTES = 16 << 20
-# In the folder, of a small one: those that are settled can be given up.
+# In a small folder, so that settled segments can be deleted.
 _SEGMENTS = 4
-# What one sync covers at most.
+# The messages of one sync at most.
 _GROUP_BYTES = 16 << 20
-# A process that was killed leaves the lock at once.
+# A killed process releases the lock at once.
 _LOCK_SECONDS = 10.0
 _STEP_SECONDS = 0.05
 _MEASURE_SECONDS = 1.0
@@ -40,7 +40,7 @@ class Inbox:
 
     Args:
         options: of the source.
-        on_news: called when something more is on disk.
+        on_news: called when more messages are on disk.
         settled: the number of the first record that is not settled.
     """
 
@@ -59,10 +59,10 @@ class Inbox:
         self._thread = threading.Thread(target=self._run, name=f"inbox-{options.entity}", daemon=True)
 
     def open(self) -> int:
-        """Takes the spool; the number of the next record.
+        """Opens the spool; returns the number of the next record.
 
         Raises:
-            SpoolError: it cannot be written, or another process writes it.
+            SpoolError: the spool cannot be written, or another process writes it.
         """
         limit = time.monotonic() + _LOCK_SECONDS
         while True:
@@ -79,7 +79,7 @@ class Inbox:
 
     @property
     def is_full(self) -> bool:
-        """Whether the folder holds as much as it may."""
+        """Whether the folder has reached its size limit."""
         now = time.monotonic()
         if now >= self._measured_at + _MEASURE_SECONDS:
             self._measured_at = now
@@ -96,9 +96,9 @@ class Inbox:
         return self._held_bytes + self._waiting_bytes >= self._options.spool_bytes
 
     def put(self, messages: Sequence[bytes]) -> Future[None]:
-        """Puts messages; done once they are on disk."""
+        """Writes messages; the future is done once they are on disk."""
         done: Future[None] = Future()
-        done.set_running_or_notify_cancel()  # whoever waits for it may go; it is done all the same
+        done.set_running_or_notify_cancel()  # the caller may cancel; the write is done nevertheless
         with self._condition:
             if self._is_stopped:
                 done.set_exception(SpoolError("the listener ends"))
@@ -109,7 +109,7 @@ class Inbox:
         return done
 
     def close(self) -> None:
-        """Writes what was put, and gives the spool up."""
+        """Writes the remaining messages, and releases the spool."""
         with self._condition:
             self._is_stopped = True
             self._condition.notify()
@@ -146,7 +146,7 @@ class Inbox:
                 self._writer.sync()
         except SpoolError as error:
             return self._open_again(error)
-        except Exception as error:  # noqa: BLE001 - a thread that ended would leave every request without an answer
+        except Exception as error:  # noqa: BLE001 - if the thread ended, no request would be answered
             self._writer.close()
             return self._open_again(SpoolError(f"{type(error).__name__}: {error}"))
         return None

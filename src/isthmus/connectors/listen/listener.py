@@ -1,13 +1,13 @@
 """The HTTP server of a process's listeners.
 
-What it is: for each address one server, in a thread with an event loop of its own; sources come with their paths and go. What it is not:
+What it is: for each address one server, in a thread with an event loop of its own; sources add and remove their paths. What it is not:
 the decisions (`door`).
 
 Invariants:
     I1. A server ends with the last of its paths.
-    I2. A body that is larger than a path takes is not kept.
-    I3. A sender that asks before it sends a body is answered (RFC 9110, 10.1.1).
-    I4. A certificate that was replaced is shown `CERTIFICATE_SECONDS` later; while its files are of no use, the one before is.
+    I2. A body that exceeds the limit of its path is not kept.
+    I3. A sender that expects 100-continue before it sends a body is answered (RFC 9110, 10.1.1).
+    I4. A replaced certificate is used `CERTIFICATE_SECONDS` later; while its files are invalid, the previous one is used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from isthmus.errors import IsthmusError
 __all__ = ["ListenError", "enter"]
 
 START_SECONDS = 30.0
-# Requests under way at the end.
+# For requests in flight at the end.
 STOP_SECONDS = 2.0
 CERTIFICATE_SECONDS = 60.0
 _lock = threading.Lock()
@@ -42,10 +42,10 @@ class ListenError(IsthmusError):
 
 
 def enter(options: ListenOptions, door: Door) -> _Entry:
-    """Listens on a path; blocks until that is so.
+    """Listens on a path; blocks until it does.
 
     Raises:
-        ListenError: the address is taken, or the certificate is of no use, or another one than that of the address's other paths.
+        ListenError: the address is in use, or the certificate is invalid, or differs from that of the address's other paths.
     """
     key = options.host, options.port
     with _lock:
@@ -67,10 +67,10 @@ def enter(options: ListenOptions, door: Door) -> _Entry:
 
 
 class _Entry:
-    """A path that is listened on.
+    """A path with a listener.
 
     Attributes:
-        port: that the server has.
+        port: the server's port.
     """
 
     def __init__(self, server: _Server, path: str, key: tuple[str, int]) -> None:
@@ -78,7 +78,7 @@ class _Entry:
         self.port = server.port
 
     def leave(self) -> None:
-        """Listens no more."""
+        """Stops listening."""
         with _lock:
             self._server.doors.pop(self._path, None)
             if self._server.doors:
@@ -100,7 +100,7 @@ class _Server:
         self._thread = threading.Thread(target=self._run, name=f"listen-{options.port}", daemon=True)
 
     def is_as(self, options: ListenOptions) -> bool:
-        """Whether a path's options want the TLS that there is."""
+        """Whether a path's options match the server's TLS settings."""
         own = self._options
         return (own.certificate_file, own.key_file) == (options.certificate_file, options.key_file)
 
@@ -119,7 +119,7 @@ class _Server:
 
     def _run(self) -> None:
         try:
-            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # ends those that connected meanwhile, too
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # this also ends connections made meanwhile
                 runner.run(self._serve())
         except BaseException as error:  # noqa: BLE001 - `start` raises it
             if not self._started.done():
@@ -131,7 +131,7 @@ class _Server:
         if options.certificate_file:
             context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
             self._load(context)
-        # What was signed may be the body as it was sent.
+        # The signature may cover the body as it was sent.
         server = web.Server(self._handle, auto_decompress=False)
         runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=STOP_SECONDS)
         await runner.setup()
@@ -151,7 +151,7 @@ class _Server:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopped.wait(), None if context is None else CERTIFICATE_SECONDS)
                 return
-            # A certificate whose key does not come with it would be shown with the former key: it is tried elsewhere before.
+            # A certificate without its new key would be combined with the former key: the pair is loaded elsewhere first.
             with contextlib.suppress(OSError):
                 self._load(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))
                 if context is not None:
@@ -176,16 +176,16 @@ class _Server:
             return _response(reply)
         try:
             await asyncio.wrap_future(reply)
-        except Exception:  # noqa: BLE001 - whatever it is, the events are not on disk
+        except Exception:  # noqa: BLE001 - after any error the events are not on disk
             return _response(Reply(503, "the events cannot be stored now", {"Retry-After": str(RETRY_SECONDS)}))
         return web.Response(status=200)
 
 
 async def _body(request: web.BaseRequest, limit: int) -> bytes | None:
-    """The body of a request; None where it is larger than that."""
+    """The body of a request; None where it exceeds the limit."""
     if (request.content_length or 0) > limit:
         return None
-    if request.headers.get("Expect", "").lower() == "100-continue":  # aiohttp answers it in an application alone
+    if request.headers.get("Expect", "").lower() == "100-continue":  # aiohttp answers it only in an application
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0
     parts, size = [], 0

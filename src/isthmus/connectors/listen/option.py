@@ -1,6 +1,6 @@
 """The options of a listener.
 
-What it is: what a source takes that is sent its messages by HTTP. What it is not: the listener (`listener`).
+What it is: the options of a source that receives its messages by HTTP. What it is not: the listener (`listener`).
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ class ListenOptions:
 
     @property
     def path(self) -> str:
-        """Where events are posted to."""
+        """The path to which events are posted."""
         return f"/{self.entity.strip('/')}"
 
 
 def listen_options(what: str, values: dict[str, Any]) -> ListenOptions:
-    """The options of a listener, of what was read.
+    """The options of a listener, from parsed values.
 
     Raises:
-        ConfigError: they are of no use together.
+        ConfigError: they contradict each other.
     """
     host, _, port = str(values["listen"]).rpartition(":")
     faults = []
     if not host or not (port.isascii() and port.isdigit() and 0 <= int(port) < 1 << 16):
-        faults.append(Fault(f"{what}: listen is no address and port", "write listen: 0.0.0.0:8443"))
+        faults.append(Fault(f"{what}: listen is not an address and port", "write listen: 0.0.0.0:8443"))
     if not values["spool"]:
         faults.append(Fault(f"{what} needs spool", "write spool: /var/lib/isthmus/hooks"))
     if (values["auth"] != "none") != bool(values["secret"]):
@@ -72,12 +72,12 @@ def listen_options(what: str, values: dict[str, Any]) -> ListenOptions:
 
 
 def spool_of(kind: str, options: Mapping[str, str], entity: str) -> Path | None:
-    """The folder in which a listener keeps what came for an entity; None where nothing listens.
+    """The folder in which a listener stores the events of an entity; None where there is no listener.
 
     Args:
         kind: of the namespace.
-        options: its own.
-        entity: that a route reads there.
+        options: the namespace's options.
+        entity: the entity that a route reads.
     """
     is_pushed = kind != "eventgrid" or options.get("delivery") == "push"
     return _folder(options["spool"], entity) if is_pushed and options.get("listen") and options.get("spool") else None

@@ -1,14 +1,14 @@
-"""What a listener's spool has for the route: read in order, settled in any.
+"""The messages of a listener's spool for its route: read in order, settled in any order.
 
-What it is: the reading of what is not settled, what was given back, and the giving up of segments; called by one thread. What it is not:
+What it is: the reading of unsettled records, released records, and the deletion of segments; called by one thread. What it is not:
 a thread (`threads`).
 
 Invariants:
-    I1. A record is given once until it is given back; each has the same position, over restarts too.
-    I2. A segment is given up only when all of its records are settled, and the file of what is settled says so.
-    I3. Records that cannot be read, since their bytes are damaged, are told with their numbers once and count as settled; what is read
-        of the same segment is given.
-    I4. After a reading that failed everything is read again that was not given.
+    I1. A record is delivered once until it is released; each keeps its position, also across restarts.
+    I2. A segment is deleted only when all of its records are settled, and the file of settled records says so.
+    I3. Records that cannot be read because their bytes are damaged are reported with their numbers once and count as settled; readable
+        records of the same segment are delivered.
+    I4. After a failed read every record that was not delivered is read again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["Outgoing"]
 
 log = logging.getLogger(__name__)
 
-# What is read at once, about.
+# About how many bytes are read at a time.
 _READ_BYTES = 1 << 20
 
 
@@ -36,10 +36,10 @@ class Outgoing:
     """The reading side of one spool.
 
     Args:
-        folder: the spool's.
+        folder: the spool's folder.
 
     Attributes:
-        taken: what is settled.
+        taken: the settled records.
     """
 
     def __init__(self, folder: SpoolFolder) -> None:
@@ -54,10 +54,10 @@ class Outgoing:
         self._given: dict[int, bytes] = {}
 
     def open(self, end: int = -1) -> str:
-        """Begins where the last reader ended, or goes on, where it is open already; the spool's identity.
+        """Begins where the last reader ended, or continues, where it is open already; returns the spool's identity.
 
         Args:
-            end: the number of the next record; -1: it is not known.
+            end: the number of the next record; -1: unknown.
         """
         identity = self._reader.identity
         if identity != self._identity:
@@ -66,7 +66,7 @@ class Outgoing:
             self._again.clear()
             self.taken = Taken(self._folder.path / "taken")
             self.taken.load(identity)
-            # Segments are given up from the first on: what is before those that exist was settled, whatever the file says.
+            # Segments are deleted from the first on: records before those that exist were settled, whatever the file says.
             self.taken.add_range(0, self._reader.first().number)
         if end >= 0:
             self.taken.end_at(end)
@@ -95,7 +95,7 @@ class Outgoing:
                 return None
 
     def _miss(self, number: int) -> None:
-        """The next record is this one: those before it cannot be read."""
+        """`number` is the next record: those before it cannot be read."""
         if number <= self._following:
             return
         missing = [each for each in range(self._following, number) if each not in self.taken]
@@ -128,8 +128,8 @@ class Outgoing:
     def _message(self, number: int, record: Record) -> bytes:
         try:
             return self._annotated(number, record.message, record.enqueued_ms)
-        except Exception as error:  # noqa: BLE001 - one message's fault: the listener would end at it each time
-            log.error("spool %s: message %d is given as its bytes: %s", self._folder.path, number, error)
+        except Exception as error:  # noqa: BLE001 - one invalid message must not end the listener each time
+            log.error("spool %s: message %d is delivered as its bytes: %s", self._folder.path, number, error)
             return self._annotated(number, section.encode_message(record.message), record.enqueued_ms)
 
     def _annotated(self, number: int, message: bytes, enqueued_ms: int) -> bytes:
@@ -138,27 +138,27 @@ class Outgoing:
         return annotated(message, name=name, enqueued_ms=enqueued_ms, message_id=name, ttl_ms=ttl_ms)
 
     def payload(self, position: int) -> bytes | None:
-        """A message that was given and is not settled."""
+        """A message that was delivered and is not settled."""
         return self._given.get(position)
 
     def positions(self, first: int, last: int) -> list[int]:
-        """Positions that were given and are not settled."""
+        """Positions that were delivered and are not settled."""
         if last - first < len(self._given):
             return [each for each in range(first, last + 1) if each in self._given]
         return sorted(each for each in self._given if first <= each <= last)
 
     def settle(self, position: int) -> None:
-        """A message is done with."""
+        """Settles a message."""
         if self._given.pop(position, None) is not None:
             self.taken.add(position - 1)
 
     def give_back(self, position: int) -> None:
-        """A message is given again."""
+        """Releases a message; it is delivered again."""
         if position in self._given:
             heapq.heappush(self._again, position)
 
     def save(self) -> None:
-        """Writes what is settled, and gives up segments that are."""
+        """Writes the settled records, and deletes settled segments."""
         if not self.taken.is_dirty:
             return
         self.taken.save()

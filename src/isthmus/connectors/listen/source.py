@@ -1,12 +1,12 @@
 """A listener as a source on the port.
 
-What it is: what the thread has read of the spool, as events, within the credit; and what the owner settles. What it is not: the listener
+What it is: messages that the thread has read of the spool, as events, within the credit; and the owner's settlements. What it is not: the listener
 (`listener`), or the spool (`inbox`, `outgoing`).
 
 Invariants:
-    I1. Nothing is given beyond the credit.
-    I2. Nothing leaves the spool but what the owner settled.
-    I3. After `close` it tells nothing more.
+    I1. Nothing is delivered beyond the credit.
+    I2. No message is deleted from the spool before the owner has settled it.
+    I3. After `close` it reports nothing more.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class ListenSource:
     """One route's source.
 
     Args:
-        pool: what it belongs to.
-        key: what the pool's owner knows it by.
-        options: where it listens.
-        read: makes messages of a request.
-        only_present: give only what exists when it is opened first.
+        pool: the pool that it belongs to.
+        key: its key in the pool.
+        options: where it listens, and how.
+        read: parses a request into messages.
+        only_present: deliver only messages that exist when it is first opened.
         handshakes: whether Event Grid's subscriptions are confirmed.
     """
 
@@ -58,12 +58,12 @@ class ListenSource:
 
     @property
     def port(self) -> int:
-        """Where it listens; 0 while it has not been open."""
+        """The port of the listener; 0 before it was opened."""
         return self._thread.port
 
     @property
     def clock_offset_ms(self) -> int | None:
-        """This machine's clock."""
+        """The offset of this machine's clock."""
         return round((time.time() - time.monotonic()) * 1000)
 
     def open(self) -> None:
@@ -72,14 +72,14 @@ class ListenSource:
             self._thread.open()
 
     def poll(self, now: float) -> Sequence[SourceEvent]:
-        """What happened since the last call."""
+        """The events since the last call."""
         if self._is_closed:
             return ()
-        told, messages = self._thread.take()
-        events: list[SourceEvent] = [each for each in told if not isinstance(each, Exhausted)]
+        state_events, messages = self._thread.take()
+        events: list[SourceEvent] = [each for each in state_events if not isinstance(each, Exhausted)]
         if messages:
             events.append(Arrived([position for position, _ in messages], [message for _, message in messages]))
-        events += [each for each in told if isinstance(each, Exhausted)]
+        events += [each for each in state_events if isinstance(each, Exhausted)]
         if self._is_draining:
             self._is_draining = False
             events.append(Drained())
@@ -91,17 +91,17 @@ class ListenSource:
         return events
 
     def deadline(self, now: float) -> float:
-        """The thread wakes the pool."""
+        """Infinite: the thread wakes the pool."""
         return math.inf
 
     def grant(self, credit: int) -> None:
         """Sets the credit."""
         self._is_draining = False
         self._thread.grant(credit)
-        self._pool.mark(self._key)  # something may have been read already
+        self._pool.mark(self._key)  # messages may have been read already
 
     def drain(self) -> None:
-        """Takes the credit back."""
+        """Withdraws the credit."""
         self._thread.grant(0)
         self._is_draining = True
         self._pool.mark(self._key)
@@ -119,11 +119,11 @@ class ListenSource:
             self._pool.mark(self._key)
 
     def release(self, first: int, last: int) -> None:
-        """Gives delivered positions back."""
+        """Releases delivered positions."""
         self._thread.ask(first, last, "release")
 
     def close(self) -> None:
-        """Ends it; what was settled is noted in the background."""
+        """Closes it; settlements are written in the background."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -134,5 +134,5 @@ class ListenSource:
 
     @property
     def has_left(self) -> bool:
-        """Whether what was settled is noted, and the spool given up."""
+        """Whether settlements are written, and the spool is released."""
         return self._is_closed and not self._thread.is_alive()

@@ -1,11 +1,11 @@
-"""Which records of a listener's spool are settled, over restarts.
+"""Which records of a listener's spool are settled, across restarts.
 
 What it is: the account, and its file. What it is not: the spool.
 
 Invariants:
     I1. A record counts as settled on disk only after it was settled.
-    I2. A file that is damaged, or tells of another spool, counts as none: everything that is in the spool is given again.
-    I3. A number that has not been given to a record is not settled, though one had it before segments were removed from outside.
+    I2. A file that is damaged, or belongs to another spool, is ignored: all records in the spool are delivered again.
+    I3. A number that no record has yet is not settled, even if a record had it before segments were deleted by someone else.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Taken:
 
     Attributes:
         front: everything below this number is settled.
-        is_dirty: whether the file does not tell all.
+        is_dirty: whether the file is out of date.
     """
 
     def __init__(self, path: Path) -> None:
@@ -42,21 +42,21 @@ class Taken:
 
     @property
     def settled(self) -> int:
-        """How many records are settled, those that are gone included."""
+        """How many records are settled, deleted ones included."""
         return self.front + self._above.count
 
     def load(self, spool: str) -> None:
-        """Reads the file; of another spool it says nothing."""
+        """Reads the file; the file of another spool is ignored."""
         self._spool = spool
         try:
-            told = json.loads(self._path.read_bytes())
-            if told["spool"] != spool:
+            stored = json.loads(self._path.read_bytes())
+            if stored["spool"] != spool:
                 return
-            front, ranges = int(told["front"]), [(int(low), int(high)) for low, high in told["above"]]
+            front, ranges = int(stored["front"]), [(int(low), int(high)) for low, high in stored["above"]]
         except FileNotFoundError:
             return
         except (ValueError, LookupError, TypeError):
-            log.error("%s is damaged; what is in the spool is given again", self._path)
+            log.error("%s is damaged; all messages in the spool are delivered again", self._path)
             return
         self.front = front
         for low, high in ranges:
@@ -70,20 +70,20 @@ class Taken:
         self.is_dirty = False
 
     def end_at(self, number: int) -> None:
-        """The next record of the spool will have this number (I3)."""
+        """Sets the number of the spool's next record (I3)."""
         if self._above:
             self._above.remove(number, max(number + 1, *(stop for _, stop in self._above)))
         if self.front > number:
-            log.error("%s tells of records that are not in the spool; their segments were removed", self._path)
+            log.error("%s names records that are not in the spool; their segments were removed", self._path)
             self.front = number
             self.is_dirty = True
 
     def add(self, number: int) -> None:
-        """A record is settled."""
+        """Settles a record."""
         self.add_range(number, number + 1)
 
     def add_range(self, first: int, stop: int) -> None:
-        """Records from the first up to another are settled."""
+        """Settles the records from `first` up to `stop`."""
         first = max(first, self.front)
         if stop <= first or (stop == first + 1 and first in self._above):
             return

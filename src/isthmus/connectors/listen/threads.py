@@ -1,13 +1,13 @@
-"""The thread of a listener's source: it opens the spool and the door, reads what came, and notes what is settled.
+"""The thread of a listener's source: it opens the spool and the listener, reads the messages, and writes settlements.
 
-What it is: the one place where the spool's reading side is used, and what the loop's thread asks of it under a lock. What it is not: the
+What it is: the only code that uses the spool's reading side, and the requests of the loop's thread, under a lock. What it is not: the
 port (`source`).
 
 Invariants:
     I1. Nothing is read beyond the credit.
-    I2. What was settled is on disk `SAVE_SECONDS` later, and at the end.
+    I2. A settlement is on disk `SAVE_SECONDS` later, and at the end.
     I3. A message that is set aside is in the folder `set-aside` before it is settled.
-    I4. A vault that does not answer holds up no message: once there is a secret, it is read again beside this thread.
+    I4. A vault that does not answer delays no message: after the first read the secret is read again in another thread.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from isthmus.message.name import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
 __all__ = ["ListenThread"]
 
 SAVE_SECONDS = 0.1
-# A secret that was replaced is noticed so soon.
+# How soon a replaced secret is noticed.
 SECRET_SECONDS = 60.0
 
-Told = SourceOpened | SourceLost | Exhausted
+StateEvent = SourceOpened | SourceLost | Exhausted
 
 
 class ListenThread(threading.Thread):
@@ -47,9 +47,9 @@ class ListenThread(threading.Thread):
 
     Args:
         options: of the source.
-        read: makes messages of a request.
-        wake: called when there is something to take.
-        only_present: give only what exists when it is opened first.
+        read: parses a request into messages.
+        wake: called when there are results.
+        only_present: deliver only messages that exist when it is first opened.
         handshakes: whether Event Grid's subscriptions are confirmed.
     """
 
@@ -63,7 +63,7 @@ class ListenThread(threading.Thread):
         self._only_present = only_present
         self._handshakes = handshakes
         self._condition = threading.Condition()  # guards all that follows
-        self._told: deque[Told] = deque()
+        self._state_events: deque[StateEvent] = deque()
         self._messages: deque[tuple[int, bytes]] = deque()
         self._asked: deque[tuple[int, int, str, Disposition | None]] = deque()
         self._credit = 0
@@ -85,29 +85,31 @@ class ListenThread(threading.Thread):
             self.start()
 
     def grant(self, credit: int) -> None:
-        """So many messages more may be taken."""
+        """Raises the credit by so many messages."""
         with self._condition:
             self._credit = credit
             self._has_news = True
             self._condition.notify_all()
 
-    def take(self) -> tuple[list[Told], list[tuple[int, bytes]]]:
-        """What is to be told, and messages within the credit."""
+    def take(self) -> tuple[list[StateEvent], list[tuple[int, bytes]]]:
+        """The events to report, and messages within the credit."""
         with self._condition:
             messages = [self._messages.popleft() for _ in range(min(self._credit, len(self._messages)))]
             self._credit -= len(messages)
-            told = [each for each in self._told if not (self._messages and isinstance(each, Exhausted))]
-            self._told = deque(each for each in self._told if self._messages and isinstance(each, Exhausted))
-        return told, messages
+            state_events = [each for each in self._state_events if not (self._messages and isinstance(each, Exhausted))]
+            self._state_events = deque(
+                each for each in self._state_events if self._messages and isinstance(each, Exhausted)
+            )
+        return state_events, messages
 
     def ask(self, first: int, last: int, what: str, disposition: Disposition | None = None) -> None:
-        """`complete`, `release` or `set-aside` of positions."""
+        """Requests `complete`, `release` or `set-aside` of positions."""
         with self._condition:
             self._asked.append((first, last, what, disposition))
             self._condition.notify_all()
 
     def stop(self) -> None:
-        """Ends it."""
+        """Closes it."""
         with self._condition:
             self._stops = True
             self._condition.notify_all()
@@ -125,13 +127,13 @@ class ListenThread(threading.Thread):
             try:
                 self._listen()
             except IsthmusError as error:
-                self._tell(SourceLost(str(error), not error.retryable))
-            except Exception as error:  # noqa: BLE001 - the owner has to know, whatever it is, or the route stands still
-                self._tell(SourceLost(f"listener '{self._options.entity}': {type(error).__name__}: {error}"))
+                self._report(SourceLost(str(error), not error.retryable))
+            except Exception as error:  # noqa: BLE001 - the owner must be told of any error, or the route stalls
+                self._report(SourceLost(f"listener '{self._options.entity}': {type(error).__name__}: {error}"))
 
-    def _tell(self, told: Told) -> None:
+    def _report(self, event: StateEvent) -> None:
         with self._condition:
-            self._told.append(told)
+            self._state_events.append(event)
         self._wake()
 
     def _listen(self) -> None:
@@ -162,7 +164,7 @@ class ListenThread(threading.Thread):
                 for position, _ in self._messages:
                     outgoing.give_back(position)
                 self._messages.clear()
-            self._tell(SourceOpened(identity))
+            self._report(SourceOpened(identity))
             self._carry(outgoing)
 
     def _on_news(self) -> None:
@@ -192,7 +194,7 @@ class ListenThread(threading.Thread):
             self._renew_secret(now)
 
     def _fill(self, outgoing: Outgoing, room: int) -> bool:
-        """Reads what may be given; whether something is to be told."""
+        """Reads messages to deliver; returns whether there are events to report."""
         found: list[tuple[int, bytes]] = []
         is_over = False
         try:
@@ -200,7 +202,7 @@ class ListenThread(threading.Thread):
                 given = outgoing.next()
                 if (
                     given is not None and 0 <= self._end < given[0]
-                ):  # it came later; the next one that is given goes on with it
+                ):  # it is not one of the existing messages; the next opening delivers it
                     outgoing.give_back(given[0])
                     given = None
                     is_over = True
@@ -210,10 +212,10 @@ class ListenThread(threading.Thread):
                 found.append(given)
         finally:
             with self._condition:
-                self._messages.extend(found)  # those before one that cannot be read, too
+                self._messages.extend(found)  # those before an unreadable one, too
         with self._condition:
-            if is_over and not any(isinstance(each, Exhausted) for each in self._told):
-                self._told.append(Exhausted())
+            if is_over and not any(isinstance(each, Exhausted) for each in self._state_events):
+                self._state_events.append(Exhausted())
         return bool(found or is_over)
 
     def _serve_asked(self, outgoing: Outgoing) -> None:
@@ -260,5 +262,5 @@ class ListenThread(threading.Thread):
         threading.Thread(target=self._reread_secret, name=f"secret-{self._options.entity}", daemon=True).start()
 
     def _reread_secret(self) -> None:
-        with contextlib.suppress(IsthmusError):  # a vault or file that is away: the last one is right
+        with contextlib.suppress(IsthmusError):  # a vault or file is unreachable: the last secret is kept
             self._secret = resolve(self._options.secret).reveal()

@@ -1,1 +1,1 @@
-"""Sources that ask for messages by blocking requests, and hold a lock on each that they were given."""
+"""Sources that request messages with blocking calls, and hold a lock on each received message."""

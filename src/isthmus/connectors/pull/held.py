@@ -1,15 +1,15 @@
-"""The messages that a source holds, and what has to be done about each: decided without I/O.
+"""The messages that a source has locked, and the next request about each: decided without I/O.
 
-What it is: the account of locks: what was given, taken, is to be settled, released, renewed or set aside, in which order, and what an
-answer means. What it is not: a request (`threads`).
+What it is: the account of locks: which messages were received, taken, are to be settled, released, renewed or set aside, in which order, and
+the effect of an answer. What it is not: a request (`threads`).
 
 Invariants:
-    I1. Of one message at most one request is under way.
-    I2. A message that is given again while it is held is not told again: its new receipt takes the place of the old one.
-    I3. A message leaves the account only when it was completed, set aside or released, or its lock is lost after it was settled.
-    I4. A request that failed is made again.
-    I5. A message whose lock was lost after it was completed is completed when it is given again, and not told. That it is the same one is
-        told by its name and by the system, which says that it has given it before.
+    I1. At most one request about a message is in flight.
+    I2. A message that is delivered again while it is locked is not reported again: its new receipt replaces the old one.
+    I3. A message leaves the account only when it was completed, set aside or released, or when its lock is lost after it was settled.
+    I4. A request that failed is repeated.
+    I5. A message whose lock was lost after it was completed is completed when it is delivered again, and not reported. It is recognised by
+        its name and by the system, which reports that it was delivered before.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from isthmus.connectors.pull.puller import Lease, Pulled
 
 __all__ = ["Held", "Job", "Locks"]
 
-# Messages that were completed by a receipt which was of no use any more, e.g. since the answer to a renewal was lost.
+# Messages that were completed with a receipt that had expired, e.g. because the answer to a renewal was lost.
 REMEMBERED = 10_000
 
-# Unique in the process: what a source has settled is remembered by position, also when another one takes its place.
+# Unique in the process: settled messages are remembered by position, also when another source replaces this one.
 _positions = itertools.count(1)
 TOO_OFTEN = "MaxDeliveryCountExceeded"
 UNREADABLE = "Unreadable"
 
 
 class Job(enum.Enum):
-    """What is to be done about a message."""
+    """The next request about a message."""
 
     NONE = "none"
     RENEW = "renew"
@@ -48,16 +48,16 @@ class Job(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """A message.
+    """A locked message.
 
     Attributes:
         lease: the lock on it.
-        position: by which it was told.
+        position: the position with which it was reported.
         message: encoded.
-        wish: what is to become of it; NONE while it is with the route.
+        wish: the request that settles it; NONE while the route has it.
         disposition: why it is set aside.
-        renew_at: when to renew it.
-        is_busy: whether a request about it is under way.
+        renew_at: when to renew its lock.
+        is_busy: whether a request about it is in flight.
         is_queued: whether it waits for one.
     """
 
@@ -75,7 +75,7 @@ class Locks:
     """The account of one source.
 
     Args:
-        max_deliveries: a message that was given more often is set aside; 0: none is.
+        max_deliveries: a message that was delivered more often is set aside; 0: none is.
     """
 
     def __init__(self, max_deliveries: int) -> None:
@@ -84,7 +84,9 @@ class Locks:
         self._by_position: dict[int, Held] = {}
         self._waiting: deque[Held] = deque()
         self._jobs: dict[Job, deque[Held]] = {job: deque() for job in (Job.COMPLETE, Job.RELEASE, Job.SET_ASIDE)}
-        self._renewals: list[tuple[float, int, Held]] = []  # a heap; an entry whose time is not the message's is void
+        self._renewals: list[
+            tuple[float, int, Held]
+        ] = []  # a heap; an entry whose time differs from the message's is void
         self._entries = itertools.count()
         self._settled: dict[str, None] = {}  # names, the oldest first
         self._under_way = 0
@@ -94,18 +96,18 @@ class Locks:
 
     @property
     def waiting(self) -> int:
-        """Messages that nobody has taken yet."""
+        """Messages that were not taken yet."""
         return len(self._waiting)
 
     @property
     def has_jobs(self) -> bool:
-        """Whether a settlement is to be made, or is under way."""
+        """Whether a settlement is due or in flight."""
         return bool(self._under_way or any(self._jobs.values()))
 
-    # ---- what came
+    # ---- received messages
 
     def arrive(self, pulled: Iterable[Pulled], now: float) -> int:
-        """Messages were given; how many of them are new for the route."""
+        """Adds messages; returns how many of them are new for the route."""
         count = 0
         for each in pulled:
             held = self._by_name.get(each.lease.name)
@@ -147,7 +149,7 @@ class Locks:
         if held.renew_at < math.inf:
             heapq.heappush(self._renewals, (held.renew_at, next(self._entries), held))
 
-    # ---- the owner
+    # ---- calls of the owner
 
     def take(self, count: int) -> list[Held]:
         """The next messages for the route."""
@@ -159,7 +161,7 @@ class Locks:
         return taken
 
     def settle(self, first: int, last: int, disposition: Disposition | None = None) -> int:
-        """Messages are completed, or set aside; how many were held."""
+        """Completes messages, or sets them aside; returns how many were locked."""
         job = Job.COMPLETE if disposition is None else Job.SET_ASIDE
         found = self._within(first, last)
         for held in found:
@@ -167,12 +169,12 @@ class Locks:
         return len(found)
 
     def release(self, first: int, last: int) -> None:
-        """Messages are given back."""
+        """Releases messages."""
         for held in self._within(first, last):
             self._wish(held, Job.RELEASE)
 
     def release_all(self) -> None:
-        """Everything is given back that is not settled."""
+        """Releases every message that is not settled."""
         self._waiting.clear()
         for held in list(self._by_name.values()):
             if held.wish is Job.NONE:
@@ -196,7 +198,7 @@ class Locks:
     # ---- requests
 
     def next_jobs(self, now: float, count: int) -> tuple[Job, list[Held]]:
-        """The next request: what, and about which messages; NONE where none is due."""
+        """The next request and its messages; NONE where none is due."""
         due = self._due(now, count, is_urgent=True)
         if due:
             return Job.RENEW, due
@@ -212,7 +214,7 @@ class Locks:
             while queue and len(taken) < limit:
                 held = queue.popleft()
                 held.is_queued = False
-                if held.wish is not job:  # it has come again since
+                if held.wish is not job:  # it was delivered again since
                     self._queue(held)
                     continue
                 held.is_busy = True
@@ -223,7 +225,7 @@ class Locks:
         return Job.NONE, []
 
     def _due(self, now: float, count: int, *, is_urgent: bool = False) -> list[Held]:
-        """What is to be renewed: from half of a lock's time on, if nothing is to be completed; from three quarters on, first of all."""
+        """Messages to renew: from half of a lock's time on, if nothing is to be completed; from three quarters on, before all else."""
         due: list[Held] = []
         while len(due) < count and self.next_renewal() <= now:
             first = self._renewals[0][2]
@@ -238,17 +240,17 @@ class Locks:
         return due
 
     def next_renewal(self) -> float:
-        """When a lock is to be renewed; infinite where none is."""
+        """When a lock is to be renewed; infinite where no renewal is needed."""
         while self._renewals:
             renew_at, _, held = self._renewals[0]
-            # What waits to be settled is settled sooner than its lock ends; if not, it is only given again.
+            # A waiting settlement precedes the end of its lock; if not, the message is only delivered again.
             if held.renew_at == renew_at and held.wish is Job.NONE and self._by_name.get(held.lease.name) is held:
                 return renew_at
             heapq.heappop(self._renewals)
         return math.inf
 
     def renewed(self, helds: Sequence[Held], leases: Sequence[Lease | None], now: float) -> None:
-        """The answers to renewals."""
+        """Takes the answers to renewals."""
         self._under_way -= 1
         for held, lease in zip(helds, leases, strict=True):
             held.is_busy = False
@@ -259,12 +261,12 @@ class Locks:
             self._queue(held)
 
     def done(self, job: Job, helds: Sequence[Held], receipts: Sequence[str], taken: Sequence[bool]) -> None:
-        """The answers to settlements that were made with these receipts."""
+        """Takes the answers to settlements that were made with these receipts."""
         self._under_way -= 1
         for held, receipt, is_taken in zip(helds, receipts, taken, strict=True):
             held.is_busy = False
             if held.wish is not job or (not is_taken and held.lease.receipt != receipt):
-                self._queue(held)  # it was given again meanwhile
+                self._queue(held)  # it was delivered again meanwhile
                 continue
             if job is Job.COMPLETE:
                 self._remember(held.lease.name, is_taken=is_taken)
@@ -280,7 +282,7 @@ class Locks:
                 del self._settled[next(iter(self._settled))]
 
     def failed(self, helds: Sequence[Held], now: float) -> None:
-        """A request about these messages failed; nobody knows what became of it."""
+        """A request about these messages failed; its effect is unknown."""
         self._under_way -= 1
         for held in reversed(helds):
             held.is_busy = False

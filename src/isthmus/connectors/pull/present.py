@@ -1,10 +1,10 @@
-"""When a source that is read once has given all that was in it.
+"""When a source that is read once has delivered all existing messages.
 
-What it is: the decision, of what came and how much is left by the system's own count. What it is not: a request.
+What it is: the decision, from the messages received and the system's count of the rest. What it is not: a request.
 
 Invariants:
-    I1. Nothing that came into the system after the first opening is given.
-    I2. It ends: what others hold is waited for as long as their locks last, and no longer.
+    I1. No message that was enqueued after the first opening is delivered.
+    I2. It ends: messages that other receivers have locked are waited for as long as the locks last, and no longer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from isthmus.connectors.pull.puller import Lease, Pulled
 
 __all__ = ["LOCK_SECONDS", "Present"]
 
-# How long the lock of a reader that died is waited for.
+# How long to wait for the lock of a reader that died.
 LOCK_SECONDS = 300.0
 
 
@@ -24,7 +24,7 @@ class Present:
     """The account of one source.
 
     Attributes:
-        is_over: whether all has been given.
+        is_over: whether all existing messages were delivered.
     """
 
     def __init__(self) -> None:
@@ -38,25 +38,25 @@ class Present:
         self._opened_ms = self._opened_ms or now_ms
 
     def split(self, pulled: Sequence[Pulled]) -> list[Pulled]:
-        """What was there. Systems tell seconds only: what came in the same one was there. What came later stays locked until the
-        end: given back at once, it would be given again at once.
+        """The messages that existed. Systems report whole seconds: messages of the same second count as existing. Later ones stay locked
+        until the end: if they were released at once, they would be delivered again at once.
         """
         limit = (self._opened_ms // 1000 + 1) * 1000
         self._later.update((each.lease.name, each.lease) for each in pulled if each.enqueued_ms >= limit)
         return [each for each in pulled if each.enqueued_ms < limit]
 
     def leave(self) -> list[Lease]:
-        """What came later and is to be given back."""
+        """The later messages, which have to be released."""
         later = list(self._later.values())
         self._later.clear()
         return later
 
     def looked(self, waiting: int | None, held: int, now: float) -> bool:
-        """Nothing came that was there, while so many were held; whether that was all.
+        """No existing message was received, with so many locked; returns whether there are no more.
 
         Args:
-            waiting: what is in the system, as far as it tells.
-            held: how many of them this source holds.
+            waiting: messages in the system, as far as it reports them.
+            held: how many of them this source has locked.
             now: monotonic seconds.
         """
         self._since = min(self._since, now)

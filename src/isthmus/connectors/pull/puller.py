@@ -1,6 +1,6 @@
-"""What a source by requests needs of its system.
+"""The port between a pulling source and its system.
 
-What it is: the port of `PullSource`, whose calls block, and the error that it tells by. What it is not: a thread.
+What it is: the port of `PullSource`, whose calls block, and its error. What it is not: a thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class PullError(IsthmusError):
     """A request failed.
 
     Attributes:
-        is_fatal: whether waiting does not help.
+        is_fatal: whether a retry is useless.
     """
 
     code = "pull-failed"
@@ -33,9 +33,9 @@ class Lease(NamedTuple):
     """The lock on a message.
 
     Attributes:
-        name: of the message, the same each time that it is given.
-        receipt: what settles it; another one each time.
-        seconds: how long it lasts from now; 0 where that is not known.
+        name: of the message, the same at each delivery.
+        receipt: settles the message; different at each delivery.
+        seconds: how long it lasts from now; 0 where unknown.
     """
 
     name: str
@@ -44,14 +44,14 @@ class Lease(NamedTuple):
 
 
 class Pulled(NamedTuple):
-    """A message that was given.
+    """A received message.
 
     Attributes:
         lease: the lock on it.
         message: encoded (OASIS AMQP 1.0 part 3).
-        deliveries: how often it has been given, this time included.
-        enqueued_ms: when it came, by the system's clock; 0 where that is not known.
-        unreadable: why it cannot be read; empty where it can. `message` is then what is put where it is set aside.
+        deliveries: how often it was delivered, this delivery included.
+        enqueued_ms: when it was enqueued, by the system's clock; 0 where unknown.
+        unreadable: why it cannot be read; empty where it can. `message` is then the content to set aside.
     """
 
     lease: Lease
@@ -62,13 +62,13 @@ class Pulled(NamedTuple):
 
 
 class Puller(Protocol):
-    """A system, as one source uses it; calls block, and several threads make them at once.
+    """The system of one source; calls block, and several threads make them concurrently.
 
     Attributes:
         entity: the source's queue or subscription, for texts.
         batch: messages in one receive at most.
         settle_batch: messages in one settlement at most.
-        max_deliveries: one that has been given more often is set aside; 0: none is.
+        max_deliveries: a message that was delivered more often is set aside; 0: none is.
     """
 
     entity: str
@@ -78,57 +78,57 @@ class Puller(Protocol):
 
     @property
     def clock_offset_ms(self) -> int | None:
-        """The wall time of the system minus monotonic time; None where it is not known."""
+        """The wall time of the system minus monotonic time; None where unknown."""
         ...
 
     def open(self) -> str:
-        """Connects, or looks whether the source is there; the identity of its system.
+        """Connects, or checks that the entity exists; returns the identity of its system.
 
         Raises:
-            PullError: it is not.
+            PullError: it does not exist, or cannot be reached.
         """
         ...
 
     def receive(self, count: int) -> Sequence[Pulled]:
-        """So many messages at most; none where there is none now.
+        """Up to `count` messages; empty where there are none now.
 
         Raises:
-            PullError: there is no answer, or it is a refusal.
+            PullError: no answer, or a refusal.
         """
         ...
 
     def waiting(self) -> int | None:
-        """How many messages are there, those that somebody holds included; None where nobody knows.
+        """The number of messages, those that receivers have locked included; None where unknown.
 
         Raises:
-            PullError: there is no answer.
+            PullError: no answer.
         """
         ...
 
     def complete(self, leases: Sequence[Lease]) -> Sequence[bool]:
-        """Takes messages out of the system; False for one whose lock is lost, or which is not there.
+        """Deletes messages from the system; False for one whose lock is lost, or which does not exist.
 
         Raises:
-            PullError: nobody knows.
+            PullError: the outcome is unknown.
         """
         ...
 
     def release(self, leases: Sequence[Lease]) -> Sequence[bool]:
-        """Gives messages back; as `complete`."""
+        """Releases messages; the result is as of `complete`."""
         ...
 
     def renew(self, leases: Sequence[Lease]) -> Sequence[Lease | None]:
-        """Holds messages longer; None for one whose lock is lost."""
+        """Renews locks; None for one that is lost."""
         ...
 
     def set_aside(self, lease: Lease, message: bytes, disposition: Disposition) -> bool:
-        """Puts a message where those go that cannot be moved, and then takes it out; as `complete`."""
+        """Sends a message to where messages are set aside, and then deletes it; the result is as of `complete`."""
         ...
 
     def interrupt(self) -> None:
-        """Ends a receive that waits; nothing more is received until the next `open`. Any thread may call it."""
+        """Ends a receive that waits; nothing is received until the next `open`. Any thread may call it."""
         ...
 
     def close(self) -> None:
-        """Ends it; requests under way end as soon as they can."""
+        """Closes it; requests in flight end as soon as they can."""
         ...

@@ -1,12 +1,12 @@
-"""A system that is asked for messages, as a source on the port.
+"""A system that is polled for messages, as a source on the port.
 
-What it is: what the threads have received, as events, within the credit; and what the owner settles. What it is not: the requests
-(`threads`).
+What it is: the messages that the threads have received, as events, within the credit; and the owner's settlements. What it is not: the
+requests (`threads`).
 
 Invariants:
-    I1. Nothing is given beyond the credit.
-    I2. Nothing is settled at the system but by the owner, except what nobody can read or was given too often: that is set aside.
-    I3. After `close` it tells nothing more.
+    I1. Nothing is delivered beyond the credit.
+    I2. Nothing is settled at the system but by the owner, except messages that are unreadable or were delivered too often: they are set aside.
+    I3. After `close` it reports nothing more.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class PullSource:
     """One route's source.
 
     Args:
-        pool: what it belongs to.
-        key: what the pool's owner knows it by.
-        puller: asks the system.
-        parallel: settlements at a time.
-        most: messages held at once.
-        pause_seconds: how long to wait at most before an empty source is asked again.
-        only_present: give only what exists when it is opened first.
+        pool: the pool of the source.
+        key: its key in the pool.
+        puller: calls the system.
+        parallel: settlements in flight at most.
+        most: messages locked at most.
+        pause_seconds: how long to wait at most before an empty source is polled again.
+        only_present: deliver only messages that exist when it is first opened.
     """
 
     def __init__(
@@ -64,9 +64,9 @@ class PullSource:
 
     @property
     def clock_offset_ms(self) -> int | None:
-        """By what the system told last; this machine's while it has told nothing."""
-        told = self._puller.clock_offset_ms
-        return round((time.time() - time.monotonic()) * 1000) if told is None else told
+        """From the system's last answer; this machine's offset before the first one."""
+        offset_ms = self._puller.clock_offset_ms
+        return round((time.time() - time.monotonic()) * 1000) if offset_ms is None else offset_ms
 
     def open(self) -> None:
         """Begins to connect."""
@@ -74,15 +74,15 @@ class PullSource:
             self._threads.open()
 
     def poll(self, now: float) -> Sequence[SourceEvent]:
-        """What happened since the last call."""
+        """The events since the last call."""
         if self._is_closed:
             return ()
-        told, helds = self._threads.take()
-        # The end of what existed comes behind its last message.
-        events: list[SourceEvent] = [each for each in told if not isinstance(each, Exhausted)]
+        state_events, helds = self._threads.take()
+        # The end of the existing messages is reported after the last of them.
+        events: list[SourceEvent] = [each for each in state_events if not isinstance(each, Exhausted)]
         if helds:
             events.append(Arrived([held.position for held in helds], [held.message for held in helds]))
-        events += [each for each in told if isinstance(each, Exhausted)]
+        events += [each for each in state_events if isinstance(each, Exhausted)]
         if self._is_draining:
             self._is_draining = False
             events.append(Drained())
@@ -94,17 +94,17 @@ class PullSource:
         return events
 
     def deadline(self, now: float) -> float:
-        """The threads wake the pool."""
+        """Infinite: the threads wake the pool."""
         return math.inf
 
     def grant(self, credit: int) -> None:
         """Sets the credit."""
         self._is_draining = False
         self._threads.grant(credit)
-        self._pool.mark(self._key)  # something may have been received already
+        self._pool.mark(self._key)  # messages may have been received already
 
     def drain(self) -> None:
-        """Takes the credit back."""
+        """Withdraws the credit."""
         self._threads.grant(0)
         self._is_draining = True
         self._pool.mark(self._key)
@@ -125,11 +125,11 @@ class PullSource:
             self._pool.mark(self._key)
 
     def release(self, first: int, last: int) -> None:
-        """Gives delivered positions back."""
+        """Releases delivered positions."""
         self._threads.release(first, last)
 
     def close(self) -> None:
-        """Ends it; what is settled is completed in the background, the rest is given back."""
+        """Closes it; settled messages are completed in the background, the others released."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -140,5 +140,5 @@ class PullSource:
 
     @property
     def has_left(self) -> bool:
-        """Whether what was settled is completed: a reader that begins earlier would be given it again."""
+        """Whether settled messages are completed: a reader that begins earlier would receive them again."""
         return self._is_closed and not self._threads.is_alive()

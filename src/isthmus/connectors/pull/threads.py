@@ -1,13 +1,13 @@
 """The threads of a source that pulls: one that receives, and a few that settle and renew.
 
-What it is: what asks a `Puller`, and the account of its locks under one condition. What it is not: the decisions (`held`), or the port
+What it is: the calls of a `Puller`, and the account of its locks under one condition. What it is not: the decisions (`held`), or the port
 (`source`).
 
 Invariants:
-    I1. No more is received than was granted, and held at once than `most`.
-    I2. What was settled is completed at the system until it has answered, over as many connections as that takes.
-    I3. After a failure nothing is asked for until the source is opened again, which waits for no receive that waits for messages.
-    I4. At the end, what is settled is completed and what is not is given back, for `CLOSE_SECONDS`.
+    I1. No more is received than was granted, and no more locked at once than `most`.
+    I2. A settled message is completed at the system until it has answered, over as many connections as that takes.
+    I3. After a failure no request is made until the source is opened again; the opening does not wait for a receive that waits for messages.
+    I4. At the end, settled messages are completed and the others released, for `CLOSE_SECONDS`.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from isthmus.errors import IsthmusError
 
 __all__ = ["PullThreads"]
 
-# A source in which nothing was is asked again after so long, at first and at most.
+# An empty source is polled again after so long, at first and at most.
 FIRST_PAUSE_SECONDS = 0.05
-# A pool waits a little longer for its threads.
+# Shorter than a pool waits for its threads.
 CLOSE_SECONDS = 4.0
 
-Told = SourceOpened | SourceLost | Exhausted
+StateEvent = SourceOpened | SourceLost | Exhausted
 
 
 class PullThreads:
     """Reads a source.
 
     Args:
-        puller: asks the system.
-        parallel: settlements at a time.
-        most: messages held at once.
-        pause_seconds: how long to wait at most before an empty source is asked again.
-        only_present: give only what existed when it was opened first.
-        wake: called when there is something to take.
+        puller: calls the system.
+        parallel: settlements in flight at most.
+        most: messages locked at most.
+        pause_seconds: how long to wait at most before an empty source is polled again.
+        only_present: deliver only messages that existed when it was first opened.
+        wake: called when there are results.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class PullThreads:
         self._condition = threading.Condition()  # guards all that follows
         self._locks = Locks(puller.max_deliveries)
         self._present = Present() if only_present else None
-        self._told: deque[Told] = deque()
+        self._state_events: deque[StateEvent] = deque()
         self._credit = 0
         self._wants_open = self._is_open = self._stops = False
         self._close_by = 0.0
@@ -85,20 +85,20 @@ class PullThreads:
                 thread.start()
 
     def grant(self, credit: int) -> None:
-        """So many messages more may be taken."""
+        """Raises the credit by so many messages."""
         with self._condition:
             self._credit = credit
             self._condition.notify_all()
 
-    def take(self) -> tuple[list[Told], list[Held]]:
-        """What is to be told, and messages within the credit."""
+    def take(self) -> tuple[list[StateEvent], list[Held]]:
+        """The events to report, and messages within the credit."""
         with self._condition:
             helds = self._locks.take(self._credit)
             self._credit -= len(helds)
             waits = self._locks.waiting > 0
-            told = [each for each in self._told if not (waits and isinstance(each, Exhausted))]
-            self._told = deque(each for each in self._told if waits and isinstance(each, Exhausted))
-        return told, helds
+            state_events = [each for each in self._state_events if not (waits and isinstance(each, Exhausted))]
+            self._state_events = deque(each for each in self._state_events if waits and isinstance(each, Exhausted))
+        return state_events, helds
 
     def settle(self, first: int, last: int, disposition: Disposition | None = None) -> None:
         """Completes messages, or sets them aside."""
@@ -107,13 +107,13 @@ class PullThreads:
             self._condition.notify_all()
 
     def release(self, first: int, last: int) -> None:
-        """Gives messages back."""
+        """Releases messages."""
         with self._condition:
             self._locks.release(first, last)
             self._condition.notify_all()
 
     def stop(self) -> None:
-        """Settles what is settled, gives back the rest, and ends."""
+        """Completes settled messages, releases the others, and ends."""
         with self._condition:
             self._stops = True
             self._close_by = time.monotonic() + CLOSE_SECONDS
@@ -137,31 +137,31 @@ class PullThreads:
         """Whether a thread still runs."""
         return any(thread.is_alive() for thread in self._threads)
 
-    # ---- what both kinds of threads do
+    # ---- both kinds of threads
 
-    def _tell(self, told: Told) -> None:
+    def _report(self, event: StateEvent) -> None:
         with self._condition:
-            self._told.append(told)
+            self._state_events.append(event)
         self._wake()
 
     def _lose(self, error: Exception, *, is_opening: bool = False) -> None:
         with self._condition:
             if self._stops or not (self._is_open or is_opening):
-                return  # it was told of another thread's request
+                return  # another thread's request has reported it
             self._is_open = False
             self._condition.notify_all()
         if threading.current_thread() is not self._threads[0]:
-            self._puller.interrupt()  # or locks would end while it waits
+            self._puller.interrupt()  # locks would end while it waits
         is_fatal = error.is_fatal if isinstance(error, PullError) else not getattr(error, "retryable", True)
         text = (
             str(error)
             if isinstance(error, IsthmusError)
             else f"'{self._puller.entity}': {type(error).__name__}: {error}"
         )
-        self._tell(SourceLost(text, is_fatal))
+        self._report(SourceLost(text, is_fatal))
 
     def _ended(self) -> None:
-        """A thread ends; the last one closes what asked the system."""
+        """A thread ends; the last one closes the puller."""
         with self._condition:
             self._running -= 1
             is_last = not self._running
@@ -175,13 +175,13 @@ class PullThreads:
             while self._open():
                 try:
                     self._read()
-                except Exception as error:  # noqa: BLE001 - the owner has to know, whatever it is, or the route stands still
+                except Exception as error:  # noqa: BLE001 - the owner must be told of any error, or the route stalls
                     self._lose(error)
         finally:
             self._ended()
 
     def _open(self) -> bool:
-        """Opens when that is asked for; False: the end."""
+        """Opens when that is requested; returns False at the end."""
         while True:
             with self._condition:
                 self._condition.wait_for(lambda: self._wants_open or self._is_open or self._stops)
@@ -200,7 +200,7 @@ class PullThreads:
                 self._condition.notify_all()
                 if self._present is not None:
                     self._present.opened(self._now_ms())
-            self._tell(SourceOpened(identity))
+            self._report(SourceOpened(identity))
             return True
 
     def _read(self) -> None:
@@ -223,7 +223,7 @@ class PullThreads:
         return min(self._credit - self._locks.waiting, self._most - len(self._locks))
 
     def _take_in(self, pulled: Sequence[Pulled]) -> bool:
-        """Notes what came; whether something has come for the route."""
+        """Adds received messages; returns whether any of them is for the route."""
         present = self._present
         kept = present.split(pulled) if present is not None else pulled
         now = time.monotonic()
@@ -239,12 +239,12 @@ class PullThreads:
         if present is not None and not kept and not present.is_over and self._has_looked(present, now):
             try:
                 self._puller.release(present.leave())
-            finally:  # where they cannot be given back their locks end; nobody would tell it later
-                self._tell(Exhausted())
+            finally:  # if they cannot be released their locks end; there is no later report
+                self._report(Exhausted())
         return bool(kept)
 
     def _has_looked(self, present: Present, now: float) -> bool:
-        """Whether that was all. What is completed between the two counts is still to come, as far as these tell: it is looked again."""
+        """Whether there are no more messages. A message completed between the two counts still counts as waiting: the next poll corrects that."""
         waiting = self._puller.waiting()
         with self._condition:
             held = len(self._locks)
@@ -275,7 +275,7 @@ class PullThreads:
             self._ended()
 
     def _wait_job(self) -> tuple[Job, list[Held]]:
-        """The next request, under the condition; NONE: the end."""
+        """The next request, under the condition; NONE at the end."""
         while True:
             now = time.monotonic()
             if self._stops and (now >= self._close_by or not self._locks.has_jobs or not self._is_open):

@@ -1,10 +1,10 @@
-"""The queues of an account, as `plan` and `apply` want them.
+"""The queues of an account, for `plan` and `apply`.
 
 What it is: `isthmus.connectors.administration.Administration` for Queue Storage. Calls block.
 
 Invariants:
     I1. Nothing connects before the first call.
-    I2. A queue that exists is not changed.
+    I2. An existing queue is not changed.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class QueueAdministration:
     """The queues of one account.
 
     Args:
-        account: how it is reached.
+        account: the options that reach it.
     """
 
     def __init__(self, account: AccountOptions) -> None:
         self._account = account
 
     def observe(self, alias: str, entities: Sequence[WantedState]) -> NamespaceState:
-        """What exists of the queues asked for."""
+        """The requested queues that exist."""
         found = []
         endpoint = ""
         for each in entities:
@@ -50,21 +50,21 @@ class QueueAdministration:
         return NamespaceState(alias=alias, endpoint=endpoint, plain=tuple(found))
 
     def make(self, change: Change) -> None:
-        """Makes a queue."""
+        """Creates a queue."""
         match change:
             case Change(kind="queue", after=PlainState() as queue):
                 self._ask(queue.name, lambda client: client.create_queue())
             case _:
                 raise AdministrationError(
-                    "Queue Storage", f"{change.kind} cannot be made there", "there are queues only; write a queue"
+                    "Queue Storage", f"{change.kind} cannot be created there", "it has only queues; write a queue"
                 )
 
     def size(self, entity: str) -> EntitySize | None:
-        """The service does not tell."""
+        """Always None: the service does not report it."""
         return None
 
     def count(self, queue: str) -> int | None:
-        """How many messages a queue has, about; None where there is no such queue."""
+        """The approximate number of messages of a queue; None where it does not exist."""
 
         def ask(client: QueueClient) -> int | None:
             try:
@@ -75,7 +75,7 @@ class QueueAdministration:
         return self._ask(queue, ask)
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Does nothing: no connection is kept open."""
 
     def _ask(self, queue: str, request: Callable[[QueueClient], Result]) -> Result:
         client = open_queue(self._account, queue, TIMEOUT_SECONDS, 1)

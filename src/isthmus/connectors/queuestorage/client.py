@@ -1,12 +1,12 @@
-"""Clients of queues, and what their errors mean.
+"""Clients of queues, and the meaning of their errors.
 
-What it is: the making of `azure.storage.queue.QueueClient` from options, and the text and meaning of what it raises. What it is not: the
-use of it (`source`, `target`). Specification: Microsoft Learn, "Queue Storage error codes".
+What it is: the creation of `azure.storage.queue.QueueClient` from options, and the text and meaning of its exceptions. What it is not: its
+use (`source`, `target`). Specification: Microsoft Learn, "Queue Storage error codes".
 
 Invariants:
-    I1. The SDK repeats no request by itself: the bridge decides what is made again.
-    I2. No text holds a key or a signature.
-    I3. A request that gets no answer ends after `timeout_seconds`.
+    I1. The SDK repeats no request by itself: the bridge decides what is repeated.
+    I2. No text contains a key or a signature.
+    I3. A request without answer ends after `timeout_seconds`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from isthmus.transport.credential import told_of_token
 
 __all__ = ["ServerClock", "code_of", "identity_of", "is_gone", "open_queue", "refusal_of", "text_of"]
 
-# Of a message: it was deleted, or was given to somebody else since.
+# Of a message: it was deleted, or delivered to another receiver since.
 _GONE = frozenset({"MessageNotFound", "PopReceiptMismatch"})
 _MESSAGE = frozenset(
     {"MessageTooLarge", "RequestBodyTooLarge", "InvalidXmlDocument", "InvalidMarker", "OutOfRangeInput"}
@@ -45,11 +45,11 @@ _HINTS = {
 
 
 def open_queue(account: AccountOptions, queue: str, timeout_seconds: float, connections: int) -> QueueClient:
-    """A client of a queue; blocks where a vault has to be asked.
+    """A client of a queue; blocks where a vault has to be called.
 
     Raises:
-        SecretError: the reference leads nowhere.
-        IsthmusError: the connection string is none.
+        SecretError: the reference cannot be resolved.
+        IsthmusError: the connection string is invalid.
     """
     if account.connection:
         text = resolve(account.connection).reveal()
@@ -59,7 +59,7 @@ def open_queue(account: AccountOptions, queue: str, timeout_seconds: float, conn
             transport = storage_transport(endpoint, timeout_seconds, connections)
             return QueueClient.from_connection_string(text, queue, transport=transport, retry_total=0)
         except ValueError:
-            raise IsthmusError(f"{account.connection}: no connection string of a storage account") from None
+            raise IsthmusError(f"{account.connection}: not a connection string of a storage account") from None
     transport = storage_transport(account.account_url, timeout_seconds, connections)
     return QueueClient(
         account.account_url, queue, credential=shared_credential(account.identity), transport=transport, retry_total=0
@@ -78,12 +78,12 @@ def code_of(error: Exception) -> str:
 
 
 def is_gone(error: Exception) -> bool:
-    """Whether a message is not there, or not ours, any more."""
+    """Whether a message no longer exists, or is locked by another receiver."""
     return isinstance(error, HttpResponseError) and code_of(error) in _GONE
 
 
 def text_of(queue: str, error: Exception) -> str:
-    """What went wrong, in the service's words, and what to do."""
+    """The error in the service's words, and a hint."""
     code = code_of(error)
     if isinstance(error, ClientAuthenticationError) and error.status_code is None:
         words = f"no token for the identity: {told_of_token(error)}"
@@ -98,13 +98,13 @@ def text_of(queue: str, error: Exception) -> str:
 
 
 def refusal_of(queue: str, error: Exception) -> Refusal:
-    """What an error means for a message that was to be put."""
+    """The refusal that an error means for a message that was to be enqueued."""
     return Refusal(_kind_of(error), code_of(error), text_of(queue, error))
 
 
 def _kind_of(error: Exception) -> RefusalKind:
     if isinstance(error, ClientAuthenticationError) and error.status_code is None:
-        return RefusalKind.UNKNOWN  # who issues tokens gave none: the service was not asked
+        return RefusalKind.UNKNOWN  # the token service gave none: the queue service was not called
     if isinstance(error, ClientAuthenticationError | ResourceNotFoundError):
         return RefusalKind.FATAL
     if isinstance(error, HttpResponseError):
@@ -122,10 +122,10 @@ def _kind_of(error: Exception) -> RefusalKind:
 
 
 class ServerClock:
-    """The service's clock, as its answers tell it, to the second.
+    """The service's clock, from its answers, to the second.
 
     Args:
-        wall: wall seconds.
+        wall: wall clock, in seconds.
         monotonic: monotonic seconds.
     """
 
@@ -134,12 +134,12 @@ class ServerClock:
         self.offset_ms: int | None = None
 
     def heard(self, response: Any) -> None:
-        """An answer came (`raw_response_hook` of the SDK)."""
+        """An answer arrived (`raw_response_hook` of the SDK)."""
         try:
-            told = parsedate_to_datetime(response.http_response.headers["Date"]).timestamp()
+            server_seconds = parsedate_to_datetime(response.http_response.headers["Date"]).timestamp()
         except (KeyError, TypeError, ValueError):
             return
-        # An answer of a second ago or less says nothing against this machine's clock.
-        ahead = told - self._wall()
-        wall = self._wall() if -2.0 < ahead < 1.0 else told
+        # A difference of a second or less is within the precision of an answer.
+        ahead = server_seconds - self._wall()
+        wall = self._wall() if -2.0 < ahead < 1.0 else server_seconds
         self.offset_ms = round((wall - self._monotonic()) * 1000)

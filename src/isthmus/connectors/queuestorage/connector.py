@@ -1,7 +1,7 @@
 """Queue Storage as a connector of the bridge.
 
-What it is: the pools of sources and targets, and what the kind can do. The order of a queue is kept as far as the service keeps it: it
-promises none, and a message that comes again comes behind others.
+What it is: the pools of sources and targets, and the capabilities of the kind. The order of a queue is kept as far as the service keeps it: it
+guarantees none, and a redelivered message follows others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class QueueStorageSources(EndPool):
         """A source that is not open yet.
 
         Raises:
-            ConfigError: an option is of no use.
+            ConfigError: an option is invalid.
         """
         from isthmus.connectors.queuestorage.source import QueuePuller
 
@@ -51,7 +51,7 @@ class QueueStorageTargets(RequestPool):
         """A target that is not open yet.
 
         Raises:
-            ConfigError: an option is of no use.
+            ConfigError: an option is invalid.
         """
         from isthmus.connectors.queuestorage.target import QueueRequester
 
@@ -92,7 +92,7 @@ class QueueStorageConnector:
         return QueueStorageTargets()
 
     def refusal_of(self, error: Exception) -> Refusal:
-        """What an error means for a message."""
+        """The refusal that an error means for a message."""
         return Refusal(RefusalKind.UNCLEAR, "", f"{type(error).__name__}: {error}")
 
 

@@ -1,13 +1,13 @@
 """Messages of Queue Storage as encoded AMQP messages, and back.
 
-What it is: the mapping both ways, pure; docs/how-to/use-queue-storage.md tells it to users. What it is not: a client.
+What it is: the mapping in both directions, pure; docs/how-to/use-queue-storage.md describes it for users. What it is not: a client.
 Specification: Microsoft Learn, "Put Message" and "Get Messages" (Queue Storage REST API): a message is text of 64 KiB at most, which
-must be such as XML can hold.
+must be valid in XML.
 
 Invariants:
-    I1. `to_message(to_text(message))` says the same as the message, unless the form is `body`.
+    I1. `to_message(to_text(message))` is equivalent to the message, unless the form is `body`.
     I2. The same message of a queue becomes the same AMQP message each time that it is read.
-    I3. What a queue held can be in its poison queue: if need be without the reason, or as its body alone.
+    I3. Any message of a queue fits its poison queue: if necessary without the reason, or as its body alone.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from isthmus.connectors.wrap.body import body_of
 __all__ = ["LIMIT_BYTES", "TextError", "poison_text", "to_message", "to_text"]
 
 LIMIT_BYTES = 64 << 10
-# AMQP 1.0 holds no longer one (49 days).
+# The maximum of AMQP 1.0 (49 days).
 _LONGEST_TTL_MS = 0xFFFFFFFF
-# XML 1.0 holds no others, and a parser makes a line feed of a carriage return.
+# XML 1.0 allows no others, and a parser converts a carriage return to a line feed.
 _NO_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class TextError(ValueError):
-    """A message cannot be in a queue, or a text of a queue cannot be read."""
+    """A message does not fit a queue, or a text of a queue is unreadable."""
 
 
 def to_text(message: bytes, form: str, encoding: str, source: str = "") -> str:
@@ -43,11 +43,11 @@ def to_text(message: bytes, form: str, encoding: str, source: str = "") -> str:
         message: encoded.
         form: `envelope`, `cloudevents` or `body`.
         encoding: `base64` or `text`.
-        source: what a CloudEvent names as its source.
+        source: a CloudEvent's source.
 
     Raises:
-        CodecError: it is no message.
-        TextError: no text holds it.
+        CodecError: it is not a message.
+        TextError: it cannot be written as text.
     """
     if form == "body":
         body = body_of(message)
@@ -60,32 +60,32 @@ def to_text(message: bytes, form: str, encoding: str, source: str = "") -> str:
     try:
         text = body.decode()
     except UnicodeDecodeError as error:
-        raise TextError("the body is no UTF-8 text; write encoding: base64") from error
+        raise TextError("the body is not UTF-8 text; write encoding: base64") from error
     found = _NO_XML.search(text)
     if found is not None:
         raise TextError(
-            f"the body has the character U+{ord(found[0]):04X}, which XML does not hold; write encoding: base64"
+            f"the body has the character U+{ord(found[0]):04X}, which XML does not allow; write encoding: base64"
         )
     return text
 
 
 def poison_text(message: bytes, reason: Mapping[str, str], encoding: str) -> str:
-    """The text of a message that came from a queue, for its poison queue.
+    """The text of a queue's message for its poison queue.
 
     Args:
-        message: as `to_message` made it; of a text that could not be read its body.
-        reason: application properties that say why it is there.
+        message: as `to_message` made it; of an unreadable text its body.
+        reason: application properties with the reason.
         encoding: as in `to_text`.
 
     Raises:
-        CodecError: it is no message.
+        CodecError: it is not a message.
     """
     for each, form in ((with_properties(message, reason), "envelope"), (message, "envelope"), (message, "body")):
         with suppress(TextError):
             text = to_text(each, form, encoding)
             if len(text.encode()) <= LIMIT_BYTES:
                 return text
-    # A text in another encoding than the queue's, which has no room for more.
+    # A text in another encoding than the queue's, without room for more.
     return body_of(message).decode(errors="replace")
 
 
@@ -93,11 +93,11 @@ def to_message(text: str, encoding: str, *, name: str, message_id: str, enqueued
     """The message of a text.
 
     Args:
-        text: as it stands in the queue.
+        text: the text in the queue.
         encoding: `base64` or `text`.
         name: account, queue and insertion id.
-        message_id: for a message that has none: the insertion id.
-        enqueued_ms: when it was put there.
+        message_id: for a message without one: the insertion id.
+        enqueued_ms: when it was enqueued there.
         expires_ms: when it expires there; 0: never.
 
     Raises:
@@ -107,7 +107,7 @@ def to_message(text: str, encoding: str, *, name: str, message_id: str, enqueued
         try:
             body = base64.b64decode(text, validate=True)
         except (binascii.Error, ValueError) as error:
-            raise TextError("the message is no base64; write encoding: text") from error
+            raise TextError("the message is not base64; write encoding: text") from error
     else:
         body = text.encode()
     life_ms = max(expires_ms - enqueued_ms, 1)

@@ -1,10 +1,10 @@
 """The options of a Queue Storage source and target.
 
-What it is: what a read and a write take, each declared once, and the reading of it. What it is not: a client (`client`).
+What it is: the options of a read and a write, each declared once, and their parsing. What it is not: a client (`client`).
 
 Invariants:
-    I1. Every option that is unknown or malformed is refused by name before anything connects, all at once.
-    I2. No option holds a secret: references are resolved by the process that connects, each time that it does.
+    I1. Every unknown or malformed option is refused by name before anything connects, all in one error.
+    I2. No option contains a secret: references are resolved by the process that connects, at each connection.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
     "read_target",
 ]
 
-# What routes tell of an entity, and a queue here does not need.
+# Options that routes set for an entity, and that a queue here does not need.
 ENTITY_OPTIONS = ("entity_type", "subscription", "duplicates")
 
 _QUEUE = Setting(name="entity", kind=Kind.TEXT, required=True, example="orders", description="The queue.")
@@ -40,7 +40,7 @@ _DEAD_LETTERS = Setting(
     kind=Kind.TEXT,
     default="",
     example="orders-poison",
-    description="The poison queue: where messages go that are set aside, with the reason; it is made when it is needed. Empty: the queue's "
+    description="The poison queue: for messages that are set aside, with the reason; it is created when needed. Empty: the queue's "
     "name and `-poison`.",
 )
 SOURCE = Spec(
@@ -54,7 +54,7 @@ ACCOUNT = Spec("queuestorage account", "Options of the administration of an acco
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountOptions:
-    """How an account is reached; secrets are references."""
+    """How to reach an account; secrets are references."""
 
     connection: str
     account_url: str
@@ -95,7 +95,7 @@ def read_account(options: Mapping[str, str]) -> AccountOptions:
     """The options of an account.
 
     Raises:
-        ConfigError: an option is of no use.
+        ConfigError: an option is invalid.
     """
     return _account(parse_options(ACCOUNT, options, ignore=ENTITY_OPTIONS), ACCOUNT)
 
@@ -104,7 +104,7 @@ def read_source(options: Mapping[str, str]) -> SourceOptions:
     """The options of a source.
 
     Raises:
-        ConfigError: an option is of no use.
+        ConfigError: an option is invalid.
     """
     values = parse_options(SOURCE, options, ignore=ENTITY_OPTIONS)
     values["poison_queue"] = values["dead_letters"] or f"{values['entity']}-poison"
@@ -115,7 +115,7 @@ def read_target(options: Mapping[str, str]) -> TargetOptions:
     """The options of a target.
 
     Raises:
-        ConfigError: an option is of no use.
+        ConfigError: an option is invalid.
     """
     values = parse_options(TARGET, options, ignore=(*ENTITY_OPTIONS, "dead_letters"))
     account = _account(values, TARGET)

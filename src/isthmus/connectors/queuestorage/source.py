@@ -1,11 +1,11 @@
 """A queue as a source: the requests of `isthmus.connectors.pull`.
 
-What it is: reading, deleting, renewing and giving back by the SDK, and the poison queue. What it is not: when (`pull.held`).
+What it is: reading, deleting, renewing and releasing with the SDK, and the poison queue. What it is not: when (`pull.held`).
 Specification: Microsoft Learn, "Get Messages", "Update Message", "Delete Message" (Queue Storage REST API).
 
 Invariants:
-    I1. A message is in the poison queue before it is deleted, and once, though it cannot be deleted at first.
-    I2. What has been given to somebody else since is told as gone, never as an error.
+    I1. A message is in the poison queue before it is deleted, and once, even if it cannot be deleted at first.
+    I2. A message that was delivered to another receiver since is reported as lost, never as an error.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ __all__ = ["BATCH", "QueuePuller"]
 # Azure: messages in one read at most.
 BATCH = 32
 _NEVER_YEAR = 9999
-# Messages that were put into the poison queue and could not be deleted.
+# Messages in the poison queue that could not be deleted.
 REMEMBERED = 10_000
 
 
 class QueuePuller:
-    """Asks one queue.
+    """Requests of one queue.
 
     Args:
         options: of the source.
@@ -65,14 +65,14 @@ class QueuePuller:
 
     @property
     def clock_offset_ms(self) -> int | None:
-        """By the Date of the last answer."""
+        """From the Date header of the last answer."""
         return self._clock.offset_ms
 
     def open(self) -> str:
-        """Looks whether the queue is there; the account.
+        """Checks that the queue exists; returns the account.
 
         Raises:
-            PullError: it is not.
+            PullError: it does not exist, or cannot be reached.
         """
         self.close()
         options = self._options
@@ -90,7 +90,7 @@ class QueuePuller:
         """The next messages; they become invisible to others.
 
         Raises:
-            PullError: there is no answer, or it is a refusal.
+            PullError: no answer, or a refusal.
         """
         client, visibility = self._queue(), self._options.visibility_seconds
         try:
@@ -104,7 +104,7 @@ class QueuePuller:
             raise self._failed(error) from None
         gone: set[str] = set()
         for each in found:
-            # In the poison queue: it is given again since it could not be deleted.
+            # In the poison queue: it is redelivered because it could not be deleted.
             if each.lease.name in self._stored and self.complete([each.lease])[0]:
                 self._stored.pop(each.lease.name, None)
                 gone.add(each.lease.name)
@@ -126,16 +126,16 @@ class QueuePuller:
                 if expires is not None and expires.year < _NEVER_YEAR
                 else 0,
             )
-        except Exception as error:  # noqa: BLE001 - what nobody can read must not keep others from being read
+        except Exception as error:  # noqa: BLE001 - an unreadable message must not keep others from being read
             raw = section.encode_message(text.encode(errors="surrogatepass"), properties={"message_id": found.id})
             return Pulled(lease, raw, found.dequeue_count, enqueued_ms, str(error))
         return Pulled(lease, message, found.dequeue_count, enqueued_ms)
 
     def waiting(self) -> int | None:
-        """How many messages the queue has, about; those that are invisible included.
+        """The approximate number of messages of the queue, invisible ones included.
 
         Raises:
-            PullError: there is no answer, or it is a refusal.
+            PullError: no answer, or a refusal.
         """
         try:
             return self._queue().get_queue_properties(raw_response_hook=self._clock.heard).approximate_message_count
@@ -154,7 +154,7 @@ class QueuePuller:
         ]
 
     def renew(self, leases: Sequence[Lease]) -> Sequence[Lease | None]:
-        """Keeps messages invisible; each gets another receipt by that."""
+        """Keeps messages invisible; each gets a new receipt."""
         seconds = self._options.visibility_seconds
         renewed: list[Lease | None] = []
         for each in leases:
@@ -169,7 +169,7 @@ class QueuePuller:
         return renewed
 
     def set_aside(self, lease: Lease, message: bytes, disposition: Disposition) -> bool:
-        """Puts a message into the poison queue, and deletes it then."""
+        """Puts a message into the poison queue, and then deletes it."""
         reason = {DEAD_LETTER_REASON: disposition.reason, DEAD_LETTER_DESCRIPTION: disposition.description}
         text = poison_text(message, reason, self._options.encoding)
         poison = self._poison
@@ -192,7 +192,7 @@ class QueuePuller:
         return is_taken
 
     def interrupt(self) -> None:
-        """A read does not wait."""
+        """Does nothing: a read does not wait."""
 
     def close(self) -> None:
         """Closes the connections."""

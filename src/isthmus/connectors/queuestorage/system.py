@@ -1,6 +1,6 @@
-"""Queue Storage as the driver sees it (`isthmus.connectors.system`).
+"""Queue Storage for the driver (`isthmus.connectors.system`).
 
-What it is: administration, and how much waits. A queue cannot be browsed: 32 messages at its head can be peeked at, no more.
+What it is: administration, and the number of waiting messages. A queue cannot be browsed: only the 32 messages at its head can be peeked.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ class QueueStorageSystem:
         return [options["account_url"]] if options.get("account_url") else []
 
     def check(self, options: Mapping[str, str], entity: str, *, reads: bool) -> None:
-        """Asks for the properties of a queue."""
+        """Requests the properties of a queue."""
         if self._count(options, entity) is None:
             raise EntityNotFoundError(entity)
 
     def waiting(self, options: Mapping[str, str], entity: str, group: str) -> Waits:
-        """How many messages a queue has, about."""
+        """The approximate number of messages of a queue."""
         return Waits(self._count(options, entity) or 0)
 
     def peek(self, options: Mapping[str, str], entity: str, *, names_partition: bool = False) -> Peek:
-        """A queue cannot be browsed.
+        """Refuses: a queue cannot be browsed.
 
         Raises:
             UnsupportedError: always.
         """
-        raise UnsupportedError(f"queue '{entity}': no more than the 32 messages at its head can be looked at")
+        raise UnsupportedError(f"queue '{entity}': only the 32 messages at its head can be peeked")
 
     def _count(self, options: Mapping[str, str], entity: str) -> int | None:
         require("queuestorage", _WHAT)

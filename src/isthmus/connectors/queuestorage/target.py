@@ -1,11 +1,11 @@
 """A queue as a target: the requests of `isthmus.connectors.request`.
 
-What it is: the putting of messages by the SDK, one request each. What it is not: when, and what becomes of a refusal.
+What it is: the enqueueing of messages with the SDK, one request each. What it is not: the decision when, and the handling of a refusal.
 Specification: Microsoft Learn, "Put Message" (Queue Storage REST API).
 
 Invariants:
-    I1. A message that is larger than 64 KiB as it would be in the queue is refused without a request.
-    I2. A message without TimeToLive lives for ever, unless the options say otherwise: the service's own default is 7 days.
+    I1. A message whose text in the queue exceeds 64 KiB is refused without a request.
+    I2. A message without TimeToLive never expires, unless the options say otherwise: the service's own default is 7 days.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FOR_EVER = -1
 
 
 class QueueRequester:
-    """Puts messages into one queue.
+    """Enqueues messages in one queue.
 
     Args:
         options: of the target.
@@ -45,10 +45,10 @@ class QueueRequester:
         self._client: QueueClient | None = None
 
     def open(self) -> str:
-        """Looks whether the queue is there; the account.
+        """Checks that the queue exists; returns the account.
 
         Raises:
-            RequestError: it is not.
+            RequestError: it does not exist, or cannot be reached.
         """
         options = self._options
         try:
@@ -64,11 +64,11 @@ class QueueRequester:
         return identity_of(client)
 
     def send(self, payloads: Sequence[bytes]) -> Sequence[Refusal | None]:
-        """Puts messages.
+        """Enqueues messages.
 
         Raises:
-            BusyError: the service takes nothing for now.
-            RequestError: nobody knows, or the queue is gone.
+            BusyError: the service accepts nothing for now.
+            RequestError: the outcome is unknown, or the queue was deleted.
         """
         return [self._put(payload) for payload in payloads]
 
@@ -81,7 +81,7 @@ class QueueRequester:
             return Refusal(RefusalKind.MESSAGE, "", f"queue '{self.entity}': {error}", "Malformed")
         size = len(text.encode())
         if size > LIMIT_BYTES:
-            words = f"queue '{self.entity}': the message takes {size} bytes as {options.encoding}; a queue takes {LIMIT_BYTES}"
+            words = f"queue '{self.entity}': the message has {size} bytes as {options.encoding}; a queue accepts {LIMIT_BYTES}"
             return Refusal(RefusalKind.MESSAGE, "MessageTooLarge", words, "MessageTooLarge")
         seconds = max(1, -(-ttl_ms // 1000)) if ttl_ms else options.time_to_live_seconds or _FOR_EVER
         client = self._client

@@ -1,16 +1,16 @@
-"""Queues, exchanges and bindings, looked at and made by the management plugin's HTTP API.
+"""Queues, exchanges and bindings, read and created with the management plugin's HTTP API.
 
 What it is: `isthmus.connectors.administration.Administration` for RabbitMQ. Calls block. Specification: RabbitMQ documentation, "Management
 HTTP API". What it is not: the deletion of anything.
 
-A topic is an exchange; what keeps its messages for a route is a queue that is bound to it so that it gets everything: by `#` to a topic
-exchange, by any key to a fanout exchange, by no header to a headers exchange.
+A topic is an exchange; the messages for a route are stored by a queue whose binding matches all of them: `#` at a topic
+exchange, any key at a fanout exchange, no header at a headers exchange.
 
 Invariants:
     I1. Nothing connects before the first call.
-    I2. What exists is never changed, nor made again with other arguments.
-    I3. A queue that is made is durable.
-    I4. Without `management` nothing is made, and what is not there is told.
+    I2. An existing entity is never changed, nor created again with other arguments.
+    I3. A created queue is durable.
+    I4. Without `management` nothing is created, and missing entities are reported.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from isthmus.topology.state import NamespaceState, PlainState, WantedState
 __all__ = ["RabbitAdministration"]
 
 TIMEOUT_SECONDS = 15.0
-# Age is looked at when a segment is full: small ones keep what an audit records closer to its time.
+# The age limit is applied when a segment is full: with small segments an audit's records are removed closer to it.
 _SEGMENT_BYTES = 50_000_000
-# Of each kind of exchange: the routing key and the arguments of a binding that gets everything.
+# By kind of exchange: the routing key and the arguments of a binding that matches everything.
 _EVERYTHING: Mapping[str, tuple[str, dict[str, str]]] = {
     "topic": ("#", {}),
     "fanout": ("", {}),
@@ -50,10 +50,10 @@ _EVERYTHING: Mapping[str, tuple[str, dict[str, str]]] = {
     "x-random": ("", {}),
 }
 _HINTS = {
-    401: "look at username and password; the user needs a tag such as `management`",
+    401: "check username and password; the user needs a tag such as `management`",
     403: "the user needs the configure permission in the virtual host",
-    404: "look at virtual_host, and whether the plugin rabbitmq_management is enabled",
-    405: "look whether management is the address of the plugin rabbitmq_management",
+    404: "check virtual_host, and whether the plugin rabbitmq_management is enabled",
+    405: "check whether management is the address of the plugin rabbitmq_management",
 }
 
 
@@ -61,28 +61,28 @@ class RabbitAdministration:
     """The entities of one virtual host.
 
     Args:
-        options: how it is reached.
+        options: the options that reach it.
     """
 
     def __init__(self, options: BrokerOptions) -> None:
         self._options = options
         self._host = quote(options.virtual_host, "")
-        self._told_version: str | None = None
+        self._broker_version: str | None = None
 
     @classmethod
     def open(cls, namespace: NamespaceRef) -> Self:
-        """An administration of a namespace.
+        """Opens an administration of a namespace.
 
         Raises:
-            ConfigError: a setting is of no use.
+            ConfigError: a setting is invalid.
         """
         return cls(read_broker(namespace.options()))
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Does nothing: no connection is kept open."""
 
     def observe(self, alias: str, entities: Sequence[WantedState]) -> NamespaceState:
-        """What is under the names asked for.
+        """The entities of the given names.
 
         Raises:
             AdministrationError: no answer, or a refusal.
@@ -96,7 +96,7 @@ class RabbitAdministration:
         return NamespaceState(alias=alias, endpoint=f"{place}/{self._options.virtual_host}", plain=tuple(found))
 
     def make(self, change: Change) -> None:
-        """Makes a queue, an exchange, or a queue that is bound to one.
+        """Creates a queue, an exchange, or a queue that is bound to one.
 
         Raises:
             AdministrationError: no answer, or a refusal.
@@ -106,8 +106,8 @@ class RabbitAdministration:
             name = change.subscription or change.topic
             raise AdministrationError(
                 self._options.host,
-                f"{what} '{name}' is not there",
-                "make it, or write management: URL for the namespace",
+                f"{what} '{name}' does not exist",
+                "create it, or write management: URL for the namespace",
             )
         if change.kind == "queue":
             self._make_queue(change.topic)
@@ -118,8 +118,8 @@ class RabbitAdministration:
             kind = str(self._call("GET", f"exchanges/{self._host}/{quote(change.topic, '')}")["type"])
             if kind not in _EVERYTHING:
                 raise AdministrationError(
-                    self._place, f"exchange '{change.topic}' is of type {kind}, of which no queue gets everything",
-                    f"bind a queue '{change.subscription}' to it by the keys that the route is to have",
+                    self._place, f"exchange '{change.topic}' is of type {kind}, at which no binding matches everything",
+                    f"bind a queue '{change.subscription}' to it with the keys of the route",
                 )  # fmt: skip
             audit_ms = change.after.audit_ms if isinstance(change.after, PlainState) else None
             if audit_ms is None:
@@ -129,7 +129,7 @@ class RabbitAdministration:
             self._bind(change.topic, change.subscription, *_EVERYTHING[kind])
 
     def make_stream(self, name: str) -> None:
-        """Makes a stream that keeps all that comes, unless there is one.
+        """Creates a stream without a limit of retention, unless it exists.
 
         Raises:
             AdministrationError: no answer, or a refusal.
@@ -137,18 +137,18 @@ class RabbitAdministration:
         self._make_stream(name, 0)
 
     def size(self, entity: str) -> EntitySize | None:
-        """A queue has no greatest size that a route could look at."""
+        """None: a queue has no maximum size that a route could use."""
         return None
 
     def messages(self, queue: str) -> int:
-        """How many messages a queue has, ready or with a consumer, as it was counted last; 0 where there is no such queue.
+        """How many messages a queue has, ready or unacknowledged, as last counted; 0 where the queue does not exist.
 
         Raises:
             AdministrationError: no answer, or a refusal.
         """
         return int((self._queue(queue) or {}).get("messages", 0))
 
-    # ---- what exists
+    # ---- existing entities
 
     def _state(self, entity: PlainState) -> PlainState | None:
         if not entity.is_topic:
@@ -170,13 +170,13 @@ class RabbitAdministration:
         return PlainState(name=entity.name, is_topic=True, subscriptions=stand, remarks=tuple(remarks))
 
     def _bound_elsewhere(self, queue: str, exchange: str) -> Iterator[str]:
-        """What is to be told of a queue that keeps messages for a route, and gets those of an exchange that its task named before."""
+        """Remarks about a queue that keeps messages for a route, and is still bound to an earlier exchange of its task."""
         path = f"queues/{self._host}/{quote(queue, '')}/bindings"
         sources = {str(each.get("source")) for each in self._call("GET", path, is_optional=True) or ()}
         for other in sorted(sources - {"", exchange}):
             yield (
-                f"queue {queue} is bound to exchange {other} too: what is published there is moved as if it came from {exchange}; remove that "
-                "binding, and let the former file move what is in the queue, before apply"
+                f"queue {queue} is bound to exchange {other} too: messages published there are moved as if they were from {exchange}; remove that "
+                "binding, and let the former file move the messages in the queue, before apply"
             )
 
     def _queue(self, name: str) -> Mapping[str, Any] | None:
@@ -185,8 +185,8 @@ class RabbitAdministration:
 
     def _remarks(self, entity: PlainState, queue: Mapping[str, Any], *, is_audit: bool = False) -> tuple[str, ...]:
         if is_audit:
-            told = audit_remark(queue, entity.audit_ms or 0)
-            return (f"queue {entity.name} {told}",) if told else ()
+            remark = audit_remark(queue, entity.audit_ms or 0)
+            return (f"queue {entity.name} {remark}",) if remark else ()
         if not entity.is_read:
             return ()
         found = remarks_of(queue, self._version, is_rejected_to=self._options.dead_letter_exchange)
@@ -194,12 +194,12 @@ class RabbitAdministration:
 
     @property
     def _version(self) -> str:
-        if self._told_version is None:
-            self._told_version = str((self._call("GET", "overview") or {}).get("rabbitmq_version", ""))
-        return self._told_version
+        if self._broker_version is None:
+            self._broker_version = str((self._call("GET", "overview") or {}).get("rabbitmq_version", ""))
+        return self._broker_version
 
     def _looked(self, alias: str, wanted: Sequence[PlainState]) -> NamespaceState:
-        """The same over AMQP, which tells no bindings: a queue that is there counts as bound."""
+        """The same over AMQP, which reports no bindings: an existing queue counts as bound."""
         found = []
         place = self._options.host
         for entity in wanted:
@@ -207,7 +207,7 @@ class RabbitAdministration:
             is_there = False
             for name in (entity.name, *entity.subscriptions):
                 try:
-                    with Probe(self._options) as probe:  # a channel ends with the first that is not there
+                    with Probe(self._options) as probe:  # a missing entity closes the channel
                         place = probe.place
                         if name == entity.name and entity.is_topic:
                             probe.exchange(name)
@@ -231,12 +231,12 @@ class RabbitAdministration:
     def _make_queue(self, name: str) -> None:
         arguments: dict[str, Any] = {"x-queue-type": self._options.queue_type}
         if self._options.queue_type == "quorum" and has_default_limit(self._version):
-            arguments[DELIVERY_LIMIT] = -1  # what comes back often is not lost
+            arguments[DELIVERY_LIMIT] = -1  # a message that is redelivered often is not lost
         if self._queue(name) is None:
             self._call("PUT", f"queues/{self._host}/{quote(name, '')}", {"durable": True, "arguments": arguments})
 
     def _make_stream(self, name: str, keeps_ms: int) -> None:
-        """What keeps all that comes, for `isthmus verify`; a segment goes when all of it is older than `keeps_ms`, 0: never."""
+        """Creates a stream that keeps all messages, for `isthmus verify`; a segment is deleted when all of it is older than `keeps_ms`, 0: never."""
         arguments: dict[str, Any] = {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": _SEGMENT_BYTES}
         if keeps_ms:
             arguments[MAX_AGE] = f"{-(-keeps_ms // 1000)}s"
@@ -255,10 +255,10 @@ class RabbitAdministration:
         return urlsplit(self._options.management).netloc
 
     def _call(self, method: str, path: str, body: Any = None, *, is_optional: bool = False) -> Any:
-        """The answer of a call; None where it has none, or is_optional and the path leads nowhere."""
+        """The answer of a call; None where it has none, or with `is_optional` where the path does not exist."""
         options = self._options
         token = b64encode(f"{options.username}:{resolve(options.password).reveal()}".encode()).decode()
-        request = urllib.request.Request(  # noqa: S310 - the setting takes http and https alone
+        request = urllib.request.Request(  # noqa: S310 - the setting accepts only http and https
             f"{options.management.rstrip('/')}/api/{path}",
             data=None if body is None else json.dumps(body).encode(),
             method=method,
@@ -269,7 +269,7 @@ class RabbitAdministration:
         if is_loopback(urlsplit(options.management).hostname or ""):
             handlers.append(
                 urllib.request.ProxyHandler({})
-            )  # no proxy reaches this machine, nor is to have its password
+            )  # no proxy reaches this machine, nor may it get its password
         opener = urllib.request.build_opener(*handlers)
         try:
             with opener.open(request, timeout=TIMEOUT_SECONDS) as answer:
@@ -287,14 +287,14 @@ class RabbitAdministration:
             text = f"the management plugin does not answer ({getattr(error, 'reason', None) or error})"
             raise NamespaceUnreachableError(self._place, text) from None
         except ValueError:
-            raise AdministrationError(self._place, "what answers is no management plugin", _HINTS[405]) from None
+            raise AdministrationError(self._place, "the server there is not a management plugin", _HINTS[405]) from None
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """The password goes to no other address than the one that the file names."""
+    """Follows no redirect: the password is sent to no other address than the configured one."""
 
     def redirect_request(self, *_: Any) -> None:
-        """Not followed: it is told as the answer."""
+        """Returns the redirect as the answer."""
 
 
 def _reason(raw: bytes) -> str:

@@ -1,12 +1,12 @@
 """The queue for messages that are set aside at a RabbitMQ source.
 
 What it is: the copies of such messages, with the reason in headers, published on a channel of their own, and which of them the broker has
-confirmed. What it is not: the acknowledgement: a message that is set aside is acknowledged after its confirm (`source`).
+confirmed. What it is not: the acknowledgement: the original is acknowledged after the confirm of its copy (`source`).
 
 Invariants:
-    I1. A delivery is told as done only after the broker has confirmed its copy, and has not returned it; after a return, which precedes
-        its confirm, none is.
-    I2. Messages are kept only while they are neither settled nor given back, and only where there is such a queue.
+    I1. A delivery is reported as done only after the broker has confirmed its copy, and has not returned it; after a return, which
+        precedes its confirm, none is.
+    I2. Messages are kept only while they are neither settled nor released, and only where there is such a queue.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from isthmus.errors import EntityNotFoundError, IsthmusError, ServerBusyError
 __all__ = ["DEAD_CHANNEL", "NO_PLACE", "DESCRIPTION_HEADER", "REASON_HEADER", "SOURCE_HEADER", "DeadLetters"]
 
 NO_PLACE = (
-    "name a queue for dead_letters at the source (dead_letter_queue of a task), say dead_letter_exchange=true where the queue has one, or let "
+    "name a queue for dead_letters at the source (dead_letter_queue of a task), write dead_letter_exchange=true where the queue has one, or let "
     "refusals block"
 )
 
@@ -36,45 +36,45 @@ DEAD_CHANNEL = 2
 REASON_HEADER = "isthmus-dead-letter-reason"
 DESCRIPTION_HEADER = "isthmus-dead-letter-description"
 SOURCE_HEADER = "isthmus-dead-letter-source"
-# One frame holds all properties.
+# One frame contains all properties.
 _DESCRIPTION_CHARACTERS = 4096
 _FRAME_OVERHEAD = 64
 
 
 class Place(Protocol):
-    """What the options of a source say of its dead letters."""
+    """The dead-letter options of a source."""
 
     @property
     def queue(self) -> str:
-        """What is read."""
+        """The queue that is read."""
         ...
 
     @property
     def dead_letters(self) -> str:
-        """Where messages go that are set aside; empty: nowhere."""
+        """The queue for messages that are set aside; empty: none."""
         ...
 
     @property
     def username(self) -> str:
-        """Who publishes them."""
+        """The user who publishes them."""
         ...
 
     def origin_of(self, position: int) -> str:
-        """Where the message of a position was, as the copy's header names it."""
+        """The origin of the message of a position, for the copy's header."""
         ...
 
 
 class Aside(Protocol):
-    """A message that is set aside: its position, and what `on_method` names it by, which is not 0."""
+    """A message to set aside: its position, and its tag for `on_method`, which is not 0."""
 
     @property
     def position(self) -> int:
-        """The source's."""
+        """The source's position."""
         ...
 
     @property
     def tag(self) -> int:
-        """Of its delivery; 0: it comes again."""
+        """The tag of its delivery; 0: it is redelivered."""
         ...
 
 
@@ -91,11 +91,11 @@ class DeadLetters:
         self._kept: dict[int, bytes] = {}
         self._waiting: dict[int, int] = {}  # delivery tags at the source, by number of the publication
         self._number = 0
-        self._has_failed = False  # which copy came back is not told: no confirm counts any more
+        self._has_failed = False  # it is unknown which copy was returned: no confirm counts any more
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a confirm is missing that will come."""
+        """Whether confirms are outstanding."""
         return bool(self._waiting) and not self._has_failed
 
     def begin(self, connection: Connection) -> None:
@@ -112,7 +112,7 @@ class DeadLetters:
             self._kept[position] = payload
 
     def forget(self, first: int, last: int) -> None:
-        """Messages were settled or given back."""
+        """Messages were settled or released."""
         if not self._kept:
             return
         if last - first < len(self._kept):
@@ -125,7 +125,7 @@ class DeadLetters:
     def set_aside(
         self, connection: Connection | None, entries: Sequence[Aside], disposition: Disposition
     ) -> IsthmusError | None:
-        """Publishes copies of messages; an error where one cannot be made. What has no tag comes again."""
+        """Publishes copies of messages; returns an error where one cannot be made. A message without tag is redelivered."""
         error = None
         for entry in entries:
             if connection is None or not entry.tag:
@@ -149,38 +149,38 @@ class DeadLetters:
         return None
 
     def _properties(self, raw: bytes, disposition: Disposition, origin: str, most_bytes: int) -> bytes:
-        """The properties of a copy, with the reason as far as one frame holds it. What is set aside must not expire."""
+        """The properties of a copy, with as much of the reason as fits one frame. A message that is set aside must not expire."""
         found = props.read(raw)
-        told = (
+        reasons = (
             (REASON_HEADER, disposition.reason),
             (SOURCE_HEADER, origin),
             (DESCRIPTION_HEADER, disposition.description[:_DESCRIPTION_CHARACTERS]),
         )
-        own = [each for each in found.headers if each[0] not in {name for name, _ in told}]
+        own = [each for each in found.headers if each[0] not in {name for name, _ in reasons}]
         made = b""
         for count in (3, 2, 0):
-            fields = [*own, *((name, *table.field_of(text)) for name, text in told[:count])]
+            fields = [*own, *((name, *table.field_of(text)) for name, text in reasons[:count])]
             made = props.write(found._replace(headers=tuple(fields), expiration=None))
             if len(made) <= most_bytes:
                 break
         return made
 
     def on_method(self, which: tuple[int, int], arguments: bytes) -> Sequence[int] | IsthmusError:
-        """Delivery tags at the source whose copies are confirmed, or why none is."""
+        """Delivery tags at the source whose copies are confirmed, or the error for which none is."""
         if which not in (M.BASIC_ACK, M.BASIC_NACK) or self._has_failed:
             return ()
         number, bits = struct.unpack_from(">QB", arguments)
         if which == M.BASIC_NACK:
             self._has_failed = True
             return ServerBusyError(
-                f"queue '{self._queue}' takes no dead letters: RabbitMQ refused one; look whether it is full"
+                f"queue '{self._queue}' accepts no dead letters: RabbitMQ refused one; check whether it is full"
             )
         numbers = [each for each in self._waiting if each <= number] if bits & 1 else [number]
         tags = [self._waiting.pop(each) for each in numbers if each in self._waiting]
         return [tag for tag in tags if tag]
 
     def returned(self, arguments: bytes) -> IsthmusError:
-        """A copy came back: there is no such queue any more."""
+        """A copy was returned: the queue no longer exists."""
         self._has_failed = True
         code, text = wire.read_close(arguments)
         if code == NO_ROUTE:
@@ -188,10 +188,10 @@ class DeadLetters:
         return ClosedByBrokerError("", place=f"queue '{self._queue}'", reply_code=code, reply_text=text)
 
     def detach(self) -> None:
-        """The channel of the deliveries is gone: their originals come again, and are set aside again."""
+        """The channel of the deliveries is closed: their originals are redelivered, and set aside again."""
         self._waiting = dict.fromkeys(self._waiting, 0)
 
     def lost(self) -> None:
-        """The connection is lost: what has no confirm comes again."""
+        """The connection is lost: originals without a confirmed copy are redelivered."""
         self._waiting.clear()
         self._number = 0

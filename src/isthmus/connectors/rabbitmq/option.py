@@ -1,10 +1,10 @@
 """The options of a RabbitMQ source and a RabbitMQ target.
 
-What it is: what a read and a write take, each declared once, and the reading of it. What it is not: a client.
+What it is: the options of a read and a write, each declared once, and their parsing. What it is not: a client.
 
 Invariants:
-    I1. Every option that is unknown or malformed is refused by name before anything connects, all at once.
-    I2. No option holds a secret: references are resolved by the process that connects, each time that it does.
+    I1. Every unknown or malformed option is refused by name before anything connects, all in one error.
+    I2. No option contains a secret: references are resolved by the process that connects, at each connection.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TYPE = Setting(
     kind=Kind.CHOICE,
     choices=("queue", "topic"),
     default="queue",
-    description="What `entity` is: a queue, or an exchange.",
+    description="Type of `entity`: a queue, or an exchange.",
 )
 SOURCE = Spec(
     "rabbitmq source",
@@ -54,7 +54,7 @@ SOURCE = Spec(
             kind=Kind.TEXT,
             required=True,
             example="orders",
-            description="The queue; with entity_type=topic the exchange, of which the queue that `subscription` names is read.",
+            description="The queue; with entity_type=topic the exchange, whose queue `subscription` is read.",
         ),
         _TYPE,
         Setting(
@@ -62,7 +62,7 @@ SOURCE = Spec(
             kind=Kind.TEXT,
             default="",
             example="orders-isthmus",
-            description="With entity_type=topic: the queue, which is bound to the exchange.",
+            description="With entity_type=topic: the queue that is bound to the exchange.",
         ),
         Setting(
             name="prefetch",
@@ -70,22 +70,22 @@ SOURCE = Spec(
             default=2000,
             minimum=1,
             maximum=65535,
-            description="How many messages RabbitMQ gives that are not acknowledged yet.",
+            description="Maximum number of unacknowledged messages.",
         ),
         Setting(
             name="consumer",
             kind=Kind.CHOICE,
             choices=("auto", "exclusive", "shared"),
             default="auto",
-            description="`exclusive`: no other consumer reads the queue, which the order needs; `shared`: others may. `auto`: "
-            "exclusive where the route keeps order.",
+            description="`exclusive`: no other consumer reads the queue, as the order requires; `shared`: others may. `auto`: "
+            "exclusive if the route keeps order.",
         ),
         Setting(
             name="dead_letters",
             kind=Kind.TEXT,
             default="",
-            description="Where messages go that are set aside, with the reason in headers; published with a confirm before the message is "
-            "acknowledged. The queue has to be there. Empty: as `dead_letter_exchange` says.",
+            description="Queue for messages that are set aside, with the reason in headers; published with a confirm before the message is "
+            "acknowledged. The queue must exist. Empty: as `dead_letter_exchange` says.",
         ),
     ),
 )
@@ -106,14 +106,14 @@ TARGET = Spec(
             name="routing_key",
             kind=Kind.TEXT,
             default="",
-            description="With entity_type=topic: the routing key of every copy. Empty: the one that the message had at RabbitMQ, else its subject.",
+            description="With entity_type=topic: the routing key of every copy. Empty: the message's routing key at RabbitMQ, else its subject.",
         ),
         Setting(
             name="max_message_bytes",
             kind=Kind.INTEGER,
             default=0,
             minimum=0,
-            description="The largest body that the broker takes (`max_message_size` there, 128 MiB by default). 0: as the broker says "
+            description="The largest body that the broker accepts (its `max_message_size`, 128 MiB by default). 0: as reported by the broker "
             "when it refuses one.",
         ),
         Setting(
@@ -122,14 +122,14 @@ TARGET = Spec(
             default=25.0,
             minimum=1,
             maximum=3600,
-            description="How long the broker may confirm nothing that was sent before the connection is given up.",
+            description="How long sent messages may stay unconfirmed before the connection counts as lost.",
         ),
         Setting(
             name="duplicates",
             kind=Kind.CHOICE,
             choices=("auto", "origin", "message-id", "allow"),
             default="auto",
-            description="Without effect: RabbitMQ suppresses no duplicates.",
+            description="No effect: RabbitMQ suppresses no duplicates.",
         ),
         *COPY_SETTINGS,
     ),
@@ -139,7 +139,7 @@ ADMINISTRATION = Spec("rabbitmq broker", "Options of a broker's administration."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerOptions:
-    """How a broker is reached; secrets are references."""
+    """How to reach a broker; secrets are references."""
 
     host: str
     virtual_host: str = "/"
@@ -175,7 +175,7 @@ class SourceOptions(BrokerOptions):
 
     @property
     def queue(self) -> str:
-        """What is read."""
+        """The queue that is read."""
         return self.subscription if self.entity_type == "topic" else self.entity
 
     def origin_of(self, position: int) -> str:
@@ -204,7 +204,7 @@ class TargetOptions(BrokerOptions):
 
     @property
     def exchange(self) -> str:
-        """What is published to; empty: the default exchange, which routes to the queue."""
+        """The exchange to publish to; empty: the default exchange, which routes to the queue."""
         return self.entity if self.entity_type == "topic" else ""
 
 
@@ -230,7 +230,7 @@ def read_target(options: Mapping[str, str]) -> TargetOptions:
 
 
 def read_broker(options: Mapping[str, str]) -> BrokerOptions:
-    """The options of an administration or a look.
+    """The options of an administration or a probe.
 
     Raises:
         ConfigError: with a fault for each option that is unknown, malformed or missing.
@@ -280,4 +280,4 @@ def _entity_faults(made: BrokerOptions) -> Iterator[tuple[str, str]]:
 
 def _too_long(name: str, value: str) -> Iterator[tuple[str, str]]:
     if len(value.encode()) > SHORT_BYTES:
-        yield f"{name} has {len(value.encode())} bytes; RabbitMQ takes {SHORT_BYTES}", "write a shorter name"
+        yield f"{name} has {len(value.encode())} bytes; RabbitMQ accepts {SHORT_BYTES}", "write a shorter name"

@@ -1,7 +1,7 @@
-"""RabbitMQ as the driver sees it (`isthmus.connectors.system`).
+"""RabbitMQ for the driver (`isthmus.connectors.system`).
 
-What it is: administration, looks at queues and exchanges, what waits, and the browsing of streams. What it is not: the browsing of queues: a
-message that is looked at there has been taken, and goes back as redelivered.
+What it is: administration, queries of queues and exchanges, waiting messages, and the browsing of streams. What it is not: the browsing of
+queues: a message that is read there has been taken, and returns as redelivered.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class RabbitSystem:
         return RabbitAdministration.open(namespace)
 
     def identity(self, options: Mapping[str, str]) -> str:
-        """None: the name of a cluster is no identity, since two may have the same."""
+        """Empty: the name of a cluster is not an identity, because two may have the same."""
         with Probe(read_broker(options)):
             return ""
 
     def places(self, options: Mapping[str, str]) -> Sequence[str]:
-        """The nodes that the file names."""
+        """The nodes in the namespace's settings."""
         hosts = options.get("host", "")
         return [each.strip() for each in (hosts, *hosts.split(",")) if each.strip()]
 
     def check(self, options: Mapping[str, str], entity: str, *, reads: bool) -> None:
-        """Asks for a queue; for what is written to, an exchange may have the name."""
+        """Queries a queue; if it is written to, an exchange may have the name."""
         broker = read_broker(options)
         try:
             with Probe(broker) as probe:
@@ -53,23 +53,23 @@ class RabbitSystem:
                 probe.exchange(entity)
 
     def waiting(self, options: Mapping[str, str], entity: str, group: str) -> Waits:
-        """The messages of a queue that are ready; of an exchange those of the queue that is bound to it for the route."""
+        """The messages of a queue that are ready; of an exchange those of the route's queue."""
         with Probe(read_broker(options)) as probe:
             return Waits(probe.queue(group or entity), are_ready=True)
 
     def peek(self, options: Mapping[str, str], entity: str, *, names_partition: bool = False) -> Peek:
-        """Opens a stream.
+        """Opens a stream for browsing.
 
         Raises:
             NotAllowedError: it is a queue.
             IsthmusError: the broker cannot be reached, or refuses.
         """
         if not entity.endswith(AUDIT_SUFFIX):
-            raise NotAllowedError(f"queue '{entity}': RabbitMQ lets nobody look into a queue without taking from it")
+            raise NotAllowedError(f"queue '{entity}': RabbitMQ does not allow browsing a queue without taking messages")
         return StreamPeek(options, entity)
 
     def unsettled(self, options: Mapping[str, str], entity: str, group: str) -> int:
-        """How many messages of a queue are ready or with a consumer, as the management plugin counted them some seconds ago."""
+        """The number of messages of a queue that are ready or unacknowledged, as the management plugin counted them some seconds ago."""
         from isthmus.connectors.rabbitmq.administration import RabbitAdministration
 
         counted = RabbitAdministration(read_broker(options)).messages(group or entity)

@@ -1,1 +1,1 @@
-"""RabbitMQ streams: a source that can be read again."""
+"""RabbitMQ streams: a source that can be read repeatedly."""

@@ -1,11 +1,11 @@
-"""Streams of a virtual host, and how far routes have read them: what exists, and the making of it.
+"""Streams of a virtual host, and the groups of routes: their observation and creation.
 
-What it is: the administration that `apply` uses. A group is where it has a checkpoint. What it is not: what to make
+What it is: the administration that `apply` uses. A group exists if it has a checkpoint. What it is not: the decision what to create
 (`isthmus.topology.planning.log_planner`).
 
 Invariants:
-    I1. Nothing that exists is changed; a group that has a checkpoint keeps it, but that of a stream of the same name that is gone.
-    I2. Without `management` no stream is made, and what is not there is told.
+    I1. Existing entities are not changed; a group that has a checkpoint keeps it, except one of a deleted stream of the same name.
+    I2. Without `management` no stream is created, and missing ones are reported.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class StreamAdministration:
     """The streams of one virtual host.
 
     Args:
-        options: of the namespace.
+        options: the namespace's options.
 
     Raises:
-        ConfigError: a setting is of no use.
+        ConfigError: a setting is invalid.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -47,18 +47,18 @@ class StreamAdministration:
 
     @classmethod
     def open(cls, namespace: NamespaceRef) -> Self:
-        """An administration of a namespace.
+        """Opens an administration of a namespace.
 
         Raises:
-            ConfigError: a setting is of no use.
+            ConfigError: a setting is invalid.
         """
         return cls(namespace.options())
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Does nothing: no connection is kept open."""
 
     def observe(self, alias: str, wanted: Sequence[WantedState]) -> NamespaceState:
-        """What exists of the streams asked for, and of their groups.
+        """The requested streams that exist, and their groups.
 
         Raises:
             AdministrationError: no answer, or a refusal.
@@ -88,7 +88,7 @@ class StreamAdministration:
         return True
 
     def make(self, change: Change) -> None:
-        """Makes a stream, or the checkpoint of a group.
+        """Creates a stream, or the checkpoint of a group.
 
         Raises:
             IsthmusError: no answer, or a refusal.
@@ -96,8 +96,8 @@ class StreamAdministration:
         match change:
             case Change(kind="log", after=LogState() as log):
                 if not self._place.management:
-                    hint = "make it, or write management: URL for the namespace"
-                    raise AdministrationError(self._place.host, f"stream '{log.name}' is not there", hint)
+                    hint = "create it, or write management: URL for the namespace"
+                    raise AdministrationError(self._place.host, f"stream '{log.name}' does not exist", hint)
                 RabbitAdministration(read_broker(broker_options(self._options))).make_stream(log.name)
             case Change(kind="group", after=GroupState() as group):
                 checkpoint = Checkpoint(-1)
@@ -105,10 +105,10 @@ class StreamAdministration:
                     checkpoint = Checkpoint(*last_of(self._options, change.topic))
                 if not self._exists(change.topic):
                     raise EntityNotFoundError(change.topic)
-                # One that stands was left by a stream of this name that is gone: no group is made where one is.
+                # An existing one belongs to a deleted stream of this name: an existing group is never created.
                 begin = checkpoint._replace(begins_again=True)
                 self._store.write(self._place.key(self._cluster, change.topic, group.name), {0: begin})
 
     def size(self, entity: str) -> None:
-        """A log has no greatest size: its retention removes what is old."""
+        """None: a log has no maximum size; its retention removes old messages."""
         return

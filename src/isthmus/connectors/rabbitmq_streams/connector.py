@@ -1,6 +1,6 @@
 """Streams of RabbitMQ as a connector of the bridge.
 
-What it is: the pool of sources, and what the kind can do. What it is not: a target: what writes to a stream is a target of kind `rabbitmq`.
+What it is: the pool of sources, and the capabilities of the kind. What it is not: a target: a target of kind `rabbitmq` writes to a stream.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class StreamSources(StreamPool):
     def source(
         self, key: int, options: Mapping[str, str], *, ordered: bool = True, only_present: bool = False
     ) -> Source:
-        """A source that is not open yet; the order is kept whether it is `ordered` or not.
+        """A source that is not open yet; the order is kept with and without `ordered`.
 
         Raises:
-            ConfigError: an option is of no use.
+            ConfigError: an option is invalid.
         """
         return StreamSource(self, key, read_source(options), only_present=only_present)
 
@@ -43,7 +43,7 @@ class StreamConnector:
         return StreamSources()
 
     def targets(self) -> TargetPool:
-        """There is none.
+        """Refuses: there are no targets of this kind.
 
         Raises:
             InvalidArgumentError: always.
@@ -51,15 +51,15 @@ class StreamConnector:
         raise InvalidArgumentError("kind 'rabbitmq-streams' is read only; write with kind 'rabbitmq'")
 
     def refusal_of(self, error: Exception) -> Refusal:
-        """What an error means for a message."""
+        """The refusal that an error means for a message."""
         return refusal_of(error)
 
 
 def dispositions_of(options: Mapping[str, str]) -> frozenset[str]:
-    """What a message of this source may become beside `complete`; the kind alone can do nothing.
+    """The dispositions of this source besides `complete`; the kind alone has none.
 
     Raises:
-        ConfigError: an option is of no use.
+        ConfigError: an option is invalid.
     """
     return frozenset({"dead-letter", "abandon"} if read_source(options).dead_letter_topic else {"abandon"})
 

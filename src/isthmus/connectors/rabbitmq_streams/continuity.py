@@ -1,13 +1,13 @@
-"""Whether what a stream gives continues what was read of it.
+"""Whether the records of a stream continue those read before.
 
-What it is: where the consumer begins, by what was read and what there is; whether a record that comes is wanted; what of the stream is lost;
-and whether a gap has to be looked at. Pure. What it is not: the consumer (`source`), one opening's decision (`opening`), or the account of what
-was read (`isthmus.connectors.eventhubs.partition.reading`).
+What it is: the start of the consumer, from the position and the stream's end; whether a received record has to be delivered; which records are
+lost; and whether a gap has to be checked. Pure. What it is not: the consumer (`source`), one opening's decision (`opening`), or the account of
+read records (`isthmus.connectors.eventhubs.partition.reading`).
 
 Invariants:
-    I1. What the retention removed unread is told once, with its range (`loss`).
-    I2. Nothing of a stream that was made again is given (`opening`): the first record that comes is compared with what was done with.
-    I3. A gap is looked at once: notes of the broker take offsets, too, and nothing was removed while the message before the gap is there.
+    I1. Records that the retention removed unread are reported once, with their range (`loss`).
+    I2. No record of a stream that was created again is delivered (`opening`): the first record is compared with the last settled one.
+    I3. A gap is checked once: the broker's own entries use offsets, too, and nothing was removed while the message before the gap exists.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ __all__ = ["Continuity"]
 
 
 class Continuity:
-    """That of one source.
+    """The continuity of one source.
 
     Args:
         options: of the source.
         reading: the account.
 
     Attributes:
-        opening: where the consumer begins; None: it is not decided yet.
-        losses: what was removed unread.
+        opening: the start of the consumer; None: not decided yet.
+        losses: the records that were removed unread.
     """
 
     def __init__(self, options: StreamOptions, reading: Reading) -> None:
@@ -46,19 +46,19 @@ class Continuity:
         self._is_verified = False
 
     def reset(self) -> None:
-        """The connection is another one: where the consumer begins is decided again."""
+        """The connection has changed: the start of the consumer is decided again."""
         self._begin(None)
 
     def decide(self, last: tuple[int, str], kept: Mapping[int, Checkpoint], first: dict[int, Checkpoint]) -> None:
-        """Where the consumer of a new connection begins.
+        """Decides the start of the consumer of a new connection.
 
         Args:
             last: offset and digest of the stream's last message.
-            kept: the checkpoint that exists.
-            first: the checkpoint that is to be written before it begins; it is added here.
+            kept: the existing checkpoint.
+            first: the checkpoint to write before it begins; it is added here.
 
         Raises:
-            IsthmusError: it is not the stream that was read, or it cannot be told whether it is.
+            IsthmusError: the stream is not the one that was read, or this is unknown.
         """
         reading, options = self._reading, self._options
         reached = reading.next_of(PARTITION)
@@ -77,7 +77,7 @@ class Continuity:
         self._begin(found)
 
     def take_return(self) -> bool:
-        """Whether something was given back: the consumer begins there."""
+        """Whether records were released: the consumer begins at the first of them."""
         if not self._reading.rewind:
             return False
         self._reading.rewind.clear()
@@ -86,10 +86,10 @@ class Continuity:
         return True
 
     def take_gap(self) -> bool:
-        """Whether a gap has to be looked at: the consumer begins with the message before it."""
+        """Whether a gap has to be checked: the consumer begins with the message before it."""
         found = self.opening
         if found is not None and found.missing is not None and not self._is_verified:
-            return False  # such a look is under way
+            return False  # such a check is in progress
         gaps = [each for each in self._reading.gaps.get(PARTITION, ()) if self.losses.is_news(*each)]
         if not gaps:
             return False
@@ -98,10 +98,10 @@ class Continuity:
         return True
 
     def is_wanted(self, offset: int, record: Record) -> bool:
-        """Whether a record that came is to be given; `opening` is decided.
+        """Whether a received record has to be delivered; `opening` is decided.
 
         Raises:
-            IsthmusError: it shows that the stream was made again, or that something is lost that was not told.
+            IsthmusError: the record shows that the stream was created again, or that records are lost that were not reported.
         """
         found = self.opening
         if found is None:
@@ -119,5 +119,5 @@ class Continuity:
         return offset >= found.begin
 
     def _begin(self, found: Opening | None) -> None:
-        """The consumer is going to be another one: what comes first is compared."""
+        """The consumer will be replaced: its first record is compared."""
         self.opening, self._is_verified = found, False

@@ -1,6 +1,6 @@
-"""Looks at streams, for administration and driver.
+"""Queries of streams, for administration and driver.
 
-What it is: the last message of a stream, and how many stand behind an offset. Calls block. What it is not: the browsing
+What it is: the last message of a stream, and the number of messages from an offset on. Calls block. What it is not: the browsing
 (`isthmus.connectors.rabbitmq.port.stream`).
 """
 
@@ -18,12 +18,12 @@ __all__ = ["broker_options", "count_from", "last_of"]
 
 
 def broker_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Those that reach the broker."""
+    """The options that reach the broker."""
     return {name: value for name, value in options.items() if name in BROKER_NAMES}
 
 
 def last_of(options: Mapping[str, str], stream: str) -> tuple[int, str]:
-    """Offset and digest of the last message of a stream; -1 where none came: it is empty, or not ready.
+    """Offset and digest of the last message of a stream; -1 where none arrived: it is empty, or not ready.
 
     Raises:
         IsthmusError: no answer, or a refusal.
@@ -33,7 +33,7 @@ def last_of(options: Mapping[str, str], stream: str) -> tuple[int, str]:
 
 
 def count_from(options: Mapping[str, str], stream: str, start: int, last: int) -> int:
-    """How many offsets there are from `start` to the last, those that the retention removed left out.
+    """How many offsets there are from `start` to the last, without those that the retention removed.
 
     Raises:
         IsthmusError: no answer, or a refusal.
@@ -42,6 +42,6 @@ def count_from(options: Mapping[str, str], stream: str, start: int, last: int) -
         return 0
     try:
         first = first_offset(read_broker(broker_options(options)), stream, start)
-    except OperationTimeoutError:  # the retention has removed what the broker was about to read
+    except OperationTimeoutError:  # the retention has removed the next messages
         first = start
     return last + 1 - first

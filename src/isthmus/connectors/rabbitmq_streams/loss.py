@@ -1,11 +1,11 @@
-"""What the retention of a stream removed unread: which of it is told, and when.
+"""The messages that the retention removed unread: which are reported, and when.
 
-What it is: the account of one source's losses, pure. A loss is told by losing the source, which opens again behind it. What it is not:
-the finding of one (`opening`, `source`).
+What it is: the account of one source's losses, pure. A loss is reported by losing the source, which opens again after it. What it is not:
+its detection (`opening`, `source`).
 
 Invariants:
-    I1. Each offset that was removed is told once.
-    I2. Between two losses that are told messages are given: a retention that removes faster than the source opens again does not keep it
+    I1. Each offset that was removed is reported once.
+    I2. Between two reported losses messages are delivered: a retention that removes faster than the source opens again does not keep it
         from reading.
 """
 
@@ -21,7 +21,7 @@ __all__ = ["Losses"]
 
 
 class Losses:
-    """Those of one source.
+    """The losses of one source.
 
     Args:
         stream: its name.
@@ -30,11 +30,11 @@ class Losses:
     def __init__(self, stream: str) -> None:
         self._stream = stream
         self._known = IndexSet()
-        self._owed = IndexSet()  # found, and not told yet
+        self._owed = IndexSet()  # found, and not reported yet
         self._may_tell = True
 
     def is_news(self, first: int, stop: int) -> bool:
-        """Whether offsets from `first` to the one before `stop` hold some of which nothing is known."""
+        """Whether any offset from `first` to the one before `stop` is unknown."""
         return bool(self._news(first, stop))
 
     def _news(self, first: int, stop: int) -> IndexSet:
@@ -46,7 +46,7 @@ class Losses:
         return news
 
     def found(self, ranges: Iterable[tuple[int, int]]) -> IsthmusError | None:
-        """They were removed; what the source is lost with now, None where it goes on."""
+        """Adds removed offsets; returns the error with which the source is lost now, None if it continues."""
         for first, stop in ranges:
             for low, high in self._news(first, stop):
                 self._owed.add(low, high)
@@ -54,7 +54,7 @@ class Losses:
         return self._tell() if self._may_tell else None
 
     def gave(self) -> IsthmusError | None:
-        """Messages were given; what the source is lost with now, None where it goes on."""
+        """Messages were delivered; returns the error with which the source is lost now, None if it continues."""
         self._may_tell = True
         return self._tell()
 

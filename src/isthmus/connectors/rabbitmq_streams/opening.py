@@ -1,15 +1,15 @@
-"""Where reading a stream begins, and how it is known that the stream is the one that was read before.
+"""The start of reading a stream, and the check that the stream is the one that was read before.
 
-What it is: the decision, pure. What it is not: the looks at the broker (`source`). Specification: RabbitMQ documentation, "Streams and Superstreams"
-(consuming, retention).
+What it is: the decision, pure. What it is not: the requests to the broker (`source`). Specification: RabbitMQ documentation, "Streams and
+Superstreams" (consuming, retention).
 
-RabbitMQ gives nothing and says nothing where it is asked for an offset behind the end of a stream, and begins with the first message there is
-where it is asked for one that the retention removed. Reading therefore begins with the last message that was done with, whose digest
-stands in the checkpoint, and what comes is compared.
+For an offset after the end of a stream RabbitMQ delivers nothing and reports no error, and for a removed offset it begins with the first
+existing message. Reading therefore begins with the last settled message, whose digest
+is in the checkpoint, and the received message is compared.
 
 Invariants:
-    I1. A stream that was deleted and made again is not read as the one before, as far as the end or the last message that was done with tell.
-    I2. A stream of which nothing came is not taken for one that is empty where something of it was read before.
+    I1. A stream that was deleted and created again is not read as the previous one, as far as its end or the last settled message show it.
+    I2. A stream without received messages does not count as empty if messages of it were read before.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class StreamMadeAgainError(IsthmusError):
 
     Attributes:
         stream: its name.
-        seen: what shows it.
-        checkpoints: the folder.
+        seen: the evidence.
+        checkpoints: the folder of checkpoints.
     """
 
     code = "stream-made-again"
@@ -49,16 +49,16 @@ class StreamMadeAgainError(IsthmusError):
 
 
 class Opening(NamedTuple):
-    """Where to read.
+    """The start of reading.
 
     Attributes:
-        ask: the offset to ask for.
-        begin: the first offset that is to be delivered.
-        digest: of the message at `ask`, which was done with; empty: it is not known.
-        is_known: whether all from `begin` on is the route's: what is missing there is lost.
+        ask: the offset to request.
+        begin: the first offset to deliver.
+        digest: of the message at `ask`, which was settled; empty: unknown.
+        is_known: whether the route covers all offsets from `begin` on: missing ones are lost.
         first: the checkpoint to write before; None: none.
-        missing: ranges of offsets of which it is asked whether they were removed: the first, and the one behind the last; None: all that the
-            reader still has to get.
+        missing: ranges of offsets to check for removal: the first, and the one after the last; None: all that the
+            reader still has to receive.
     """
 
     ask: int
@@ -69,12 +69,12 @@ class Opening(NamedTuple):
     missing: Sequence[tuple[int, int]] | None = None
 
     def lost_before(self, offset: int, awaited: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """What the retention removed where the first message that comes is this one: ranges, each as its first offset and the one behind its
-        last. It removes what is oldest: where the message at `ask` is there, nothing behind it is removed.
+        """The offsets that the retention has removed if the first message is this one: ranges, each as its first offset and the one after its
+        last. Retention removes the oldest messages: if the message at `ask` exists, no later one was removed.
 
         Args:
-            offset: that came.
-            awaited: what the reader still has to get before it.
+            offset: the received offset.
+            awaited: the ranges before it that the reader still has to receive.
         """
         if not self.is_known or offset <= self.ask:
             return []
@@ -92,26 +92,26 @@ def opening(
     start: str,
     reached_digest: str = "",
 ) -> Opening:
-    """Where reading begins.
+    """Decides the start of reading.
 
     Args:
         stream: its name.
-        folder: of the checkpoints.
-        last: offset of the last message of the stream; -1: none came.
+        folder: the folder of checkpoints.
+        last: offset of the last message of the stream; -1: none arrived.
         last_digest: its digest.
         kept: the checkpoint.
-        reached: where this reader goes on; -1: it has read nothing.
+        reached: where this reader continues; -1: it has read nothing.
         start: where to begin without a checkpoint.
-        reached_digest: of the message before `reached`; empty: it is not known.
+        reached_digest: of the message before `reached`; empty: unknown.
 
     Raises:
-        StreamMadeAgainError: it is not the stream that was read.
-        ConnectionLostError: nothing of it came, which says nothing.
+        StreamMadeAgainError: the stream is not the one that was read.
+        ConnectionLostError: no message of it arrived, which is no evidence.
     """
     known = max(kept.sequence if kept is not None else -1, reached - 1)
     if known >= 0 and last < 0:
         raise ConnectionLostError(
-            f"stream '{stream}' gives nothing, though it was read up to offset {known}; it is not ready yet, or was made again and is empty"
+            f"stream '{stream}' returns nothing, although it was read up to offset {known}; it is not ready yet, or was created again and is empty"
         )
     if (kept is not None and kept.sequence > last) or reached - 1 > last:
         seen = f"its last offset is {last}, and it was read up to {known}"
@@ -128,22 +128,22 @@ def opening(
 
 
 def made_again(stream: str, offset: int, folder: str) -> StreamMadeAgainError:
-    """What is told where the message at an offset is another one; `folder` is that of the checkpoints."""
-    seen = f"the message at offset {offset} is another one than the one that was read"
+    """The error where the message at an offset has changed; `folder` is that of the checkpoints."""
+    seen = f"the message at offset {offset} differs from the one that was read"
     return StreamMadeAgainError("", stream=stream, seen=seen, checkpoints=folder)
 
 
 def removed(stream: str, ranges: Sequence[tuple[int, int]]) -> ConnectionLostError:
-    """What is told of messages that were removed unread: ranges from a first to the one before another."""
-    told = ", ".join(f"{first} to {stop - 1}" for first, stop in ranges)
+    """The error for messages that were removed unread: ranges from a first to the one before another."""
+    listed = ", ".join(f"{first} to {stop - 1}" for first, stop in ranges)
     return ConnectionLostError(
-        f"stream '{stream}': offsets {told} were removed by the retention before they were read, and are lost; reading continues at {ranges[-1][1]}"
+        f"stream '{stream}': offsets {listed} were removed by the retention before they were read, and are lost; reading continues at {ranges[-1][1]}"
     )
 
 
 def explained(error: IsthmusError) -> IsthmusError:
-    """What RabbitMQ says of a batch that it cannot give is no more than that something failed."""
+    """Adds a hint to RabbitMQ's unspecific error about a batch that it cannot deliver."""
     if isinstance(error, ClosedByBrokerError) and error.reply_code == INTERNAL_ERROR:
-        hint = "so it fails at a compressed sub-entry batch, which AMQP 0-9-1 cannot carry; look at the broker's log"
+        hint = "the cause may be a compressed sub-entry batch, which AMQP 0-9-1 cannot transfer; see the broker's log"
         return ConnectionLostError(f"{error}; {hint}")
     return error

@@ -1,10 +1,10 @@
 """The options of a source that is a stream of RabbitMQ.
 
-What it is: what a read takes, each declared once, and the reading of it. What it is not: a client.
+What it is: the options of a read, each declared once, and their parsing. What it is not: a client.
 
 Invariants:
-    I1. Every option that is unknown or malformed is refused by name before anything connects, all at once.
-    I2. No option holds a secret: references are resolved by the process that connects, each time that it does.
+    I1. Every unknown or malformed option is refused by name before anything connects, all in one error.
+    I2. No option contains a secret: references are resolved by the process that connects, at each connection.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from isthmus.topology.kind.rabbitmq_streams import BROKER, RABBITMQ_STREAMS
 
 __all__ = ["ADMINISTRATION", "BROKER_NAMES", "SOURCE", "PlaceOptions", "StreamOptions", "read_place", "read_source"]
 
-# A name of a file has 255 bytes; a digest of 17 stands behind one of them, and a character takes up to 12.
+# A name of a file has 255 bytes; a digest of 17 follows one of them, and a character needs up to 12.
 _FILE_BYTES, _SHOWN_CHARACTERS = 220, 16
 BROKER_NAMES = frozenset(each.name for each in BROKER)
 SOURCE = Spec(
@@ -37,14 +37,14 @@ SOURCE = Spec(
             name="group",
             kind=Kind.TEXT,
             default="isthmus",
-            description="What the checkpoint is called; another one for each route.",
+            description="Name of the checkpoint; a different one for each route.",
         ),
         Setting(
             name="start",
             kind=Kind.CHOICE,
             choices=("earliest", "latest"),
             default="earliest",
-            description="Where to begin where there is no checkpoint.",
+            description="Start without a checkpoint.",
         ),
         Setting(
             name="prefetch",
@@ -52,17 +52,15 @@ SOURCE = Spec(
             default=2000,
             minimum=1,
             maximum=65535,
-            description="How many messages RabbitMQ gives before they are taken; it gives whole chunks, which may be more.",
+            description="How many messages RabbitMQ delivers in advance; it delivers whole chunks, which may be more.",
         ),
-        Setting(
-            name="member", kind=Kind.TEXT, default="", description="Without effect: a stream has no groups of readers."
-        ),
+        Setting(name="member", kind=Kind.TEXT, default="", description="No effect: a stream has no groups of readers."),
         Setting(
             name="message_ids",
             kind=Kind.CHOICE,
             choices=("own", "offset"),
             default="own",
-            description="What a message has as MessageId. `own`: its own, else none; `offset`: where it has none, `stream/offset`, the same "
+            description="MessageId of a message. `own`: its own, else none; `offset`: where it has none, `stream/offset`, the same "
             "each time that it is read.",
         ),
         Setting(
@@ -70,29 +68,29 @@ SOURCE = Spec(
             kind=Kind.CHOICE,
             choices=("none", "partition"),
             default="none",
-            description="Without effect: a stream is one partition.",
+            description="No effect: a stream is one partition.",
         ),
         Setting(
             name="dead_letter_topic",
             kind=Kind.TEXT,
             default="",
-            description="A queue or stream of the same virtual host to which messages go that are set aside, with the reason in headers. Empty: "
+            description="A queue or stream of the same virtual host for messages that are set aside, with the reason in headers. Empty: "
             "a message that would have to be set aside blocks the route.",
         ),
     ),
 )
-ADMINISTRATION = Spec("rabbitmq-streams broker", "Options of an administration or a look.", RABBITMQ_STREAMS.settings)
+ADMINISTRATION = Spec("rabbitmq-streams broker", "Options of an administration or a query.", RABBITMQ_STREAMS.settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceOptions(BrokerOptions):
-    """How a broker is reached, and where checkpoints are."""
+    """How to reach a broker, and the store of checkpoints."""
 
     checkpoints: str = ""
     checkpoint_seconds: float = 0.5
 
     def key(self, cluster: str, stream: str, group: str) -> GroupKey:
-        """Whose checkpoint it is: name of the cluster, virtual host, stream and group, as they are written; a digest keeps the name of the
+        """The owner of a checkpoint: name of the cluster, virtual host, stream and group, as configured; a digest keeps the name of the
         folder short. Addresses of nodes may change.
         """
         names = f"{self.virtual_host}\0{stream}\0{group}"
@@ -115,21 +113,21 @@ class StreamOptions(PlaceOptions):
 
     @property
     def queue(self) -> str:
-        """What is read."""
+        """The stream that is read."""
         return self.topic
 
     @property
     def dead_letters(self) -> str:
-        """Where messages go that are set aside; empty: nowhere."""
+        """The queue for messages that are set aside; empty: none."""
         return self.dead_letter_topic
 
     def origin_of(self, position: int) -> str:
-        """Stream, partition and offset, as at every log: `isthmus verify` knows a record that was set aside by it."""
+        """Stream, partition and offset, as for every log: `isthmus verify` recognises a record that was set aside by it."""
         return f"{self.topic}/0/{position}"
 
 
 def _shown(name: str) -> str:
-    """A name, or its beginning where no name of a file would hold it."""
+    """A name, or its beginning if it is too long for a file name."""
     return name if len(quote(name, safe="")) <= _FILE_BYTES else name[:_SHOWN_CHARACTERS]
 
 
@@ -146,7 +144,7 @@ def read_source(options: Mapping[str, str]) -> StreamOptions:
 
 
 def read_place(options: Mapping[str, str]) -> PlaceOptions:
-    """The options of an administration or a look.
+    """The options of an administration or a query.
 
     Raises:
         ConfigError: with a fault for each option that is unknown, malformed or missing.
@@ -160,12 +158,12 @@ def _read(spec: Spec, kind: type[Options], options: Mapping[str, str]) -> Option
     if faults:
         raise ConfigError(faults)
     known = {each.name for each in fields(kind)}
-    told: dict[str, Any] = {
+    given: dict[str, Any] = {
         name: str(value) if isinstance(value, SecretReference) else value
         for name, value in values.items()
         if name in known
     }
-    return kind(**told)
+    return kind(**given)
 
 
 def _at_odds(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -173,6 +171,6 @@ def _at_odds(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield message, hint
     for name in ("topic", "dead_letter_topic"):
         if len(str(values.get(name) or "").encode()) > SHORT_BYTES:
-            yield f"{name} has more than {SHORT_BYTES} bytes, which RabbitMQ does not take", "write a shorter name"
+            yield f"{name} has more than {SHORT_BYTES} bytes, which RabbitMQ does not accept", "write a shorter name"
     if values.get("dead_letter_topic") and values["dead_letter_topic"] == values.get("topic"):
         yield "dead_letter_topic is the stream itself", "write another queue or stream"

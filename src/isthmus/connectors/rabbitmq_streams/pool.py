@@ -4,9 +4,9 @@ What it is: the pool of RabbitMQ's connections, and the descriptor by which thre
 it is not: sources.
 
 Invariants:
-    I1. An end whose thread has an answer is named by the next `service`.
+    I1. An end whose thread has an answer is returned by the next `service`.
     I2. `close` waits for the last confirms, for as long as `BrokerPool` does, and then for the last checkpoints, for as long as `EndPool` does.
-    I3. A source that waits for confirms after its end is finished when its connection is gone, whatever came.
+    I3. A source that waits for confirms after its close is finished when its connection is closed, with or without them.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ __all__ = ["Owing", "StreamPool"]
 
 
 class Owing(Protocol):
-    """A source that was closed, and waits for confirms."""
+    """A closed source that waits for confirms."""
 
     @property
     def connection(self) -> Connection | None:
-        """Where they come; None: it has finished."""
+        """The connection of the confirms; None: it has finished."""
         ...
 
     def finish(self) -> None:
-        """None comes any more."""
+        """No more confirms follow."""
         ...
 
 
@@ -38,7 +38,7 @@ class StreamPool(BrokerPool):
     """A pool of sources.
 
     Attributes:
-        threads: what threads of ends wake the loop by; any thread may mark a key there.
+        threads: the pool by which threads of ends wake the loop; any thread may mark a key there.
     """
 
     def __init__(self) -> None:
@@ -47,19 +47,19 @@ class StreamPool(BrokerPool):
         self._owing: list[Owing] = []
 
     def owes(self, end: Owing) -> None:
-        """A source was closed whose connection is leaving, and which finishes before that."""
+        """Adds a closed source whose connection is leaving, and which finishes before that."""
         self._owing.append(end)
 
     def descriptors(self) -> Sequence[tuple[int, int]]:
-        """What to poll."""
+        """The descriptors to poll."""
         return [*super().descriptors(), *self.threads.descriptors()]
 
     def deadline(self, now: float) -> float:
-        """When `service` has something to do though no descriptor is ready."""
+        """When `service` has work even if no descriptor is ready."""
         return min(super().deadline(now), self.threads.deadline(now))
 
     def service(self, ready: Mapping[int, int], now: float) -> Sequence[int]:
-        """Reads and writes; the keys of the ends that have something to tell."""
+        """Reads and writes; returns the keys of the ends that have events."""
         for key in self.threads.service(ready, now):
             self.mark(key)
         return super().service(ready, now)
@@ -75,12 +75,12 @@ class StreamPool(BrokerPool):
                 self._owing.remove(each)
 
     def unmark(self, key: int) -> None:
-        """An end has nothing to tell any more."""
+        """An end has no events any more."""
         super().unmark(key)
         self.threads.unmark(key)
 
     def close(self) -> None:
-        """Closes everything, once the last confirms have come, and the last checkpoints are written."""
+        """Closes everything, once the last confirms have arrived, and the last checkpoints are written."""
         super().close()
         self._finish()
         self.threads.close()

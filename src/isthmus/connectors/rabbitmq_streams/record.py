@@ -1,10 +1,10 @@
-"""A record of a stream: its offset, what tells it from another one, and its message.
+"""A record of a stream: its offset, its digest, and its message.
 
-What it is: the reading of what RabbitMQ delivers from a stream. Specification: RabbitMQ documentation, "Streams and Superstreams" (consuming): the header
+What it is: parsing RabbitMQ's deliveries from a stream. Specification: RabbitMQ documentation, "Streams and Superstreams" (consuming): the header
 `x-stream-offset` of each message. What it is not: the mapping of messages (`isthmus.connectors.rabbitmq.mapping`).
 
 Invariants:
-    I1. The digest of a record is the same each time that it is read; it leaves out the headers, to which brokers add their own.
+    I1. The digest of a record is the same each time that it is read; it excludes the headers, to which brokers add their own.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class StreamReader:
         """The message of a record.
 
         Raises:
-            CodecError: it is none.
+            CodecError: it is not a record.
         """
         offset, record = payload
         try:
@@ -68,23 +68,23 @@ class StreamReader:
 
 
 def _made_id(stream: str, offset: int) -> bytes:
-    """The MessageId of the message at an offset; the end of a long stream's name is left out."""
+    """The MessageId of the message at an offset; a long stream's name is truncated."""
     place = f"/{offset}"
     name = stream[: MESSAGE_ID_CHARACTERS - len(place)].encode()[: _SHORT_BYTES - len(place)]
     return name.decode(errors="ignore").encode() + place.encode()
 
 
 def delivered(content: Content) -> tuple[int, Record]:
-    """The delivery tag and the record of what `basic.deliver` brings."""
+    """The delivery tag and the record of a `basic.deliver`."""
     arguments, properties, body = content
-    at = 1 + arguments[0]  # behind the consumer tag
+    at = 1 + arguments[0]  # after the consumer tag
     tag: int = _TAG.unpack_from(arguments, at)[0]
     exchange, at = wire.short_at(arguments, at + _TAG.size)
     return tag, Record(body, properties, exchange, wire.short_at(arguments, at)[0])
 
 
 def offset_of(record: Record) -> int | None:
-    """The offset that a record was delivered with; None: it has none."""
+    """The offset of a delivered record; None: it has none."""
     for name, kind, raw in props.read(record.properties).headers:
         if name == OFFSET_HEADER:
             value: Any = table.value_of(kind, raw)
@@ -93,7 +93,7 @@ def offset_of(record: Record) -> int | None:
 
 
 def digest_of(record: Record) -> str:
-    """What tells a record from another one at the same offset."""
+    """The digest that distinguishes a record from another one at the same offset."""
     found = props.read(record.properties)
     made = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for part in (record.exchange, record.routing_key, found.message_id, found.correlation_id, found.timestamp):

@@ -1,10 +1,11 @@
-"""What becomes of messages of a stream that were handed on.
+"""The settlement of a stream's delivered messages.
 
-What it is: completion, return, and the copies of what is set aside, on the account of what was read; what a log cannot do is refused, and
-the source is lost for it once what is under way is settled. What it is not: the consumer (`source`), or a checkpoint's writing.
+What it is: completion, release, and the copies of messages that are set aside, on the account of read messages; dispositions that a log
+does not support are refused, and the source is lost once all messages in flight are settled. What it is not: the consumer (`source`), or a
+checkpoint's writing.
 
 Invariants:
-    I1. A message that is set aside is settled once its copy is confirmed; where the connection is lost before, it is read again.
+    I1. A message that is set aside is settled once its copy is confirmed; if the connection is lost before, it is read again.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ class _Aside(NamedTuple):
 
 
 class Settlement:
-    """That of one source.
+    """The settlement of one source.
 
     Args:
         options: of the source.
         reading: the account.
 
     Attributes:
-        dead: publishes the copies of what is set aside.
-        refused: what cannot be done.
+        dead: publishes the copies of messages that are set aside.
+        refused: the unsupported dispositions.
     """
 
     def __init__(self, options: StreamOptions, reading: Reading) -> None:
         self._options = options
         self._reading = reading
-        self._aside: set[int] = set()  # positions whose copies have no confirm yet
+        self._aside: set[int] = set()  # positions whose copies are unconfirmed
         self.dead = DeadLetters(options)
         self.refused = Refused()
 
@@ -76,17 +77,17 @@ class Settlement:
             self._aside.update(found)
             if connection is not None:
                 return self.dead.set_aside(connection, entries, disposition)
-            self.release(first, last)  # it is read again, and set aside then
+            self.release(first, last)  # it is read again, and then set aside
         elif disposition.kind == "dead-letter":
             reason = f"{disposition.reason}: {disposition.description}".strip(": ")
             hint = "; name a dead_letter_topic at the source, or let refusals block"
             self._refuse(first, last, f"be set aside ({reason}){hint}")
         else:
-            self._refuse(first, last, f"get the disposition '{disposition.kind}', which a log has not")
+            self._refuse(first, last, f"get the disposition '{disposition.kind}', which a log does not support")
         return None
 
     def release(self, first: int, last: int) -> None:
-        """Gives delivered positions back; they are read again."""
+        """Releases delivered positions; they are read again."""
         self.dead.forget(first, last)
         self._aside.difference_update([each for each in self._aside if first <= each <= last])
         self._reading.give_back(first, last)
@@ -98,18 +99,18 @@ class Settlement:
             self._reading.settle(tag - 1, tag - 1, now)
 
     def lost(self) -> None:
-        """The connection is gone: what has no confirm is read again."""
+        """The connection is lost: messages with unconfirmed copies are read again."""
         self.dead.lost()
         for position in sorted(self._aside):
             self._reading.give_back(position, position)
         self._aside.clear()
 
     def take_refused(self, now: float) -> str:
-        """Why the source is lost now; empty: it is not, or not yet."""
+        """Why the source is lost now; empty: it is not lost yet."""
         return self.refused.take(now, self._reading.outstanding)
 
     def _refuse(self, first: int, last: int, what: str) -> None:
-        """The source is going to be lost: what is under way is settled before, or it would come again each time."""
-        told = f"stream '{self._options.topic}': the message at offset {first} would have to {what}"
-        self.refused.add(told, last - first + 1)
+        """The source will be lost: messages in flight are settled before, or they would be redelivered each time."""
+        text = f"stream '{self._options.topic}': the message at offset {first} would have to {what}"
+        self.refused.add(text, last - first + 1)
         self._reading.queue.credit = 0

@@ -1,21 +1,21 @@
 """A stream as a source on the port.
 
-What it is: the consumer of one stream over AMQP 0-9-1: what RabbitMQ gives, as events within the credit. What it is not: the account of what
-was read (`isthmus.connectors.eventhubs.partition.reading`), where reading begins and whether what comes continues it (`continuity`), what
-becomes of messages (`settlement`), or checkpoints (`checkpoint.checkpointer`). docs/how-to/use-rabbitmq-streams.md.
+What it is: the consumer of one stream over AMQP 0-9-1: RabbitMQ's deliveries, as events within the credit. What it is not: the account of
+read messages (`isthmus.connectors.eventhubs.partition.reading`), the start of reading and the check of continuity (`continuity`),
+settlement (`settlement`), or checkpoints (`checkpoint.checkpointer`). docs/how-to/use-rabbitmq-streams.md.
 
-An opening, in order: connection; a look at the last chunk, and the checkpoint; a new channel with a consumer from the last message that was
-done with; `SourceOpened`.
+An opening, in order: connection; reading the last chunk, and the checkpoint; a new channel with a consumer from the last settled
+message; `SourceOpened`.
 
-A checkpoint, in order: the target has acknowledged; the owner settles; the account tells up to where nothing is outstanding; the offset before is
+A checkpoint, in order: the target has acknowledged; the owner settles; the account finds the first outstanding offset; the offset before it is
 written with the digest of its message, at most every `checkpoint_seconds`, and at the end.
 
-Acknowledgements are credit alone: RabbitMQ forgets nothing by them. They are given while less than half the prefetch waits here. RabbitMQ gives
-whole chunks, whatever the prefetch; where more than `KEPT_BYTES` wait, nothing more is read from the socket, unless an answer is awaited.
+Acknowledgements serve as credit only: RabbitMQ deletes nothing for them. They are sent while less than half the prefetch waits here. RabbitMQ
+delivers whole chunks, with any prefetch; if more than `KEPT_BYTES` wait, reading from the socket stops, unless an answer is awaited.
 
 Invariants:
-    I1. Nothing is given beyond the credit; the order of the stream is kept. A position is an offset.
-    I2. No checkpoint is written for what has no outcome.
+    I1. Nothing is delivered beyond the credit; the order of the stream is kept. A position is an offset.
+    I2. No checkpoint passes a message without outcome.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class StreamSource(End):
     """One route's source.
 
     Args:
-        pool: what it belongs to.
-        key: what the pool's owner knows it by.
-        options: where it leads to.
-        only_present: give only what exists when it is opened first.
-        thread: makes what keeps checkpoints.
+        pool: the pool that it belongs to.
+        key: its key in the pool.
+        options: the stream, and how it is read.
+        only_present: deliver only messages that exist when it is first opened.
+        thread: makes the checkpoint thread.
     """
 
     pool: StreamPool
@@ -92,21 +92,21 @@ class StreamSource(End):
         self._reset()
 
     def _reset(self) -> None:
-        """What belongs to one connection."""
+        """Resets the state of one connection."""
         self._last = LastChunk()
-        self._is_recalling = self._was_told = False
+        self._is_recalling = self._was_reported = False
         self._continuity.reset()
         self._reset_channel()
 
     def _reset_channel(self) -> None:
         self._is_consuming = False
         self._came: list[tuple[int, Record]] = []
-        self._tag = 0  # the last that is not acknowledged; 0: none
+        self._tag = 0  # the last unacknowledged tag; 0: none
         if not self._reading.queue.count:
             self._waiting.clear()
 
     def _wake(self) -> None:
-        """The thread has an answer; called by it."""
+        """The thread has an answer; called in that thread."""
         if not self.is_closed:
             self.pool.threads.mark(self.key)
 
@@ -114,11 +114,11 @@ class StreamSource(End):
 
     @property
     def clock_offset_ms(self) -> int | None:
-        """RabbitMQ tells no time: this machine's."""
+        """The offset of this machine's clock: RabbitMQ reports no time."""
         return round((time.time() - time.monotonic()) * 1000)
 
     def poll(self, now: float) -> Sequence[SourceEvent]:
-        """What happened since the last call."""
+        """The events since the last call."""
         if self.is_closed:
             return ()
         events: list[SourceEvent] = []
@@ -133,20 +133,20 @@ class StreamSource(End):
             self.fail(ProtocolError(f"stream '{self.entity}': {error}"))
         except IsthmusError as error:
             self.fail(error)
-        if self.is_open and self.fault is None and not self._was_told:
-            self._was_told = True
+        if self.is_open and self.fault is None and not self._was_reported:
+            self._was_reported = True
             events.append(SourceOpened())
-        if self._was_told:
+        if self._was_reported:
             batches = self._reading.take()
             for batch in batches:
                 for position, payload in zip(batch.positions, batch.payloads, strict=True):
                     self._settlement.dead.keep(position, payload)
                 self._waiting.taken(batch.positions[-1])
                 events.append(Arrived(batch.positions, batch.payloads))
-            # A source is lost for one reason at a time: what is not told now is told later.
+            # A source is lost for one reason at a time: further ones are reported later.
             if batches and self.fault is None and (lost := self._continuity.losses.gave()) is not None:
                 self.fail(lost)
-        if self._was_told and self.fault is None:
+        if self._was_reported and self.fault is None:
             if self._reading.is_over():
                 events.append(Exhausted())
             self._refill()
@@ -161,7 +161,7 @@ class StreamSource(End):
         return events
 
     def deadline(self, now: float) -> float:
-        """When `poll` has something to do though the socket is silent."""
+        """When `poll` has something to do even without socket activity."""
         return min(
             self.step_deadline(now), self._reading.commit_due, self._settlement.refused.due(now), self._last.empty_at
         )
@@ -173,7 +173,7 @@ class StreamSource(End):
         self.mark()
 
     def drain(self) -> None:
-        """Takes the credit back; what is on its way waits in the queue for the next."""
+        """Withdraws the credit; messages in transit wait in the queue."""
         self._reading.queue.credit = 0
         self._is_draining = True
         self.mark()
@@ -187,12 +187,12 @@ class StreamSource(End):
         self.mark()
 
     def release(self, first: int, last: int) -> None:
-        """Gives delivered positions back; they are read again."""
+        """Releases delivered positions; they are read again."""
         self._settlement.release(first, last)
         self.mark()
 
     def close(self) -> None:
-        """Ends it, once the copies of what was set aside are confirmed; what is settled is written in the background."""
+        """Closes it, once the copies of messages set aside are confirmed; checkpoints of settled messages are written in the background."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -208,30 +208,30 @@ class StreamSource(End):
         self.pool.owes(self)
 
     def finish(self) -> None:
-        """Its owner has closed it, and nothing that it waited for comes any more."""
+        """The owner has closed it, and the awaited confirms no longer arrive."""
         if self._is_finished:
             return
         self._is_finished = True
         if (untold := self._continuity.losses.gave()) is not None:
-            _log.error("%s", untold)  # the checkpoint may be behind it, and no reader finds it any more
+            _log.error("%s", untold)  # the checkpoint may be after it, and no later reader finds it
         if (thread := self._checkpoints.stop()) is not None:
             self.pool.threads.add_leaving(thread)
         self.disconnect(time.monotonic(), politely=True)
 
     @property
     def has_left(self) -> bool:
-        """Whether what was settled is written: a reader that begins earlier reads it again."""
+        """Whether the checkpoint of settled messages is written: a reader that begins earlier reads them again."""
         return self._is_finished and self._checkpoints.has_stopped
 
     # ---- opening
 
     def mark(self) -> None:
-        """It has something to tell."""
+        """It has events to report."""
         if not self.is_closed:
             super().mark()
 
     def begin(self, connection: Connection) -> None:
-        """Looks at the last chunk, and asks for the checkpoint."""
+        """Reads the last chunk, and requests the checkpoint."""
         self._reset()
         self._checkpoints.load(self.options.key(connection.cluster_name, self.entity, self.options.group))
         self._settlement.dead.begin(connection)
@@ -240,7 +240,7 @@ class StreamSource(End):
         connection.write(wire.consume_stream(CHANNEL, self.entity, LOOK, "last"))
 
     def _advance(self, now: float) -> None:
-        """Goes on with the opening, and reads again what was given back."""
+        """Continues the opening, and reads released messages again."""
         connection = self.connection
         if connection is None or self.fault is not None:
             return
@@ -254,7 +254,7 @@ class StreamSource(End):
             self._recall(connection)
 
     def _recall(self, connection: Connection) -> None:
-        """The channel again: what it has given, and its credit, end with it."""
+        """Opens the channel again: its deliveries and its credit end with it."""
         self._is_recalling = True
         self.step(f"a new channel of stream '{self.entity}'")
         self._reset_channel()
@@ -263,14 +263,14 @@ class StreamSource(End):
         connection.flush()
 
     def _try_open(self) -> None:
-        """It is open once a later reader would begin where it does."""
+        """It is open once a later reader would begin at the same message."""
         if self._is_consuming and self._step and not self._checkpoints.first:
             self.opened()
 
-    # ---- called by the connection
+    # ---- calls of the connection
 
     def on_method(self, channel: int, which: tuple[int, int], arguments: bytes) -> None:
-        """A method came."""
+        """A method arrived."""
         connection = self.connection
         if channel == DEAD_CHANNEL:
             self._confirmed(self._settlement.dead.on_method(which, arguments))
@@ -299,7 +299,7 @@ class StreamSource(End):
             )
 
     def on_content(self, channel: int, which: tuple[int, int], content: Content) -> None:
-        """A message came."""
+        """A message arrived."""
         if channel == DEAD_CHANNEL:
             self._confirmed(self._settlement.dead.returned(content.arguments))
             return
@@ -308,8 +308,8 @@ class StreamSource(End):
         self._tag, record = delivered(content)
         offset = offset_of(record)
         if offset is None:
-            hint = "it is no stream; read it with kind rabbitmq"
-            self.fail(ProtocolError(f"'{self.entity}' gives messages without offset; {hint}"))
+            hint = "it is not a stream; read it with kind rabbitmq"
+            self.fail(ProtocolError(f"'{self.entity}' delivers messages without offset; {hint}"))
         elif self._continuity.opening is None:
             if self._last.saw(offset, digest_of(record)) and self.connection is not None:
                 self.connection.write(wire.declare_passive(CHANNEL, self.entity))
@@ -323,7 +323,7 @@ class StreamSource(End):
         except IsthmusError as error:
             self.fail(error)
             return
-        self.mark()  # also where it is not: its credit is given back
+        self.mark()  # even if it is not wanted: its credit is returned
         if is_wanted:
             self._came.append((offset, record))
             self._waiting.add(offset, len(record.body) + len(record.properties))
@@ -334,14 +334,14 @@ class StreamSource(End):
 
     def _take_records(self) -> None:
         came, self._came = self._came, []
-        if came:  # also where it is lost: what came before that is the stream's
+        if came:  # even if the source is lost: these messages are the stream's
             self._reading.put(PARTITION, came)
         begun = self._reading.begun_again.pop(PARTITION, None)
         if begun is not None:
-            raise ProtocolError(f"stream '{self.entity}': offset {begun} came behind a higher one")
+            raise ProtocolError(f"stream '{self.entity}': offset {begun} arrived after a higher one")
         connection = self.connection
         if connection is None or not self.is_open or self._is_recalling or self.fault is not None:
-            return  # gaps are looked at when it is open again
+            return  # gaps are checked when it is open again
         if self._continuity.take_gap():
             self._recall(connection)
 
@@ -357,21 +357,21 @@ class StreamSource(End):
             self._tag = 0
 
     def _pause(self, connection: Connection) -> None:
-        """Reads nothing more while much waits here, unless an answer is in it."""
+        """Stops reading while many bytes wait here, unless an answer is among them."""
         is_expecting = bool(self._step) or self._settlement.dead.is_waiting
         connection.is_paused = self._waiting.is_much and not is_expecting
 
-    def _confirmed(self, told: Sequence[int] | IsthmusError) -> None:
-        if isinstance(told, IsthmusError):
-            self.fail(told)
-        elif told:
-            self._settlement.confirmed(told, time.monotonic())
+    def _confirmed(self, result: Sequence[int] | IsthmusError) -> None:
+        if isinstance(result, IsthmusError):
+            self.fail(result)
+        elif result:
+            self._settlement.confirmed(result, time.monotonic())
             self.mark()
         if self.is_closed and not self._settlement.dead.is_waiting:
             self.finish()
 
     def on_closed(self, error: IsthmusError) -> None:
-        """The connection is lost, or there is none."""
+        """The connection is lost, or could not be made."""
         super().on_closed(explained(error))
         if self.is_closed:
             self.finish()

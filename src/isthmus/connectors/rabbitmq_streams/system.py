@@ -1,6 +1,6 @@
-"""Streams of RabbitMQ as the driver sees them (`isthmus.connectors.system`).
+"""Streams of RabbitMQ for the driver (`isthmus.connectors.system`).
 
-What it is: administration, browsing, and what waits for a group. What it is not: the reading of a route (`source`).
+What it is: administration, browsing, and the messages that wait for a group. What it is not: the reading of a route (`source`).
 """
 
 from __future__ import annotations
@@ -35,40 +35,42 @@ class StreamSystem:
         return StreamAdministration.open(namespace)
 
     def identity(self, options: Mapping[str, str]) -> str:
-        """None: the name of a cluster is no identity, since two may have the same."""
+        """Empty: the name of a cluster is not an identity, because two may have the same."""
         with Probe(read_place(options)):
             return ""
 
     def places(self, options: Mapping[str, str]) -> Sequence[str]:
-        """The nodes that the file names."""
+        """The nodes in the namespace's settings."""
         hosts = options.get("host", "")
         return [each.strip() for each in (hosts, *hosts.split(",")) if each.strip()]
 
     def check(self, options: Mapping[str, str], entity: str, *, reads: bool) -> None:
-        """Asks for the stream."""
+        """Queries the stream."""
         with Probe(read_place(options)) as probe:
             probe.queue(entity)
 
     def waiting(self, options: Mapping[str, str], entity: str, group: str) -> Waits:
-        """The offsets behind a group's checkpoint that the retention has not removed.
+        """The offsets after a group's checkpoint that the retention has not removed.
 
         Raises:
-            ConnectionLostError: nothing came of a stream of which something was read, which says nothing.
+            ConnectionLostError: no message arrived of a stream that was read before, which is no evidence.
             IsthmusError: no answer, or a refusal.
         """
         kept = _kept(options, entity, group)
         start = kept.sequence + 1 if kept is not None else 0
         last, _ = last_of(options, entity)
         if last < 0 < start:
-            raise ConnectionLostError(f"stream '{entity}' gives nothing, though it was read up to offset {start - 1}")
+            raise ConnectionLostError(
+                f"stream '{entity}' returns nothing, although it was read up to offset {start - 1}"
+            )
         return Waits(count_from(options, entity, start, last), are_ready=True)
 
     def peek(self, options: Mapping[str, str], entity: str, *, names_partition: bool = False) -> Peek:
-        """A stream, browsed; it has no partition that could be named."""
+        """Browses a stream; it has no partition that could be named."""
         return StreamPeek(broker_options(options), entity)
 
     def uncommitted(self, options: Mapping[str, str], entity: str, group: str, peek: Peek) -> Peek:
-        """The messages behind a group's checkpoint."""
+        """The messages after a group's checkpoint."""
         first = next((standing(message).sequence for message in peek(0, 1)), 0)
         kept = _kept(options, entity, group)
         start = kept.sequence + 1 if kept is not None else 0
@@ -90,7 +92,7 @@ class _PeekFrom:
 
 
 def _kept(options: Mapping[str, str], entity: str, group: str) -> Checkpoint | None:
-    """The last offset that is done with."""
+    """The last settled offset."""
     place = read_place(options)
     with Probe(place) as probe:
         key = place.key(probe.cluster_name, entity, group)

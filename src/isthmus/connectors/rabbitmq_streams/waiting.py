@@ -1,4 +1,4 @@
-"""The bytes of what was read and waits for its owner's credit.
+"""The size of messages that were read and wait for the owner's credit.
 
 What it is: their account, pure. What it is not: the messages (`isthmus.connectors.eventhubs.partition.reading`).
 """
@@ -13,7 +13,7 @@ KEPT_BYTES = 4 << 20
 
 
 class WaitingBytes:
-    """Those of one source."""
+    """The waiting bytes of one source."""
 
     def __init__(self) -> None:
         self._sizes: deque[tuple[int, int]] = deque()  # by offset
@@ -21,7 +21,7 @@ class WaitingBytes:
 
     @property
     def is_much(self) -> bool:
-        """Whether nothing more is to be read."""
+        """Whether reading must stop."""
         return self._nbytes > KEPT_BYTES
 
     def add(self, offset: int, nbytes: int) -> None:
@@ -30,11 +30,11 @@ class WaitingBytes:
         self._nbytes += nbytes
 
     def taken(self, offset: int) -> None:
-        """Messages up to this one were given."""
+        """Messages up to this one were delivered."""
         while self._sizes and self._sizes[0][0] <= offset:
             self._nbytes -= self._sizes.popleft()[1]
 
     def clear(self) -> None:
-        """Nothing waits."""
+        """No messages wait."""
         self._sizes.clear()
         self._nbytes = 0

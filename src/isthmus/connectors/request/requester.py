@@ -1,6 +1,6 @@
-"""What a target by requests needs of its system.
+"""The port between a target by requests and its system.
 
-What it is: the port of `RequestTarget`, whose calls block, and the errors that it tells by. What it is not: a thread.
+What it is: the port of `RequestTarget`, whose calls block, and its errors. What it is not: a thread.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _NONE = Refusal(RefusalKind.UNKNOWN, "", "the request failed")
 
 
 class RequestError(IsthmusError):
-    """A request failed: nobody knows what became of its messages, or none can be made.
+    """A request failed: the outcome of its messages is unknown, or no request can be made.
 
     Attributes:
         refusal: what it means.
-        answered: messages that have an answer all the same, by their place in what was sent.
+        answered: messages that are answered nevertheless, by their index in the request.
     """
 
     code = "request-failed"
@@ -34,12 +34,12 @@ class RequestError(IsthmusError):
 
 
 class BusyError(IsthmusError):
-    """The system takes nothing for now: what was sent is refused, and nothing is sent for so long.
+    """The system accepts nothing for now: the messages are refused, and nothing is sent for so long.
 
     Attributes:
-        refusal: what is told.
-        seconds: how long to wait; 0: it did not say.
-        answered: messages that have another answer, by their place in what was sent.
+        refusal: the refusal to report.
+        seconds: how long to wait; 0: the system did not say.
+        answered: messages that have another answer, by their index in the request.
     """
 
     code = "busy"
@@ -53,7 +53,7 @@ class BusyError(IsthmusError):
 
 
 class Requester(Protocol):
-    """A system, as one target uses it; calls block, and several threads make them at once.
+    """The system of one target; calls block, and several threads make them concurrently.
 
     Attributes:
         entity: the target's queue, topic or address, for texts.
@@ -66,22 +66,22 @@ class Requester(Protocol):
     batch_bytes: int
 
     def open(self) -> str:
-        """Connects, or looks whether the target is there; the identity of its system.
+        """Connects, or checks that the target exists; returns the identity of its system.
 
         Raises:
-            RequestError: it is not.
+            RequestError: it does not exist, or cannot be reached.
         """
         ...
 
     def send(self, payloads: Sequence[bytes]) -> Sequence[Refusal | None]:
-        """Sends messages, and waits for what becomes of each; None: the system has it.
+        """Sends messages, and waits for the outcome of each; None: the system has accepted it.
 
         Raises:
-            BusyError: none of them was taken but those that it names, and none will be for a while.
-            RequestError: nobody knows, but of those that it names.
+            BusyError: none of them was accepted but those that it names, and none will be for a while.
+            RequestError: the outcome is unknown, except for those that it names.
         """
         ...
 
     def close(self) -> None:
-        """Ends it; requests under way end as soon as they can."""
+        """Closes it; requests in flight end as soon as they can."""
         ...

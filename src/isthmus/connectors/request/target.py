@@ -1,11 +1,11 @@
-"""A system that takes messages by requests, as a target on the port.
+"""A system that receives messages by requests, as a target on the port.
 
-What it is: the copies, their order, and the answers as events of the delivery machine. What it is not: what is sent when
+What it is: the copies, their order, and the answers as events of the delivery machine. What it is not: the decision what to send when
 (`isthmus.bridge.delivery.delivery`), or the requests (`threads`, and the requester of a kind).
 
 Invariants:
     I1. Ordinals of outcomes are those of the present connection, from 0, in the order of sending.
-    I2. An answer is told only after the system has given it; what has none when the connection is lost is given up.
+    I2. An answer is reported only after the system has given it; messages without answer are given up when the connection is lost.
     I3. A system that answers nothing for `stall_seconds` is lost.
 """
 
@@ -27,7 +27,7 @@ from isthmus.errors import InvalidArgumentError
 
 __all__ = ["RequestPool", "RequestTarget"]
 
-# Messages that wait for a thread; enough that none waits for the loop.
+# Messages that wait for a thread; enough that no thread waits for the loop.
 CREDIT = 1000
 
 
@@ -35,7 +35,7 @@ class RequestPool(EndPool):
     """The targets of one process.
 
     Attributes:
-        pauses: until when systems asked to wait, by identity and entity.
+        pauses: until when systems asked for a pause, by identity and entity.
     """
 
     def __init__(self) -> None:
@@ -47,13 +47,13 @@ class RequestTarget:
     """One route's target.
 
     Args:
-        pool: what it belongs to.
-        key: what the pool's owner knows it by.
-        requester: makes what makes the requests of one connection.
+        pool: the pool of the target.
+        key: its key in the pool.
+        requester: makes the requester of one connection.
         copying: how copies are made.
-        origin_identity: of the namespace that the messages come from; empty where it is not known.
-        parallel: requests at a time; with more than one, order is not kept.
-        stall_seconds: how long nothing may be answered.
+        origin_identity: identity of the namespace from which the messages are read; empty where unknown.
+        parallel: requests in flight at most; with more than one, order is not kept.
+        stall_seconds: how long no answer may arrive.
     """
 
     def __init__(
@@ -91,12 +91,12 @@ class RequestTarget:
         self._threads.start()
 
     def poll(self, now: float) -> Sequence[TargetEvent]:
-        """What happened since the last call."""
+        """The events since the last call."""
         threads = self._threads
         if threads is None:
             return ()
         events: list[TargetEvent] = []
-        lost = threads.lost  # read before the answers: those that came before the failure are told
+        lost = threads.lost  # read before the answers: those before the failure are reported
         if not self._is_open and threads.identity is not None and lost is None:
             try:
                 if self._copier is None:
@@ -122,21 +122,21 @@ class RequestTarget:
         return events
 
     def deadline(self, now: float) -> float:
-        """When `poll` has something to do though nothing came."""
+        """When `poll` has work even without events."""
         return math.inf if self._threads is None else self._stalls_at(self._threads)
 
     def copies(self, data: bytes, offsets: Sequence[int], now_ms: int) -> Copies:
-        """The copies of messages as this target takes them.
+        """The copies of messages as this target accepts them.
 
         Raises:
-            InvalidArgumentError: the target has never been open.
+            InvalidArgumentError: the target was never open.
         """
         if self._copier is None:
             raise InvalidArgumentError("copies are made for a target that has answered; wait for Opened")
         return self._copier.copies(data, offsets, now_ms)
 
     def send(self, send: Send) -> None:
-        """Queues deliveries; where the connection is lost nothing happens, and `poll` tells of it."""
+        """Queues deliveries; after a lost connection it does nothing, and `poll` reports the loss."""
         if self._threads is None or not self._is_open:
             return
         now = time.monotonic()
@@ -144,7 +144,7 @@ class RequestTarget:
             self._threads.send(self._flight.sent(len(group), now), group)
 
     def close(self) -> None:
-        """Ends it."""
+        """Closes it."""
         self._is_closed = True
         self._disconnect()
         self._pool.unmark(self._key)

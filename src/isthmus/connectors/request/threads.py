@@ -4,9 +4,9 @@ What it is: a queue of messages, a few threads that take batches from it, and th
 
 Invariants:
     I1. With one thread, requests are made in the order of the messages, and the next one after the answer to the one before.
-    I2. Nothing is sent before what a system asked to wait for has passed, over openings too, which the bridge begins again meanwhile.
-    I3. After a failure nothing more is sent; what has no answer is given up.
-    I4. A failure is told once the other requests that are under way have ended: what they are answered counts.
+    I2. Nothing is sent before the pause that a system asked for has passed, also across openings, which the bridge begins meanwhile.
+    I3. After a failure nothing more is sent; messages without answer are given up.
+    I4. A failure is reported once the other requests in flight have ended: their answers count.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from isthmus.errors import IsthmusError
 
 __all__ = ["LONGEST_WAIT_SECONDS", "RequestThreads"]
 
-# A system that asks for more is asked again after so long.
+# A system that asks for a longer pause is tried again after so long.
 LONGEST_WAIT_SECONDS = 300.0
 
 
 class RequestThreads:
-    """Sends what it is given.
+    """Sends messages by requests.
 
     Args:
         requester: makes the requests.
-        parallel: threads, and so requests at a time.
-        wake: called when there is something to take.
-        pauses: until when systems asked to wait, by identity and entity, of all threads of the process.
+        parallel: threads, and so requests in flight at most.
+        wake: called when there are answers.
+        pauses: until when systems asked for a pause, by identity and entity, for all threads of the process.
 
     Attributes:
         identity: of the system; None until it has answered.
-        lost: why nothing more is sent; None while all is well.
+        lost: why nothing more is sent; None while there is no failure.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class RequestThreads:
         self._threads[0].start()
 
     def send(self, first: int, payloads: Sequence[bytes]) -> None:
-        """Messages to send, numbered from `first` on."""
+        """Queues messages, numbered from `first` on."""
         with self._condition:
             self._queue.extend(enumerate(payloads, first))
             self._condition.notify(len(payloads))
@@ -81,7 +81,7 @@ class RequestThreads:
         return answers
 
     def stop(self) -> None:
-        """Ends it; what has no answer is not waited for."""
+        """Ends the threads; messages without answer are not waited for."""
         with self._condition:
             self._is_stopped = True
             self._queue.clear()
@@ -101,7 +101,7 @@ class RequestThreads:
 
     @property
     def waits_until(self) -> float:
-        """Until when nothing is sent, in monotonic seconds: the system asked for it."""
+        """Until when nothing is sent, in monotonic seconds, at the system's request."""
         return self._wait_until
 
     # ---- the threads
@@ -131,7 +131,7 @@ class RequestThreads:
         except IsthmusError as error:
             kind = RefusalKind.UNKNOWN if error.retryable else RefusalKind.FATAL
             self._fail(Refusal(kind, error.code, str(error)))
-        except Exception as error:  # noqa: BLE001 - a thread that ended silently would leave its route waiting
+        except Exception as error:  # noqa: BLE001 - a thread that ends silently would leave its route waiting
             self._fail(Refusal(RefusalKind.UNKNOWN, "", f"{self._requester.entity}: {type(error).__name__}: {error}"))
 
     def _carry_out(self, batch: list[tuple[int, bytes]]) -> None:
@@ -146,8 +146,8 @@ class RequestThreads:
             return
         except RequestError as error:
             with self._condition:
-                told = sorted(error.answered.items())
-                self._answered([refusal for _, refusal in told], [batch[at] for at, _ in told])
+                answers = sorted(error.answered.items())
+                self._answered([refusal for _, refusal in answers], [batch[at] for at, _ in answers])
             raise
         with self._condition:
             self._answered(refusals, batch)
@@ -160,7 +160,7 @@ class RequestThreads:
                 self._refused.append((number, refusal))
 
     def _next(self) -> list[tuple[int, bytes]]:
-        """The next messages to send; none: the end."""
+        """The next messages to send; empty at the end."""
         with self._condition:
             while not self._is_stopped:
                 wait = self._wait_until - time.monotonic()
@@ -191,6 +191,6 @@ class RequestThreads:
         self._wake()
 
     def _tell_failure(self) -> None:
-        """Tells of a failure where nothing is under way any more (I4), under the condition."""
+        """Reports a failure where no request is in flight any more (I4), under the condition."""
         if not self._under_way:
             self.lost = self._failure

@@ -1,1 +1,1 @@
-"""Azure Service Bus, and any namespace that speaks its protocol."""
+"""Azure Service Bus, and any namespace that implements its protocol."""

@@ -1,4 +1,4 @@
-"""From options to an open connection, in the process that uses it.
+"""The opening of a connection from options, in the process that uses it.
 
 What it is: resolves the reference to a connection string, or takes an identity, and opens an authorized client. What it
 is not: a cache; connections live as long as the reader or sink that opened them.
@@ -20,13 +20,13 @@ __all__ = ["endpoint_of", "endpoint_of_string", "open_client"]
 
 
 def endpoint_of(options: SourceOptions | SinkOptions) -> Endpoint:
-    """Where the options point to.
+    """The endpoint of the options.
 
     Raises:
-        SecretError: the reference leads nowhere.
-        ConnectionStringError: what it leads to is no connection string.
-        PlainConnectionError: it would go in the clear to another machine.
-        InvalidArgumentError: the identity is none that is known.
+        SecretError: the reference cannot be resolved.
+        ConnectionStringError: the resolved text is not a connection string.
+        PlainConnectionError: the connection to another machine would not be encrypted.
+        InvalidArgumentError: the identity is unknown.
     """
     websocket = options.transport_type == "websockets"
     if options.connection:
@@ -44,15 +44,15 @@ def endpoint_of(options: SourceOptions | SinkOptions) -> Endpoint:
 
 
 def endpoint_of_string(parsed: ConnectionString, ca_file: str = "", *, websocket: bool = False) -> Endpoint:
-    """Where a connection string points to.
+    """The endpoint of a connection string.
 
     Args:
         parsed: the connection string.
-        ca_file: certificates to trust beside the system's.
-        websocket: whether to go over WebSocket though the string does not say so.
+        ca_file: CA certificates to trust besides the system's.
+        websocket: whether to use WebSocket even if the string does not say so.
 
     Raises:
-        PlainConnectionError: it would go in the clear to another machine.
+        PlainConnectionError: the connection to another machine would not be encrypted.
     """
     if not parsed.tls:
         check_plain(parsed.host)
@@ -78,7 +78,7 @@ def open_client(endpoint: Endpoint, path: str, name: str, timeout_seconds: float
     """An open connection, authorized for `path`.
 
     Raises:
-        IsthmusError: no connection, or no right.
+        IsthmusError: no connection, or no permission.
     """
     client = Client(endpoint, name=name).open(timeout_seconds)
     try:

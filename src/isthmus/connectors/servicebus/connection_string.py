@@ -1,13 +1,13 @@
 """Service Bus connection strings.
 
-What it is: the parse of `Endpoint=…;SharedAccessKeyName=…;SharedAccessKey=…;EntityPath=…;UseDevelopmentEmulator=true`
+What it is: the parsing of `Endpoint=…;SharedAccessKeyName=…;SharedAccessKey=…;EntityPath=…;UseDevelopmentEmulator=true`
 into typed parts (docs/explanation/protocol.md, Connection strings). What it is not: a resolver; the text comes from `isthmus.connectors.secret`.
 
 Invariants:
-    I1. Keys are case-insensitive; values are taken as they are, with every "=" but the first.
-    I2. No repr and no error holds a key or a signature.
-    I3. The emulator flag counts only as exactly ``true`` and means plain AMQP; without it the data port is TLS. With it
-        and a host that is not this machine a warning is logged; who connects asks `plain_host`.
+    I1. Keys are case-insensitive; values are unchanged, with every "=" but the first.
+    I2. No repr and no error contains a key or a signature.
+    I3. The emulator flag has effect only as exactly ``true`` and means plain AMQP; without it the data port uses TLS. With it
+        and a host that is not this machine a warning is logged; whether to connect is decided by `plain_host`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 AMQP_PORT = 5672
 EMULATOR_HTTP_PORT = 5300
-"""Where the emulator, and `isthmus namespace serve`, are administered."""
+"""The administration port of the emulator, and of `isthmus namespace serve`."""
 AMQPS_PORT = 5671
 WEBSOCKET_PORT = 443
 _TRANSPORT_TYPES = {"": False, "amqp": False, "amqpwebsockets": True}
@@ -51,7 +51,7 @@ _KEYS = {
 
 
 class ConnectionStringError(IsthmusError):
-    """A connection string lacks a part or has one too many; the text never holds its values."""
+    """A connection string lacks a part or has one too many; the text never contains its values."""
 
     code = "bad-connection-string"
 
@@ -93,7 +93,7 @@ class ConnectionString:
 
     @classmethod
     def parse(cls, text: str | Secret) -> ConnectionString:
-        """Read a connection string.
+        """Parses a connection string.
 
         Raises:
             ConnectionStringError: a part is missing, doubled or malformed.
@@ -137,7 +137,7 @@ class ConnectionString:
         )
 
     def with_port(self, port: int) -> ConnectionString:
-        """The same at another port."""
+        """The same connection string with another port."""
         old, new = (f"Endpoint=sb://{_authority(self.host, each)}/" for each in (self.port, port))
         return self.parse(self.text.reveal().replace(old, new, 1))
 
@@ -148,7 +148,7 @@ class ConnectionString:
 
     @property
     def tls(self) -> bool:
-        """Whether the data port speaks TLS."""
+        """Whether the data port uses TLS."""
         return not self.development_emulator
 
     @property
@@ -157,7 +157,7 @@ class ConnectionString:
         return self.port or (AMQPS_PORT if self.tls else AMQP_PORT)
 
     def audience(self, path: str = "") -> str:
-        """The resource that a token for an entity names, e.g. `sb://host/flights`."""
+        """The resource in a token for an entity, e.g. `sb://host/flights`."""
         return f"sb://{self.authority}/{path.strip('/')}"
 
 

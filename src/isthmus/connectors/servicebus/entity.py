@@ -1,14 +1,14 @@
-"""Queues, topics, subscriptions and rules, one by one, as an operator asks for them.
+"""Queues, topics, subscriptions and rules, one by one, for an operator.
 
 What it is: list, show, create, update and delete by path, through azure-servicebus's administration client, at any namespace with
-its Atom API (docs/explanation/protocol.md, Administration). What it is not: what a federation needs (`administration`), which
+its Atom API (docs/explanation/protocol.md, Administration). What it is not: the administration of a federation (`administration`), which
 is planned first.
 
 Paths are the service's own: `orders`, `flights`, `flights/Subscriptions/board`, `flights/Subscriptions/board/Rules/late`.
 
 Invariants:
-    I1. An update sends back what it read with only the named settings replaced, since the API replaces whole entities.
-    I2. A subscription that is created with a filter never has the rule that selects everything.
+    I1. An update sends the entity as it was read with only the named settings replaced, because the API replaces whole entities.
+    I2. A subscription that is created with a filter never has the rule that matches everything.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ class EntityPath:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a path; `Subscriptions` and `Rules` in any case.
+        """Parses a path; `Subscriptions` and `Rules` in any case.
 
         Raises:
             InvalidArgumentError: it is empty, or a part is missing.
         """
-        # With a slash at both ends a part without a name is seen: `flights/Subscriptions/` is no queue.
+        # With a slash at both ends a part without a name is detected: `flights/Subscriptions/` is not a queue.
         path = f"/{text.strip('/')}/" if text.strip("/") else ""
         name, at, rest = _cut(path, "/subscriptions/")
         subscription, below, rule = _cut(rest, "/rules/") if at else ("", False, "")
         name, subscription, rule = name.strip("/"), subscription.strip("/"), rule.strip("/")
         if not name or (at and not subscription) or (below and not rule) or "/" in subscription + rule:
             raise InvalidArgumentError(
-                f"{text!r} is no entity's path; write QUEUE, TOPIC, TOPIC/Subscriptions/NAME or TOPIC/Subscriptions/NAME/Rules/RULE"
+                f"{text!r} is not an entity's path; write QUEUE, TOPIC, TOPIC/Subscriptions/NAME or TOPIC/Subscriptions/NAME/Rules/RULE"
             )
         return cls(name, subscription, rule)
 
@@ -140,7 +140,7 @@ class Entities:
         """An entity's kind, settings, counts and rules, as plain values.
 
         Raises:
-            EntityNotFoundError: there is none.
+            EntityNotFoundError: it does not exist.
             AdministrationError: no answer, or a refusal.
         """
         with self._errors():
@@ -167,14 +167,14 @@ class Entities:
         """Create an entity or a rule.
 
         Args:
-            path: of what is created.
+            path: the path to create.
             kind: `queue`, `topic`, `subscription` or `rule`.
             settings: from `parse_settings`.
             condition: SQL filter of a rule, or of a subscription's first rule; empty: everything.
             action: SQL action of that rule.
 
         Raises:
-            EntityExistsError: there is one.
+            EntityExistsError: it exists already.
             AdministrationError: no answer, or a refusal.
         """
         given = dict(settings)
@@ -218,11 +218,11 @@ class Entities:
     def update(
         self, path: EntityPath, settings: Mapping[str, Any], *, condition: str = "", action: str | None = None
     ) -> None:
-        """Change settings of an entity, or filter and action of a rule; what is not named stays.
+        """Change settings of an entity, or filter and action of a rule; other settings are unchanged.
 
         Raises:
-            EntityNotFoundError: there is none.
-            EntityChangedError: somebody else has changed it since it was read; only a namespace of ours tells.
+            EntityNotFoundError: it does not exist.
+            EntityChangedError: another client has changed it since it was read; only a namespace of isthmus reports this.
             AdministrationError: no answer, or a refusal, e.g. of a setting that is fixed at creation.
         """
         with self._errors(), self._transport.condition.required():
@@ -250,7 +250,7 @@ class Entities:
         """Delete an entity with its messages, or a rule.
 
         Raises:
-            EntityNotFoundError: there is none.
+            EntityNotFoundError: it does not exist.
             AdministrationError: no answer, or a refusal.
         """
         with self._errors():
@@ -272,7 +272,7 @@ class Entities:
         """`queue`, `topic`, `subscription` or `rule`.
 
         Raises:
-            EntityNotFoundError: there is none.
+            EntityNotFoundError: it does not exist.
             AdministrationError: no answer, or a refusal.
         """
         if path.rule:
@@ -281,10 +281,10 @@ class Entities:
             return self._find(path)[0]
 
     def waiting(self, path: EntityPath) -> int:
-        """How many messages a deletion would delete, of a topic those scheduled there and those of all its subscriptions.
+        """The number of messages that a deletion would delete; of a topic, its scheduled messages and those of all its subscriptions.
 
         Raises:
-            EntityNotFoundError: there is none.
+            EntityNotFoundError: it does not exist.
             AdministrationError: no answer, or a refusal.
         """
         with self._errors():
@@ -302,7 +302,7 @@ class Entities:
             try:
                 names = (path.name, path.subscription) if kind == "subscription" else (path.name,)
                 return kind, getattr(self._client, f"get_{kind}")(*names)
-            # The client fails with AttributeError on the description of an entity of the other kind.
+            # The client fails with AttributeError on the description of an entity of another kind.
             except (ResourceNotFoundError, AttributeError):
                 continue
         raise EntityNotFoundError(str(path))
@@ -318,13 +318,13 @@ class Entities:
         return getattr(self._client, f"get_{kind}_runtime_properties")(*names)
 
     def _refuse_name(self, path: EntityPath, kind: str) -> None:
-        """A queue and a topic cannot have the same name; the service says so as a conflict without a text."""
+        """A queue and a topic cannot have the same name; the service reports this as a conflict without a text."""
         try:
             getattr(self._client, f"get_{kind}")(path.name)
         except (ResourceNotFoundError, AttributeError):
             return
         except HttpResponseError:
-            return  # the creation tells why
+            return  # the creation reports the reason
         raise EntityExistsError(str(path))
 
     def _errors(self) -> AbstractContextManager[None]:
@@ -332,7 +332,7 @@ class Entities:
 
 
 def _cut(path: str, word: str) -> tuple[str, bool, str]:
-    """What is before and behind a word of the path, and whether it is there; slashes stay at both ends."""
+    """The parts of the path before and after a word, and whether it occurs; slashes stay at both ends."""
     at = path.lower().find(word)
     return (path, False, "") if at < 0 else (path[: at + 1], True, path[at + len(word) - 1 :])
 

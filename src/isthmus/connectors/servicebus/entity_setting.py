@@ -1,11 +1,11 @@
-"""Settings of entities as an operator writes them: `lock_duration=1m`.
+"""Settings of entities in an operator's notation: `lock_duration=1m`.
 
 What it is: the settings that each kind of entity has, by the names of azure-servicebus's administration client, which are those of
 the namespace's file (docs/reference/namespace-file.md), and their values from and to text. What it is not: the defaults and
 limits; the namespace has those.
 
 Invariants:
-    I1. A name that a kind of entity does not have is refused with the nearest one; nothing is left out in silence.
+    I1. A name that a kind of entity does not have is refused with the nearest one; nothing is omitted silently.
 """
 
 from __future__ import annotations
@@ -60,21 +60,21 @@ _ENDLESS = "P10675199DT2H48M5.4775807S"
 
 
 def parse_settings(kind: str, written: Iterable[str]) -> dict[str, Any]:
-    """Settings by name, with values as the administration client takes them.
+    """Settings by name, with values of the administration client's types.
 
     Args:
         kind: `queue`, `topic` or `subscription`.
         written: each `name=value`.
 
     Raises:
-        InvalidArgumentError: a setting is not known, is given twice, or has a value that it cannot have.
+        InvalidArgumentError: a setting is unknown, is given twice, or has an invalid value.
     """
     found: dict[str, Any] = {}
     for each in written:
         name, equals, text = each.partition("=")
         name = name.strip().lower().replace("-", "_")
         if not equals:
-            raise InvalidArgumentError(f"{each!r} is no setting; write NAME=VALUE, e.g. max_delivery_count=5")
+            raise InvalidArgumentError(f"{each!r} is not a setting; write NAME=VALUE, e.g. max_delivery_count=5")
         if name not in SETTINGS[kind]:
             raise InvalidArgumentError(f"a {kind} has no setting {name!r}; {suggest(name, list(SETTINGS[kind]))}")
         if name in found:
@@ -90,7 +90,7 @@ def _parse(name: str, text: str) -> Any:
         return _parse_duration(name, text)
     if name in _NUMBERS:
         if not (text.isascii() and text.isdecimal() and len(text) < _DIGITS):
-            raise InvalidArgumentError(f"{name} is a number; {text!r} is none")
+            raise InvalidArgumentError(f"{name} is a number; {text!r} is not")
         return int(text)
     if name == "status":
         known = {status.lower(): status for status in _STATUSES}
@@ -108,12 +108,14 @@ def _parse_duration(name: str, text: str) -> timedelta | str:
     try:
         length_ms = parse_ms(text)
     except ValueError:
-        raise InvalidArgumentError(f"{name} is a duration, e.g. 30s, 10m, 1h30m, infinite; {text!r} is none") from None
+        raise InvalidArgumentError(
+            f"{name} is a duration, e.g. 30s, 10m, 1h30m, infinite; {text!r} is not one"
+        ) from None
     return _ENDLESS if length_ms >= INFINITE_MS else timedelta(milliseconds=length_ms)
 
 
 def shown(value: Any) -> str:
-    """A setting's value as an operator writes it."""
+    """A setting's value in an operator's notation."""
     if isinstance(value, timedelta):
         return format_ms(int(value / timedelta(milliseconds=1)))
     if isinstance(value, bool):

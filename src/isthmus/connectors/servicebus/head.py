@@ -1,12 +1,12 @@
-"""What is at the head of an entity.
+"""The messages at the head of an entity.
 
-What it is: looks by `$management` peek, which lock nothing: whether anything waits, and which sequence number is the
-last, and whether one was passed over. What it is not: a count (AMQP has none).
+What it is: queries by `$management` peek, which lock no message: whether any message waits, which sequence number is the
+last, and whether one was skipped. What it is not: a count (AMQP has none).
 
 Invariants:
-    I3. A look at all that exists ends, however fast messages come meanwhile (`pages`).
+    I3. A read of all existing messages ends, however fast messages arrive meanwhile (`pages`).
     I1. Deferred, scheduled and expired messages do not count as waiting.
-    I2. A look costs one request where the first message decides, which is the rule.
+    I2. A query costs one request where the first message decides, which is the normal case.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ __all__ = [
 ]
 
 PAGE = 32
-# Sequence numbers of a partitioned entity have the fragment in what is above: at the service, and so in `isthmus.entities`,
-# which a Spark worker need not load for it.
+# Sequence numbers of a partitioned entity have the fragment in their upper bits: at the service, and so in `isthmus.entities`,
+# which a Spark worker need not import for it.
 FRAGMENT_BITS = 48
 _ENOUGH = 1 << 62
 
@@ -42,15 +42,15 @@ Peek = Callable[[int, int], Sequence[bytes]]
 
 @runtime_checkable
 class KnowsLast(Protocol):
-    """A peek of an entity whose server tells where it ends, as a log's does."""
+    """A peek of an entity whose server reports its end, as a log's does."""
 
     def last_sequence(self, below: int) -> int:
-        """The last sequence number below a limit; 0 if there is none. Nothing is between it and the limit, perhaps not even at it."""
+        """The last sequence number below a limit; 0 if there is none. No message is between it and the limit, possibly none at the number itself."""
         ...
 
 
 class Standing(NamedTuple):
-    """A message as a look shows it; `expires_at_ms` is 0 where it never expires."""
+    """A peeked message; `expires_at_ms` is 0 where it never expires."""
 
     sequence: int
     state: int
@@ -59,7 +59,7 @@ class Standing(NamedTuple):
 
 
 def standing(message: bytes) -> Standing:
-    """What a look tells about one encoded message."""
+    """The peeked message of an encoded message."""
     annotations = annotations_of(message, "x-opt-sequence-number", "x-opt-message-state", "x-opt-enqueued-time")
     enqueued_ms = int(annotations.get("x-opt-enqueued-time") or 0)
     ttl_ms = section.decode_header(message, locate(message).header).ttl_ms or 0
@@ -100,14 +100,14 @@ def first_waiting(
 
 
 def first_hole(peek: Peek, now_ms: int, before: int, sequences: Sequence[int]) -> Standing | None:
-    """A message between those that came that somebody else holds: the locks of a reader that died live on. Between the
-    fragments of a partitioned entity there is no order, and no hole.
+    """A message between the received ones that another receiver has locked: the locks of a reader that died outlive it. Between
+    the fragments of a partitioned entity there is no order, and no gap.
 
     Args:
-        peek: looks at the entity.
+        peek: peeks at the entity.
         now_ms: wall time.
-        before: the highest sequence number that came before.
-        sequences: what came now.
+        before: the highest sequence number received before.
+        sequences: the numbers received now.
     """
     if isinstance(sequences, range) and sequences[0] == before + 1:
         return None
@@ -122,7 +122,7 @@ def first_hole(peek: Peek, now_ms: int, before: int, sequences: Sequence[int]) -
 
 def last_sequence(peek: Peek, start: int, below: int = _ENOUGH) -> int:
     """The last sequence number of the entity, or the last below a limit, found by doubling and halving from `start`; 0 if
-    there is none. A peek that knows it is asked instead.
+    there is none. A peek that knows it is queried instead.
     """
     asked: object = peek
     if isinstance(asked, KnowsLast):
@@ -169,8 +169,8 @@ def spans(peek: Peek, head: int, tail: int) -> Iterator[tuple[int, int]]:
 
 
 def pages(peek: Peek, count: int, start: int = 0) -> Iterator[list[bytes]]:
-    """All messages from a sequence number on that exist when the second page is looked at, up to `count` at once. What comes
-    later is left out: publishers may be faster than whoever looks.
+    """All messages from a sequence number on that exist when the second page is read, up to `count` per page. Later messages are
+    omitted: publishers may be faster than the reader.
     """
     page = list(peek(start, count))
     if not page:
@@ -195,5 +195,5 @@ def pages(peek: Peek, count: int, start: int = 0) -> Iterator[list[bytes]]:
 
 
 def waiting_at_most(peek: Peek, head: int, tail: int) -> int:
-    """How many messages there may be between two sequence numbers that exist; AMQP has no count."""
+    """How many messages there may be between two existing sequence numbers; AMQP has no count."""
     return sum(last - first + 1 for first, last in spans(peek, head, tail))

@@ -1,14 +1,14 @@
-"""The data source's options, read once.
+"""The data source's options.
 
-What it is: what `option(name, value)` may say: each option is declared once, as a field with its default, limits and
+What it is: the options of `option(name, value)`: each option is declared once, as a field with its default, limits and
 meaning, from which come the `Spec` that parses it, the page of the reference, and the dataclass that is pickled to the
-workers. What it is not: a place for secrets; `connection` is a reference that the worker resolves.
+workers. What it is not: a store of secrets; `connection` is a reference that the worker resolves.
 
 Invariants:
-    I1. Every option that is unknown, malformed or out of range is refused by name before anything connects, all at once;
-        for an unknown one the nearest name is said.
-    I2. No option holds a secret: a connection string given in place of a reference is refused without being repeated.
-    I3. What Spark itself puts among the options is passed over (see `SPARK_OPTIONS`).
+    I1. Every unknown, malformed or out-of-range option is refused by name before anything connects, all in one error;
+        for an unknown one the nearest name is suggested.
+    I2. No option contains a secret: a connection string given in place of a reference is refused without being repeated.
+    I3. Options that Spark itself adds are ignored (see `SPARK_OPTIONS`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DUPLICATES = ("auto", "origin", "message-id", "allow")
 REFUSED = ("dead-letter", "block")
 
 SPARK_OPTIONS = (
-    # load(path), start(path), queryName(name), and where the query keeps its progress
+    # load(path), start(path), queryName(name), and the query's checkpoint location
     "path",
     "paths",
     "checkpointLocation",
@@ -56,7 +56,7 @@ SPARK_OPTIONS = (
     "table_type",
     "serialization.format",
 )
-# Where an option went that people look for.
+# Hints for options that were removed, or that users expect.
 _GONE = {
     "settle": "remove it: a streaming read settles a batch once Spark has committed it; a task of a federation file (isthmus run) "
     "settles each message as soon as its target has it, within milliseconds, and may change it by steps"
@@ -89,9 +89,9 @@ class _Options:
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> Self:
-        """From Spark's options, whose names ignore case; underscores count as little.
+        """Parses Spark's options, whose names are compared without case and underscores.
 
-        A table's options serve its reading and its writing, so that each passes over those of the other.
+        A table's options apply to its reading and its writing, so that each ignores the other's.
 
         Raises:
             ConfigError: with a fault for each option that is unknown, malformed, missing, or at odds with another.
@@ -111,7 +111,7 @@ class _Options:
         return made
 
     def _at_odds(self) -> Iterator[tuple[str, str]]:
-        """What is wrong with the options together: (message, hint)."""
+        """Contradictions between options: (message, hint)."""
         raise NotImplementedError
 
 
@@ -120,16 +120,16 @@ _EXAMPLE = "env:NAME"
 _CONNECTION = "Reference to a connection string: `env:NAME`, `file:/path#key` or `keyvault:vault/name`."
 _HOST = "Namespace host, with `identity`, instead of `connection`."
 _IDENTITY = (
-    "`default`: azure-identity's DefaultAzureCredential. Others as in a federation file, with their settings behind semicolons, e.g. "
+    "`default`: azure-identity's DefaultAzureCredential. Others as in a federation file, with their settings after semicolons, e.g. "
     "`managed;client_id=…` or `client-secret;tenant=…;client_id=…;client_secret=env:NAME`."
 )
 _TRANSPORTS = ("amqp", "websockets")
 _TRANSPORT_TYPE = "`amqp` (TCP, port 5671, without TLS 5672) or `websockets` (port 443, through the proxy of HTTPS_PROXY where one is set)."
-_CA_FILE = "Certificates to trust beside the system's."
+_CA_FILE = "CA certificates to trust besides the system's."
 
 
 def place_faults(options: SourceOptions | SinkOptions) -> Iterator[tuple[str, str]]:
-    """What is wrong with where the options point to: (message, hint)."""
+    """Faults of the endpoint's options: (message, hint)."""
     if options.connection and options.host:
         yield "connection and host are both given", "write one of them"
     elif not options.connection and not options.host:
@@ -143,7 +143,7 @@ def place_faults(options: SourceOptions | SinkOptions) -> Iterator[tuple[str, st
 
 
 def copy_faults(options: SinkOptions) -> Iterator[tuple[str, str]]:
-    """What is wrong with how copies are to be made: (message, hint)."""
+    """Faults of the options for copies: (message, hint)."""
     if options.origin and "/" not in options.origin:
         yield "origin has no alias", "write alias/entity"
     try:
@@ -166,19 +166,19 @@ class SourceOptions(_Options):
     entity: str = _option("Path of queue, subscription or dead-letter queue.", "", example="orders")
     mode: str = _option("`raw` (the encoded message) or `decoded` (columns).", "raw", kind=Kind.CHOICE, choices=MODES)
     ordered: bool = _option(
-        "Keep the source's order: one partition, and wait for messages that a dead reader still locks.", True
+        "Keep the source's order: one partition, and wait for messages that a dead reader has locked.", True
     )
-    partitions: int = _option("Readers at once, where `ordered` is false.", 1, minimum=1)
-    window: int = _option("Messages that a reader asks for at once.", 16_000, minimum=1)
+    partitions: int = _option("Concurrent readers, where `ordered` is false.", 1, minimum=1)
+    window: int = _option("Credit of a reader, in messages.", 16_000, minimum=1)
     lock_seconds: float = _option(
-        "LockDuration of the entity, by which locks are renewed and those of a dead reader waited for; 0: what messages and "
-        "this machine's clock tell.",
+        "LockDuration of the entity, for renewing locks and for waiting for those of a dead reader; 0: derived from messages and "
+        "this machine's clock.",
         0.0,
         minimum=0,
         maximum=300,
     )
     idle_seconds: float = _option("How long a micro-batch waits for its first message.", 30.0, minimum=0.1)
-    look_seconds: float = _option("How long one look for waiting messages may block.", 1.0, minimum=0.01)
+    look_seconds: float = _option("How long one query for waiting messages may block.", 1.0, minimum=0.01)
     look_pause_seconds: float = _option(
         "How long to wait between two peeks at an idle entity; the cloud bills each.", 0.25, minimum=0.01
     )
@@ -187,9 +187,7 @@ class SourceOptions(_Options):
         1.0,
         minimum=0.01,
     )
-    batch_rows: int = _option(
-        "Messages of a micro-batch at most; each of `partitions` takes its share.", 200_000, minimum=1
-    )
+    batch_rows: int = _option("Messages of a micro-batch at most; divided among `partitions`.", 200_000, minimum=1)
     batch_bytes: int = _option("Bytes of a micro-batch at most.", 256 << 20, minimum=1)
     spool: str = _option(
         "Folder for the messages of a micro-batch until they are settled; readable by this user alone. "
@@ -220,11 +218,11 @@ class SinkOptions(_Options):
     entity: str = _option("Path of queue or topic.", "", example="orders")
     origin: str = _option("Alias/entity to record as a hop of provenance; empty: record none.", "")
     target: str = _option(
-        "Alias of the target namespace, to hold back messages that have been there; empty: do not look.", ""
+        "Alias of the target namespace, to skip messages that have been there; empty: do not check.", ""
     )
-    hop_budget: int = _option("How many hops a message may make.", HOP_BUDGET, minimum=1)
+    hop_budget: int = _option("How many hops a message may have.", HOP_BUDGET, minimum=1)
     origin_connection: str = _option(
-        "With origin: reference to the source's connection string, by which the sink learns the identity of the namespace.",
+        "With origin: reference to the source's connection string, from which the sink reads the namespace's identity.",
         "",
         kind=Kind.REFERENCE,
         secret=True,
@@ -238,57 +236,57 @@ class SinkOptions(_Options):
     )
     mark: str = _option("With origin: application property that every copy is marked with; empty: none.", "")
     mark_value: str = _option(
-        "What the mark holds: `message-id` (the copy's MessageId) or `number` (1).",
+        "Value of the mark: `message-id` (the copy's MessageId) or `number` (1).",
         "message-id",
         kind=Kind.CHOICE,
         choices=MARK_VALUES,
     )
     duplicates: str = _option(
-        "With origin: how a copy that is sent again is known. `auto`: by its origin, where the target keeps duplicate keys. "
-        "`origin`: so, and elsewhere by a MessageId made of the origin. `message-id` and `allow`: by what the entity does.",
+        "With origin: how a copy that is sent again is detected. `auto`: by its origin, where the target keeps duplicate keys. "
+        "`origin`: the same, and elsewhere by a MessageId made of the origin. `message-id` and `allow`: as the entity is configured.",
         "auto",
         kind=Kind.CHOICE,
         choices=DUPLICATES,
     )
     trusts_provenance: bool = _option(
-        "Whether provenance counts though a step of the query has changed the message that it was made for.", False
+        "Whether provenance is valid although a step of the query has changed its message.", False
     )
     policy: str = _option(
-        "What copies differ in from their originals, as a task of a federation file says it (JSON of a copy policy); empty: in "
-        "nothing but mark, provenance and what is left of TimeToLive.",
+        "Differences of copies from their originals, as a task of a federation file states them (JSON of a copy policy); empty: only "
+        "mark, provenance and the remaining TimeToLive.",
         "",
     )
     compression: str = _option(
-        "What is sent to a namespace of isthmus: `none`, as it is; `deflate`, in deflated envelopes. Others get everything as it is.",
+        "Compression towards a namespace of isthmus: `none`, or `deflate` in deflated envelopes. Other namespaces get uncompressed messages.",
         "none",
         kind=Kind.CHOICE,
         choices=("none", "deflate"),
     )
     batch_messages: int = _option(
-        "Messages per envelope; 0 or 1: every message alone, as one that fits no envelope. The messages of a refused "
-        "envelope are sent again each alone, behind what went meanwhile, and only those at fault are dead-lettered.",
+        "Messages per envelope; 0 or 1: every message alone, as is one that fits no envelope. The messages of a refused "
+        "envelope are sent again individually, after those sent meanwhile, and only those at fault are dead-lettered.",
         0,
         minimum=0,
     )
     window: int = _option(
-        "Deliveries that may be in flight to the target. A message that the target refuses is sent again behind those that "
+        "Deliveries that may be in flight to the target. A message that the target refuses is sent again after those that "
         "were in flight with it; with 1 there are none.",
         8_000,
         minimum=1,
     )
     target_timeout_seconds: float = _option(
-        "How long a target may be away, or give no outcome, before the write fails.", 30.0, minimum=1
+        "How long a target may be unreachable, or give no outcome, before the write fails.", 30.0, minimum=1
     )
     refused: str = _option(
-        "A message that the target goes on refusing for 10 s while it accepts others: `dead-letter` at its source with the "
-        "reason `RefusedByTarget` (one that is too large or malformed at once), or `block` until the target takes it. A "
+        "A message that the target keeps refusing for 10 s while it accepts others: `dead-letter` at its source with the "
+        "reason `RefusedByTarget` (one that is too large or malformed at once), or `block` until the target accepts it. A "
         "target that is busy, full or disabled always blocks.",
         "dead-letter",
         kind=Kind.CHOICE,
         choices=REFUSED,
     )
     source_connection: str = _option(
-        "Reference to the source's connection string, for dispositions of rows.",
+        "Reference to the source's connection string, to settle rows by their disposition.",
         "",
         kind=Kind.REFERENCE,
         secret=True,

@@ -1,10 +1,10 @@
 """Service Bus's errors as refusals.
 
-What it is: what an answer of a target means for the delivery machine. What it is not: what is done about it
+What it is: the meaning of a target's answer for the delivery machine. What it is not: the reaction
 (`isthmus.bridge.delivery.delivery`).
 
 Invariants:
-    I1. Only what is about the message whatever the time is refused as MESSAGE; what is not known for sure is UNCLEAR.
+    I1. Only a refusal that depends on the message alone, not on the time, is MESSAGE; an ambiguous one is UNCLEAR.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _OF_THE_MESSAGE = (MessageTooLargeError, InvalidArgumentError, ProtocolError)
 
 
 def may_pass(error: IsthmusError) -> bool:
-    """Whether the target may take the same message later, though nobody changes it."""
+    """Whether the target may accept the unchanged message later."""
     return error.retryable or isinstance(error, EntityDisabledError)
 
 
 def refusal_of(error: IsthmusError) -> Refusal:
-    """What a target's answer to a message means."""
+    """The refusal that a target's answer to a message means."""
     condition = str(error.attributes.get("condition") or "")
     if isinstance(error, TransportError):
         return Refusal(RefusalKind.UNCLEAR, condition, str(error.attributes.get("description") or "refused"))

@@ -1,6 +1,6 @@
-"""How much is in a spool that nobody has taken yet.
+"""The messages in a spool that its reader has not taken yet.
 
-What it is: a look at a spool's folder, which any process may take. What it is not: its reading.
+What it is: a read-only query of a spool's folder, by any process. What it is not: its reading.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from isthmus.connectors.spool.refused import count_refused
 
 __all__ = ["SpoolBacklog", "source_of_waiting", "spool_backlog"]
 
-# Most blocks are small: each alone would be a file that is opened.
+# Most blocks are small: reading one at a time would open the file for each.
 _LOOK_BYTES = 1 << 20
 
 
 class SpoolBacklog(NamedTuple):
-    """What is in a spool.
+    """The contents of a spool.
 
     Attributes:
-        messages: that nobody has taken; notes are counted along.
-        size_bytes: of the segments, those whose messages were taken included.
-        oldest_ms: wall time at which the first block of the oldest segment with such messages was written; 0 where there are none.
+        messages: messages not taken yet; notes are counted too.
+        size_bytes: size of the segments, including taken messages.
+        oldest_ms: wall time at which the first block of the oldest segment with untaken messages was written; 0 where there are none.
         refused: messages that were set aside.
     """
 
@@ -37,11 +37,11 @@ class SpoolBacklog(NamedTuple):
 
 
 def spool_backlog(path: Path, taken: int | None = None) -> SpoolBacklog:
-    """Look at a spool.
+    """Reads the backlog of a spool.
 
     Args:
         path: its folder.
-        taken: the first record that nobody has taken; None: as the spool's own note of its reader says.
+        taken: the first record that is not taken; None: as the spool's own note of its reader says.
     """
     folder, reader = SpoolFolder(path), SpoolReader(path)
     numbers = folder.numbers()
@@ -57,12 +57,12 @@ def spool_backlog(path: Path, taken: int | None = None) -> SpoolBacklog:
 
 
 def source_of_waiting(path: Path) -> str:
-    """Alias and entity that the first message came from that nobody has taken; empty where there is none, or it cannot be read.
+    """Alias and entity from which the first untaken message was received; empty where there is none, or it cannot be read.
 
     Args:
         path: of the spool.
     """
-    if not spool_backlog(path).messages:  # else the last segment would be read for nothing
+    if not spool_backlog(path).messages:  # else the last segment would be read in vain
         return ""
     reader = SpoolReader(path)
     taken = reader.taken() or 0
@@ -79,7 +79,7 @@ def source_of_waiting(path: Path) -> str:
 
 
 def _oldest_ms(folder: SpoolFolder, reader: SpoolReader, taken: int) -> int:
-    """When the segment was begun in which the first message is; its first block tells."""
+    """When the segment of the first message was begun, from its first block."""
     try:
         with folder.segment(reader.place(taken).segment).open("rb") as file:
             return written_ms_of(file.read(HEADER_BYTES))

@@ -1,4 +1,4 @@
-"""Blocks of a segment file: what one append writes.
+"""Blocks of a segment file: the unit of one append.
 
 What it is: the bytes of a block, records in and out, and the walk over the blocks of a segment, which finds where bytes are damaged
 and where the next good block begins. What it is not: a file, or a folder of segments (`folder`). docs/explanation/spool.md.
@@ -12,8 +12,8 @@ A record is the length of its key (uint32), the length of the message (uint32), 
 the enqueued time in ms (int64), the key in UTF-8, the message as it was received. All integers are big-endian.
 
 Invariants:
-    I1. `walk` yields every good block of the bytes once, in order; what is between good blocks is told as `Damage`.
-    I2. A block whose bytes differ from those that were written is told as damage, never as a block.
+    I1. `walk` yields every good block of the bytes once, in order; bytes between good blocks are reported as `Damage`.
+    I2. A block whose bytes differ from the written ones is reported as damage, never as a block.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Record(NamedTuple):
     Attributes:
         key: the entity that it was received from, with the namespace's identity.
         sequence: its sequence number there; -1 where it has none.
-        enqueued_ms: when it was enqueued there, wall time; 0 where that is not known.
+        enqueued_ms: when it was enqueued there, wall time; 0 where unknown.
         message: the encoded message (OASIS AMQP 1.0 part 3).
-        epoch: how often the entity's numbers have begun again (`seen`).
+        epoch: how often the entity's numbering has restarted (`seen`).
     """
 
     key: str
@@ -54,10 +54,10 @@ class Block(NamedTuple):
     """A good block of a segment.
 
     Attributes:
-        start: where it begins in the segment, in bytes.
-        stop: where it ends.
+        start: offset of its first byte in the segment.
+        stop: offset after its last byte.
         first: number of its first record in the spool.
-        records: how many it has.
+        records: number of its records.
         written_ms: wall time of the append.
     """
 
@@ -69,12 +69,12 @@ class Block(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Number of the record behind its last one."""
+        """Number of the record after its last one."""
         return self.first + self.records
 
 
 class Damage(NamedTuple):
-    """Bytes of a segment that are no block: from `start` to `stop`."""
+    """Bytes of a segment that are not a block: from `start` to `stop`."""
 
     start: int
     stop: int
@@ -110,10 +110,10 @@ def decode(data: bytes | memoryview, block: Block) -> Iterator[Record]:
 
 
 def walk(data: bytes, start: int = 0, stop: int | None = None) -> Iterator[Block | Damage]:
-    """The blocks of a segment, and what between them is none.
+    """The blocks of a segment, and the bytes between them that are not blocks.
 
     Args:
-        data: the segment's bytes; what has `find` and slices, e.g. a memory map.
+        data: the segment's bytes; any type with `find` and slices, e.g. a memory map.
         start: where a block begins.
         stop: where to end; None: at the end of `data`.
     """
@@ -137,7 +137,7 @@ def walk(data: bytes, start: int = 0, stop: int | None = None) -> Iterator[Block
 
 
 def written_ms_of(head: bytes) -> int:
-    """Wall time of the append of a block, from its header alone; 0 where it is none."""
+    """Wall time of the append of a block, from its header alone; 0 where it is not a block."""
     if len(head) < HEADER_BYTES or head[: len(_MAGIC)] != _MAGIC:
         return 0
     return int(_HEADER.unpack_from(head)[5])

@@ -1,4 +1,4 @@
-"""The spool as a connector of the bridge: routes write into it, and read from it what others wrote; Spark reads it by `source`."""
+"""The spool as a connector of the bridge: routes write messages into it, and read messages that others wrote; Spark reads it with `source`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class SpoolSources(EndPool):
     def source(
         self, key: int, options: Mapping[str, str], *, ordered: bool = True, only_present: bool = False
     ) -> Source:
-        """A source that is not open yet; it keeps its order whether it is `ordered` or not.
+        """A source that is not open yet; it keeps the order with and without `ordered`.
 
         Raises:
-            ConfigError: an option is of no use.
+            ConfigError: an option is invalid.
         """
         return SpoolSource(self, key, source_options(options), only_present=only_present)
 
@@ -35,7 +35,7 @@ class SpoolTargets(EndPool):
         """A target that is not open yet.
 
         Raises:
-            ConfigError: an option is of no use.
+            ConfigError: an option is invalid.
         """
         return SpoolTarget(self, key, target_options(options), origin_identity)
 
@@ -55,7 +55,7 @@ class SpoolConnector:
         return SpoolTargets()
 
     def refusal_of(self, error: Exception) -> Refusal:
-        """What an error means for a message."""
+        """The refusal that an error means for a message."""
         return Refusal(RefusalKind.UNCLEAR, "", f"{type(error).__name__}: {error}")
 
 

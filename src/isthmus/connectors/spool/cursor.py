@@ -1,11 +1,11 @@
-"""How far a spool has been taken by a route: what was given, what is settled, and where reading goes on.
+"""How far a route has read a spool: the delivered records, the settled ones, and the next one to read.
 
 What it is: an account of record numbers, pure. What it is not: the files (`port.thread`).
 
 Invariants:
     I1. `low` is the lowest number that is not settled; everything below it is.
-    I2. A number is given once, unless it was given back in between.
-    I3. Only what was given can be settled or given back.
+    I2. A record is delivered once, unless it was released in between.
+    I3. Only delivered records can be settled or released.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Cursor:
 
     @property
     def outstanding(self) -> int:
-        """How many were given and not settled."""
+        """How many records are delivered and not settled."""
         return self._out.count
 
     def give(self, number: int) -> bool:
-        """Whether a record that was read is to be given now; numbers between it and the one before are missing, and count as settled."""
+        """Whether a record that was read has to be delivered now; numbers between it and the one before are missing, and count as settled."""
         if number > self.following:
             self._settle(self.following, number)
         self.following = max(self.following, number + 1)
@@ -43,19 +43,19 @@ class Cursor:
         return True
 
     def skip(self, number: int) -> None:
-        """A record that was read is for nobody."""
+        """Settles a record that was read and is not a message."""
         if self.give(number):
             self.settle(number, number)
 
     def settle(self, first: int, last: int) -> int:
-        """What was given from first to last is settled; how many that were."""
+        """Settles the delivered records from first to last; returns how many there were."""
         found = self._take(first, last)
         for start, stop in found:
             self._settle(start, stop)
         return sum(stop - start for start, stop in found)
 
     def give_back(self, first: int, last: int) -> bool:
-        """What was given from first to last is to be given again; whether reading has to go back for it."""
+        """Releases the delivered records from first to last; returns whether reading has to go back for them."""
         found = self._take(first, last)
         if found:
             self.following = min(self.following, found[0][0])

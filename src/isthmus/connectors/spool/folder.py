@@ -1,23 +1,23 @@
 """The folder of a spool: its files and their names.
 
-What it is: where the files lie, how each is written so that a crash leaves the old or the new content, and the errors of a spool. What it
-is not: the writing of segments (`writer`), or their reading (`reader`). docs/explanation/spool.md.
+What it is: the paths of the files, the writing of each such that a crash leaves the old or the new content, and the errors of a spool. What
+it is not: the writing of segments (`writer`), or their reading (`reader`). docs/explanation/spool.md.
 
-    id                      identity of the spool, made once
-    lock                    held by the process that writes
+    id                      identity of the spool, created once
+    lock                    locked by the process that writes
     segments/NUMBER.seg     blocks; NUMBER is that of the segment's first record in the spool
-    durable                 how far the last segment is on disk, for readers
-    seen                    what has come, up to the last segment (`seen`)
-    released                number of the first record whose segment has not been given up
-    quarantine/             segments in which bytes were damaged, and what is known of each
-    origin                  identity of the namespace that the messages come from, of a spool that a route reads
+    durable                 the synced length of the last segment, for readers
+    seen                    the received messages, up to the last segment (`seen`)
+    released                number of the first record whose segment is not deleted
+    quarantine/             segments with damaged bytes, and a note about each
+    origin                  identity of the namespace that the messages were read from, of a spool that a route reads
     taken                   the lowest record that the route which reads it has not settled, and of which spool
-    reading                 held by the process that reads it for a route
-    refused/                messages that this route set aside, and why (`refused`)
-    note                    what the last batch of a query told that writes it (`noted`)
+    reading                 locked by the process that reads it for a route
+    refused/                messages that this route set aside, with reasons (`refused`)
+    note                    the note of the last batch of the query that writes it (`noted`)
 
 Invariants:
-    I1. `durable` is written after the bytes that it tells of are on disk.
+    I1. `durable` is written after the bytes that it covers are on disk.
     I2. `released` is on disk before a segment is deleted.
 """
 
@@ -55,7 +55,7 @@ class SpoolInUseError(SpoolError):
 
 
 class Durable(NamedTuple):
-    """How far a spool is on disk: the last segment, its bytes, and the number of the next record."""
+    """The synced part of a spool: the last segment, its bytes, and the number of the next record."""
 
     segment: int
     position: int
@@ -76,17 +76,17 @@ class SpoolFolder:
         self.lock = path / "lock"
 
     def make(self) -> None:
-        """Make what is missing.
+        """Creates missing folders and files.
 
         Raises:
-            OSError: that cannot be.
+            OSError: they cannot be created.
         """
         make_folder(self.segments)
         if not (self.path / "id").exists():
             write_file(self.path / "id", uuid.uuid4().hex.encode())
 
     def identity(self) -> str:
-        """Which spool it is; empty where it has not been made."""
+        """The spool's identity; empty where it has not been created."""
         try:
             return (self.path / "id").read_text(encoding="ascii")
         except FileNotFoundError:
@@ -105,7 +105,7 @@ class SpoolFolder:
         return sorted(int(name[:_DIGITS]) for name in names if name.endswith(_SUFFIX) and name[:_DIGITS].isdigit())
 
     def durable(self) -> Durable | None:
-        """How far the last segment is on disk; None where that is not known."""
+        """The synced part of the last segment; None where unknown."""
         try:
             data = (self.path / "durable").read_bytes()
         except FileNotFoundError:
@@ -120,24 +120,24 @@ class SpoolFolder:
 
     @staticmethod
     def write_durable(descriptor: int, durable: Durable) -> None:
-        """Tell readers how far the spool is on disk. It is not synced: an older one only makes readers wait."""
+        """Publishes the synced part for readers. The file is not synced: an older one only makes readers wait."""
         data = _DURABLE.pack(*durable)
         os.pwrite(descriptor, data + zlib.crc32(data).to_bytes(4, "big"), 0)
 
     def origin(self) -> str | None:
-        """Identity of the namespace that the messages come from; None where no writer has told it."""
+        """Identity of the namespace that the messages were read from; None where no writer has written it."""
         try:
             return (self.path / "origin").read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
 
     def write_origin(self, identity: str) -> None:
-        """Tell readers where messages come from."""
+        """Publishes where messages were read from."""
         if self.origin() != identity:
             write_file(self.path / "origin", identity.encode())
 
     def taken(self) -> int | None:
-        """The lowest record that the route which reads this spool has not settled; None where that is not known."""
+        """The lowest record that the route which reads this spool has not settled; None where unknown."""
         try:
             data = (self.path / "taken").read_bytes()
         except FileNotFoundError:
@@ -153,7 +153,7 @@ class SpoolFolder:
 
     @staticmethod
     def write_taken(descriptor: int, identity: str, number: int) -> None:
-        """Note what the route has settled. It is not synced: an older one only makes it send messages again."""
+        """Writes the lowest unsettled record. The file is not synced: an older one only makes the route send messages again."""
         data = _TAKEN.pack(number, identity.encode())
         os.pwrite(descriptor, data + zlib.crc32(data).to_bytes(4, "big"), 0)
 
@@ -165,5 +165,5 @@ class SpoolFolder:
             return 0
 
     def write_released(self, number: int) -> None:
-        """Nothing before this record is needed any more."""
+        """Publishes that no record before this one is needed."""
         write_file(self.path / "released", str(number).encode())

@@ -1,4 +1,4 @@
-"""What a spool takes as the target of a route, and as a source of Spark."""
+"""The options of a spool as the target of a route, and as a source of Spark."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ __all__ = [
 ]
 
 UNNUMBERED = frozenset({"amqp", "rabbitmq"})
-"""Kinds of systems that give their messages no numbers. What a message of theirs has in the place of one was given elsewhere: two that came
-to one queue from two others may have the same."""
+"""Kinds of systems that do not number their messages. The sequence number of such a message was assigned by another system: two messages
+that reached one queue from two systems may have the same."""
 
 NAMED = frozenset({"eventgrid", "http", "queuestorage"})
-"""Kinds of systems that give their messages names: their numbers are made of these, and tell no order."""
+"""Kinds of systems whose messages have names: numbers are made of these, and have no order."""
 
 
 def numbering_of(kind: str) -> dict[str, str]:
-    """The options of a spool that say what the numbers of messages are, for the kind of their source."""
+    """The options of a spool about the numbers of messages, for the kind of their source."""
     return {"numbered": "false"} if kind in UNNUMBERED else {"named": "true"} if kind in NAMED else {}
 
 
@@ -37,12 +37,12 @@ _PATH = Setting(
     name="path",
     kind=Kind.TEXT,
     required=True,
-    description="The spool's folder; where executors are elsewhere, on storage that all of them share.",
+    description="The spool's folder; where executors are on other machines, on storage that all of them share.",
     example="/srv/lake/flights/_isthmus/spool",
 )
 TARGET = Spec(
     "spool write",
-    "A route's messages into the segment files of a spool.",
+    "Writes a route's messages into the segment files of a spool.",
     (
         _PATH,
         Setting(
@@ -56,21 +56,21 @@ TARGET = Spec(
             name="numbered",
             kind=Kind.BOOLEAN,
             default=True,
-            description="Whether the source gives its messages the numbers that they have: one that comes again is known by its number, and "
+            description="Whether the source itself numbers its messages: one that is delivered again is recognised by its number, and "
             "kept once.",
         ),
         Setting(
             name="named",
             kind=Kind.BOOLEAN,
             default=False,
-            description="Whether these numbers are made of names, and tell no order.",
+            description="Whether these numbers are made of names, and have no order.",
         ),
         Setting(
             name="segment_bytes",
             kind=Kind.INTEGER,
             default=64 << 20,
             minimum=4096,
-            description="A segment that is longer is followed by another one.",
+            description="Maximum size of a segment.",
             example="67108864",
         ),
         Setting(
@@ -78,28 +78,28 @@ TARGET = Spec(
             kind=Kind.INTEGER,
             default=600,
             minimum=1,
-            description="So is one that is older.",
+            description="Maximum age of a segment.",
             example="600",
         ),
     ),
 )
 SOURCE = Spec(
     "spool read by a route",
-    "The messages of a spool, each until the route has settled it.",
+    "Reads the messages of a spool, each until the route has settled it.",
     (
         _PATH,
         Setting(
             name="follows",
             kind=Kind.TEXT,
             default="",
-            description="Folder of another spool: a spool without messages takes from there which namespace its messages come from.",
+            description="Folder of another spool: a spool without messages reads from there which namespace its messages are from.",
             example="/srv/spools/flights/in",
         ),
     ),
 )
 READ = Spec(
     "isthmus_spool read",
-    "The messages of a spool.",
+    "Reads the messages of a spool.",
     (
         _PATH,
         Setting(
@@ -116,7 +116,7 @@ READ = Spec(
             kind=Kind.INTEGER,
             default=256 << 20,
             minimum=1,
-            description="About how many bytes a micro-batch has at most.",
+            description="Approximate size of a micro-batch at most.",
             example="268435456",
         ),
         Setting(
@@ -124,7 +124,7 @@ READ = Spec(
             kind=Kind.INTEGER,
             default=64 << 20,
             minimum=1,
-            description="About how many of them one task reads.",
+            description="Approximate number of bytes per task.",
             example="67108864",
         ),
         Setting(
@@ -132,7 +132,7 @@ READ = Spec(
             kind=Kind.INTEGER,
             default=60_000,
             minimum=1,
-            description="With `timed`: the window of the step; once messages have ceased for so long, time goes on by the wall clock.",
+            description="With `timed`: the window of the step; after so long without messages, time follows the wall clock.",
             example="60000",
         ),
         Setting(
@@ -140,7 +140,7 @@ READ = Spec(
             kind=Kind.INTEGER,
             default=60_000,
             minimum=1,
-            description="With `timed`: how much later than others a message may come and still count at its own time.",
+            description="With `timed`: how much later than others a message may arrive and still count at its own time.",
             example="60000",
         ),
         Setting(
@@ -192,7 +192,7 @@ def target_options(options: Mapping[str, str]) -> TargetOptions:
     """The options of a target.
 
     Raises:
-        ConfigError: an option is of no use.
+        ConfigError: an option is invalid.
     """
     values = parse_options(TARGET, options)
     return TargetOptions(**values | {"path": Path(values["path"])})
@@ -202,7 +202,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
     """The options of a source.
 
     Raises:
-        ConfigError: an option is of no use.
+        ConfigError: an option is invalid.
     """
     values = parse_options(SOURCE, options)
     return SourceOptions(**values | {"path": Path(values["path"])})
@@ -212,7 +212,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     """The options of a read.
 
     Raises:
-        ConfigError: an option is of no use.
+        ConfigError: an option is invalid.
     """
     values = parse_options(READ, options)
     return ReadOptions(**values | {"path": Path(values["path"])})

@@ -1,14 +1,14 @@
-"""The reading of a spool: how far a batch goes, what it holds, and the giving up of segments.
+"""The reading of a spool: the limits of a batch, its records, and the deletion of segments.
 
-What it is: plain functions of the folder's files, so that a batch that is read twice is the same both times. Any number of processes may
+What it is: pure functions of the folder's files, so that a batch that is read twice has the same records. Any number of processes may
 read while one writes. What it is not: Spark (`spark.source`). docs/explanation/spool.md.
 
 Invariants:
-    I1. Nothing is read that is not on disk.
+    I1. Only synced bytes are read.
     I2. A range that is read twice gives the same records.
-    I3. A segment is given up only by `release`, and only whole; one in which bytes are damaged is kept in quarantine, with a note of what
-        is missing.
-    I4. A segment that is missing and was not given up is an error that names it.
+    I3. A segment is deleted only by `release`, and only as a whole; one with damaged bytes is kept in quarantine, with a note of the
+        missing records.
+    I4. A segment that is missing and was not deleted by `release` is an error that names it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SpoolMissingError(SpoolError):
 
 
 class Place(NamedTuple):
-    """A place between two records: the segment, the position in it in bytes, and the number of the next record."""
+    """A position between two records: the segment, the offset in it in bytes, and the number of the next record."""
 
     segment: int
     position: int
@@ -64,30 +64,30 @@ class SpoolReader:
 
     def __init__(self, path: Path) -> None:
         self._folder = SpoolFolder(path)
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
 
     @property
     def identity(self) -> str:
-        """Which spool it is; empty where it has not been made yet."""
+        """The spool's identity; empty where it has not been created yet."""
         return self._folder.identity()
 
     def first(self) -> Place:
-        """Where reading begins that has read nothing yet."""
+        """The position of a reader that has read nothing yet."""
         numbers = self._folder.numbers()
         number = numbers[0] if numbers else self._folder.released()
         return Place(number, 0, number)
 
     def last(self) -> Place:
-        """How far there is something to read."""
+        """The position after the last synced record."""
         numbers = self._folder.numbers()
         durable = self._folder.durable()
         if durable is not None and durable.segment in numbers[-2:]:
             return Place(*durable)
-        # The last segment counts once its writer says how far it is on disk.
+        # The last segment counts once its writer has published its synced part.
         return Place(numbers[-1], 0, numbers[-1]) if numbers else self.first()
 
     def place(self, number: int) -> Place:
-        """The beginning of the segment in which a record is, or of the first that exists, where its own was given up."""
+        """The beginning of a record's segment, or of the first existing one, where that segment was deleted."""
         found = [each for each in self._folder.numbers() if each <= number]
         return Place(found[-1], 0, found[-1]) if found else self.first()
 
@@ -105,10 +105,10 @@ class SpoolReader:
         return place._replace(number=max(number, place.number))
 
     def end(self, start: Place, limit_bytes: int) -> Place:
-        """Where a batch ends that begins at `start` and has about so many bytes at most, but one block at least.
+        """The end of a batch that begins at `start` and has approximately so many bytes at most, but one block at least.
 
         Raises:
-            SpoolMissingError: a segment is missing that was not given up.
+            SpoolMissingError: a segment is missing that was not released.
         """
         last = self.last()
         at, left = self._standing(start), limit_bytes
@@ -133,10 +133,10 @@ class SpoolReader:
         return at
 
     def ranges(self, start: Place, end: Place, part_bytes: int) -> list[Range]:
-        """The parts of a batch, each of about so many bytes.
+        """The parts of a batch, each of approximately so many bytes.
 
         Raises:
-            SpoolMissingError: a segment is missing that was not given up.
+            SpoolMissingError: a segment is missing that was not released.
         """
         found: list[Range] = []
         at = self._standing(start)
@@ -154,18 +154,18 @@ class SpoolReader:
         return found
 
     def blocks(self, part: Range) -> Iterator[tuple[Block, list[Record]]]:
-        """The blocks of a part with their records; damaged bytes are passed over."""
+        """The blocks of a part with their records; damaged bytes are skipped."""
         with self._bytes(part.segment) as data:
             for block in walk(data, part.start, part.stop):
                 if isinstance(block, Block):
                     yield block, list(decode(data, block))
 
     def taken(self) -> int | None:
-        """The record up to which whoever reads this spool has noted that it took it (`take`); None where that is not known."""
+        """The record up to which the reader of this spool has taken its records (`take`); None where unknown."""
         return self._folder.taken()
 
     def take(self, number: int) -> None:
-        """Note that everything before a record was taken."""
+        """Writes that everything before a record was taken."""
         descriptor = self._folder.open_taken()
         try:
             self._folder.write_taken(descriptor, self.identity, number)
@@ -173,11 +173,11 @@ class SpoolReader:
             os.close(descriptor)
 
     def would_release(self, before: Place) -> bool:
-        """Whether `release` would give up anything."""
+        """Whether `release` would delete anything."""
         return bool(self._ended(before, self._folder.numbers()))
 
     def release(self, before: Place) -> None:
-        """Give up the segments that end before a place."""
+        """Deletes the segments that end before a position."""
         numbers = self._folder.numbers()
         gone = self._ended(before, numbers)
         if not gone:
@@ -198,13 +198,13 @@ class SpoolReader:
 
     @staticmethod
     def _ended(before: Place, numbers: list[int]) -> list[int]:
-        """The segments that end before a place."""
+        """The segments that end before a position."""
         return [
             number for number, following in pairwise(numbers) if following <= before.number and number < before.segment
         ]
 
     def _standing(self, start: Place) -> Place:
-        """The place, or the first that is behind it where its segment was given up."""
+        """The position, or the first existing one after it where its segment was deleted."""
         numbers = self._folder.numbers()
         if start.segment in numbers or not numbers:
             return start
@@ -225,9 +225,9 @@ class SpoolReader:
                     yield b""
                     return
                 with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                    yield data  # type: ignore[misc]  # what `walk` and `decode` use of bytes, a map has
+                    yield data  # type: ignore[misc]  # a memory map has the methods of bytes that `walk` and `decode` use
         except FileNotFoundError as error:
-            raise SpoolMissingError(f"segment {path} is missing, though it is to be read now") from error
+            raise SpoolMissingError(f"segment {path} is missing, but has to be read now") from error
 
     def _missing(self, number: int, end: int) -> list[tuple[int, int]]:
         """The records of a segment that cannot be read, as ranges."""
@@ -243,7 +243,7 @@ class SpoolReader:
         return [*found, (at, end)] if at < end else found
 
     def _set_aside(self, number: int, end: int, missing: list[tuple[int, int]]) -> None:
-        """Keep a segment in which bytes are damaged, with a note."""
+        """Keeps a segment with damaged bytes, with a note."""
         path, folder = self._folder.segment(number), self._folder.quarantine
         folder.mkdir(mode=0o700, exist_ok=True)
         count = sum(stop - start for start, stop in missing)
@@ -260,10 +260,10 @@ class SpoolReader:
         )
 
     def _tell(self, segment: int, damage: Damage) -> None:
-        if segment not in self._told:
-            self._told.add(segment)
+        if segment not in self._reported:
+            self._reported.add(segment)
             log.error(
-                "spool segment %s is damaged from byte %d to %d; what else it holds is read",
+                "spool segment %s is damaged from byte %d to %d; the rest of it is read",
                 self._folder.segment(segment),
                 damage.start,
                 damage.stop,

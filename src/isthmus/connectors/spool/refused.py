@@ -1,13 +1,13 @@
-"""Messages that a route reading a spool has set aside: there is no dead-letter queue behind a spool.
+"""Messages that a route reading a spool has set aside: a spool has no dead-letter queue.
 
-What it is: two files for each in the spool's folder `refused`: the message as the route had it, and why. What it is not: their sending
-again. docs/explanation/spool.md.
+What it is: two files for each in the spool's folder `refused`: the message as the route had it, and why. What it is not: resending
+them. docs/explanation/spool.md.
 
     NUMBER.amqp     the encoded message (OASIS AMQP 1.0 part 3)
     NUMBER.json     reason, description, when
 
 Invariants:
-    I1. Both are on disk when `set_aside` returns; the note last, so that a message with a note is whole.
+    I1. Both are on disk when `set_aside` returns; the note last, so that a message with a note is complete.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DIGITS = 20
 
 
 def set_aside(spool: Path, number: int, message: bytes, disposition: Disposition, wall_seconds: float) -> None:
-    """Keep a message, and why it was refused.
+    """Stores a message, and why it was refused.
 
     Raises:
         OSError: the disk refuses.
@@ -36,19 +36,19 @@ def set_aside(spool: Path, number: int, message: bytes, disposition: Disposition
     folder = spool / _FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
     when = datetime.fromtimestamp(wall_seconds, UTC).isoformat(timespec="seconds")
-    told = {"reason": disposition.reason, "description": disposition.description, "time": when}
+    note = {"reason": disposition.reason, "description": disposition.description, "time": when}
     write_file(folder / f"{number:0{_DIGITS}d}.amqp", message)
-    write_file(folder / f"{number:0{_DIGITS}d}.json", json.dumps(told, ensure_ascii=False).encode(errors="replace"))
+    write_file(folder / f"{number:0{_DIGITS}d}.json", json.dumps(note, ensure_ascii=False).encode(errors="replace"))
 
 
 def refused_messages(spool: Path) -> Iterator[bytes]:
-    """Those that are kept, in the order of the spool."""
+    """The stored messages, in the order of the spool."""
     for note in sorted((spool / _FOLDER).glob("*.json")):
         yield note.with_suffix(".amqp").read_bytes()
 
 
 def count_refused(spool: Path) -> int:
-    """How many are kept."""
+    """The number of stored messages."""
     try:
         return sum(name.endswith(".json") for name in os.listdir(spool / _FOLDER))
     except FileNotFoundError:

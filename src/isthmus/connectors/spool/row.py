@@ -1,12 +1,12 @@
 """The rows of a spool: encoded messages, and the columns of an archive.
 
-What it is: the two schemas, as Spark's DDL and Arrow's, records to batches, and a row of an archive to the message that it was. An archive
-has every field that Service Bus gives a message in a column, the application properties with their types, the body, and what else the
-message had, encoded, in `envelope`: nothing of a message is lost. docs/reference/archive-table.md. What it is not: a table (`isthmus.replication`).
+What it is: the two schemas, as Spark's DDL and Arrow's, records to batches, and a row of an archive back to its message. An archive
+has every field that Service Bus gives a message in a column, the application properties with their types, the body, and the rest of the
+message, encoded, in `envelope`: no part of a message is lost. docs/reference/archive-table.md. What it is not: a table (`isthmus.replication`).
 
 Invariants:
-    I1. `restore` of a row gives a message whose sections are those that were received; data sections of one body may be joined.
-    I2. A message that nobody can read has a row: its bytes are the body, and its `body_type` is `unreadable`.
+    I1. `restore` of a row gives a message whose sections equal the received ones; data sections of one body may be joined.
+    I2. An unreadable message has a row: its bytes are the body, and its `body_type` is `unreadable`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from isthmus.connectors.spool.block import Record
 __all__ = ["ARCHIVE_DDL", "ARCHIVE_SCHEMA", "MESSAGE_DDL", "MESSAGE_SCHEMA", "PARTITIONS", "batch_of", "restore"]
 
 PARTITIONS = ("date", "hour")
-"""By which an archive's files are laid out: of the enqueued time, UTC."""
+"""The partition column of an archive's files: from the enqueued time, UTC."""
 
 MESSAGE_DDL = "spool_number long, source string, sequence_number long, sequence_epoch int, message binary"
 MESSAGE_SCHEMA = pa.schema(
@@ -38,7 +38,7 @@ MESSAGE_SCHEMA = pa.schema(
     ]
 )
 
-# What a delivery has and a message has not.
+# Fields of a delivery, which a message lacks.
 _LEFT_OUT = ("lock_token", "locked_until", "state", "sequence_number")
 _DECODED = [each for each in DECODED_SCHEMA if each.name not in _LEFT_OUT]
 _ADDED: dict[str, tuple[str, pa.DataType]] = {
@@ -130,7 +130,7 @@ def batch_of(rows: str, spool: str, first: int, written_ms: int, records: Sequen
 
 
 def _decoded(records: Sequence[Record]) -> pa.RecordBatch:
-    """The columns of messages. One that no row can hold is there as one that nobody can read: it must not hold up the others for ever."""
+    """The columns of messages. A message that does not fit a row is stored as unreadable: it must not block the others."""
     try:
         return decoded_batch(
             [each.message for each in records], [None] * len(records), [each.sequence for each in records]
@@ -139,20 +139,20 @@ def _decoded(records: Sequence[Record]) -> pa.RecordBatch:
         if len(records) > 1:
             parts = [_decoded([each]) for each in records]
             return pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
-    told = {"body": records[0].message, "body_type": UNREADABLE_BODY, "size_bytes": len(records[0].message)}
-    arrays = [pa.array([told.get(field.name)], field.type) for field in DECODED_SCHEMA]
+    values = {"body": records[0].message, "body_type": UNREADABLE_BODY, "size_bytes": len(records[0].message)}
+    arrays = [pa.array([values.get(field.name)], field.type) for field in DECODED_SCHEMA]
     return pa.RecordBatch.from_arrays(arrays, schema=DECODED_SCHEMA)
 
 
 def restore(row: Mapping[str, Any]) -> bytes:
-    """The message that a row of an archive was made of.
+    """The message from which a row of an archive was made.
 
     Raises:
-        ValueError: the row's digest does not fit its body and envelope, or it is no row of an archive.
+        ValueError: the row's digest does not match its body and envelope, or it is not a row of an archive.
     """
     envelope, body = row["envelope"], row["body"]
     if row["digest"] != _digest(envelope, body):
-        raise ValueError(f"row {row.get('spool_number')}: its digest does not fit its body and envelope")
+        raise ValueError(f"row {row.get('spool_number')}: its digest does not match its body and envelope")
     if envelope is None:
         return bytes(body or b"")
     if row["body_type"] == "none":

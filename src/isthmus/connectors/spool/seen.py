@@ -1,7 +1,7 @@
-"""Which messages a spool has received, so that one that comes again is kept once.
+"""The messages that a spool has received, so that a redelivered one is stored once.
 
-What it is: for each entity that messages are received from, the sequence numbers that have come, as ranges, and the epoch in which they
-were given. A message comes again when the acknowledgement of its settlement was lost. What it is not: the files (`writer`).
+What it is: for each entity that messages are received from, the received sequence numbers, as ranges, and the epoch in which they
+were assigned. A message is redelivered when the acknowledgement of its settlement was lost. What it is not: the files (`writer`).
 
 An epoch ends when an entity is deleted and made again under its name: numbers begin at 1 again. Within an epoch a higher number was
 enqueued later. So a message whose number is not above all that came, but which was enqueued after all of them, is the first of a new
@@ -9,7 +9,7 @@ epoch. Producers of Kafka choose the times of records, though, and streams of Ra
 the one that came under its number. A mark is the enqueued time, or where there is none a digest of the message. Numbers are compared within a
 partition, which is in their bits from 48 on. docs/explanation/spool.md, "What comes twice".
 
-A system that gives its messages names has numbers that are made of them (`SeenNames`): they tell no order, and so no epoch.
+The numbers of a system whose messages have names are made of the names (`SeenNames`): they have no order, and so no epoch.
 
 Invariants:
     I1. A message that comes again is known, however late, unless `RANGES` gaps, or `NAMES` messages with names, came since: then it counts as
@@ -32,10 +32,10 @@ __all__ = ["MARKS", "NAMES", "RANGES", "Seen", "SeenNames", "mark_of"]
 _PARTITION_SHIFT = 48
 
 RANGES = 1_000_000
-"""Ranges kept of one partition; one takes about 80 bytes. Gaps are left by messages that other receivers took or that a rule kept out."""
+"""Ranges kept for one partition; one takes about 80 bytes. Gaps are left by messages that other receivers took or a filter excluded."""
 
 NAMES = 200_000
-"""Numbers kept of one entity where they are made of names; one takes about 100 bytes."""
+"""Numbers kept for one entity where they are made of names; one takes about 100 bytes."""
 
 MARKS = 1000
 """Of the first messages of an epoch that came of a partition, and of the last: one that is made again is read from its beginning, and
@@ -81,10 +81,10 @@ class _Partition:
 
 
 class Seen:
-    """What has come, by the key of the entity and the partition.
+    """The received numbers, by the key of the entity and the partition.
 
     Args:
-        ranges: kept of one partition; the lowest are forgotten.
+        ranges: ranges kept for one partition; the lowest are forgotten.
     """
 
     def __init__(self, ranges: int = RANGES) -> None:
@@ -122,12 +122,12 @@ class Seen:
             seen.add(sequence, enqueued_ms, mark or enqueued_ms)
 
     def epoch(self, key: str, sequence: int) -> int:
-        """How often the numbers of an entity's partition have begun again."""
+        """How often the numbering of an entity's partition has restarted."""
         seen = self._partitions.get((key, sequence >> _PARTITION_SHIFT))
         return seen.epoch if seen is not None else 0
 
     def to_text(self) -> str:
-        """For `from_text`."""
+        """The text for `from_text`."""
         return json.dumps(
             [
                 [key, partition, each.epoch, each.newest_ms, each.highest, list(each.numbers), *_told_marks(each)]
@@ -138,10 +138,10 @@ class Seen:
 
     @classmethod
     def from_text(cls, text: str, ranges: int = RANGES) -> Seen:
-        """What `to_text` wrote.
+        """Parses the result of `to_text`.
 
         Raises:
-            ValueError: the text is none of that.
+            ValueError: the text is malformed.
         """
         made = cls(ranges)
         for key, partition, epoch, newest_ms, highest, numbers, *marks in json.loads(text):
@@ -160,10 +160,10 @@ def _told_marks(seen: _Partition) -> tuple[list[tuple[int, int]], list[tuple[int
 
 
 class SeenNames:
-    """What has come, by the key of the entity, where numbers are made of names. As `Seen`, whose text it reads and which reads its own.
+    """The received numbers, by the key of the entity, where they are made of names. It and `Seen` read each other's text.
 
     Args:
-        names: kept of one entity; those that came first are forgotten.
+        names: numbers kept for one entity; the oldest are forgotten.
     """
 
     def __init__(self, names: int = NAMES) -> None:
@@ -187,24 +187,24 @@ class SeenNames:
         self.add(key, sequence, enqueued_ms)
 
     def epoch(self, key: str, sequence: int) -> int:
-        """Never another one."""
+        """Always 0: there is one epoch."""
         return 0
 
     def to_text(self) -> str:
-        """For `from_text`."""
-        told = [[key, 0, 0, 0, -1, [[each, each + 1] for each in numbers]] for key, numbers in self._numbers.items()]
-        return json.dumps(told, separators=(",", ":"))
+        """The text for `from_text`."""
+        entries = [[key, 0, 0, 0, -1, [[each, each + 1] for each in numbers]] for key, numbers in self._numbers.items()]
+        return json.dumps(entries, separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str, names: int = NAMES) -> SeenNames:
-        """What `to_text` wrote.
+        """Parses the result of `to_text`.
 
         Raises:
-            ValueError: the text is none of that.
+            ValueError: the text is malformed.
         """
         made = cls(names)
         for key, _, _, _, _, numbers, *_ in json.loads(text):
             for start, stop in numbers:
-                if stop == start + 1:  # no two names have numbers that follow each other
+                if stop == start + 1:  # numbers made of names are never consecutive
                     made.add(key, int(start), 0)
         return made

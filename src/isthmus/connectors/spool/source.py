@@ -1,13 +1,13 @@
-"""The Spark data source `isthmus_spool`: what Spark calls to read a spool.
+"""The Spark data source `isthmus_spool`: the classes that Spark calls to read a spool.
 
 What it is: a streaming read in micro-batches. Offsets name the spool, a segment, a position in it and the number of the next record, so
-that a batch that Spark repeats has the same rows. Segments are given up when Spark has committed a batch beyond them.
+that a batch that Spark repeats has the same rows. Segments are deleted when Spark has committed a batch beyond them.
 Specification: PySpark documentation, "Python Data Source API"; docs/explanation/spool.md. What it is not: the files (`reader`).
 
 Invariants:
     I1. A batch that Spark repeats has the same rows: its offsets name them.
-    I2. Nothing is given up before Spark has committed the batch that read it.
-    I3. Offsets of another spool, one that was under the path before, read this one from where reading begins that has no offsets.
+    I2. No segment is deleted before Spark has committed the batch that read it.
+    I3. Offsets of another spool, one that was at the path before, are ignored: this one is read as without offsets.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class SpoolDataSource(DataSource):
 
 
 class SpoolPartition(InputPartition):
-    """What one task reads."""
+    """The part that one task reads."""
 
     def __init__(self, number: int, part: Range) -> None:
         super().__init__(number)
@@ -64,7 +64,7 @@ class SpoolPartition(InputPartition):
 
 
 class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A streaming read; at the driver but for `read`."""
+    """A streaming read; runs at the driver, except `read`."""
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
@@ -72,7 +72,7 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last: Place | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        return self._told(self._begin())
+        return self._offset(self._begin())
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._last = self._spool.last()
@@ -80,12 +80,12 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         place = self._place(start)
         if self._last is not None and place.number >= self._last.number:
-            return self._told(place)
-        return self._told(self._spool.end(place, self.options.batch_bytes))
+            return self._offset(place)
+        return self._offset(self._spool.end(place, self.options.batch_bytes))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if end["spool"] != self._spool.identity:
-            return []  # what it named is gone, and its rows were committed or are lost
+            return []  # the segments of `start` are deleted, and their rows were committed or are lost
         parts = self._spool.ranges(self._place(start), place_of(end), self.options.part_bytes)
         return [SpoolPartition(number, part) for number, part in enumerate(parts)]
 
@@ -94,7 +94,7 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._spool.release(place_of(end))
 
     def stop(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no file is open."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from isthmus.connectors.spool.row import batch_of
@@ -104,7 +104,7 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for block, records in self._spool.blocks(partition.part):
             yield batch_of(self.options.rows, identity, block.first, block.written_ms, records)
 
-    def _told(self, place: Place) -> dict[str, Any]:
+    def _offset(self, place: Place) -> dict[str, Any]:
         return {"spool": self._spool.identity, **place._asdict()}
 
     def _place(self, offset: dict[str, Any]) -> Place:
@@ -114,10 +114,10 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return place_of(offset)
 
     def _begin(self) -> Place:
-        """Where reading begins that has no offsets of this spool."""
+        """The start of a read without offsets of this spool."""
         return self._spool.first()
 
 
 def place_of(offset: dict[str, Any]) -> Place:
-    """The place that an offset names."""
+    """The position that an offset names."""
     return Place(int(offset["segment"]), int(offset["position"]), int(offset["number"]))

@@ -1,12 +1,12 @@
-"""A spool as a target on the port: what a route sends is acknowledged once it is on disk.
+"""A spool as a target on the port: a delivery of a route is acknowledged once it is on disk.
 
-What it is: the target, and the thread that writes and syncs for it; whatever came while the disk was busy is synced at once. What it is
-not: the files (`writer`), or what is sent when (`isthmus.bridge.delivery.delivery`).
+What it is: the target, and the thread that writes and syncs for it; messages that arrive while the disk is busy are synced together. What it is
+not: the files (`writer`), or the decision what to send when (`isthmus.bridge.delivery.delivery`).
 
 Invariants:
     I1. A delivery is answered only after the sync that covers it.
     I2. Ordinals of outcomes are those of the present opening, from 0, in the order of sending.
-    I3. A spool that another process, or the thread of a target before, still writes is waited for, and then refused.
+    I3. If another process, or the thread of an earlier target, still writes the spool, the opening waits, and then fails.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ __all__ = ["CREDIT", "SpoolTarget", "SpoolThread", "record_of"]
 
 # More than the window of the delivery machine.
 CREDIT = 20_000
-# What one sync covers at most; beyond it the next group begins.
+# The limit of one sync; beyond it the next group begins.
 _GROUP_BYTES = 16 << 20
-# A writer that was killed leaves the lock at once; one that ends in good order takes as long as a sync.
+# A killed writer releases the lock at once; one that ends in order takes as long as a sync.
 _LOCK_SECONDS = 10.0
 _LOCK_STEP_SECONDS = 0.05
 
 
 def record_of(key: str, message: bytes, *, is_numbered: bool = True) -> Record:
-    """A received message as the spool keeps it. One that nobody can read, or that its source has not numbered, has no number, and is never
-    taken for another.
+    """A received message as a record of the spool. A message that is unreadable, or that its source has not numbered, has no number, and is
+    never taken for another.
     """
     try:
         found = annotations_of(message, SEQUENCE_NUMBER, ENQUEUED_TIME)
@@ -52,7 +52,7 @@ def record_of(key: str, message: bytes, *, is_numbered: bool = True) -> Record:
 
 
 def _number(value: object, otherwise: int) -> int:
-    """An annotation that a broker writes; a sender may have written anything under its name."""
+    """An annotation that a broker writes; a sender may have written any value under its name."""
     is_number = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
     return int(value) if is_number else otherwise  # type: ignore[call-overload]
 
@@ -63,8 +63,8 @@ class SpoolThread(threading.Thread):
     Args:
         options: of the target.
         key: of the source.
-        on_news: called when there is something to take.
-        writer: makes what writes.
+        on_news: called when there are results.
+        writer: makes the writer.
     """
 
     def __init__(
@@ -89,19 +89,19 @@ class SpoolThread(threading.Thread):
         self.lost: SpoolError | None = None
 
     def send(self, payloads: Sequence[bytes]) -> None:
-        """Messages to write."""
+        """Queues messages to write."""
         with self._condition:
             self._queue.extend(payloads)
             self._condition.notify()
 
     def take(self) -> int:
-        """How many messages are on disk since the last call."""
+        """How many messages were put on disk since the last call."""
         with self._condition:
             count, self._answered = self._answered, 0
         return count
 
     def stop(self) -> None:
-        """End it; what is not on disk is not waited for."""
+        """Ends the thread; messages that are not on disk are not waited for."""
         with self._condition:
             self._must_end = True
             self._condition.notify()
@@ -115,7 +115,7 @@ class SpoolThread(threading.Thread):
                     self._on_news()
         except SpoolError as error:
             self.lost = error
-        except Exception as error:  # noqa: BLE001 - a thread that ended silently would leave its route waiting
+        except Exception as error:  # noqa: BLE001 - a thread that ends silently would leave its route waiting
             self.lost = SpoolError(f"spool: {type(error).__name__}: {error}")
         finally:
             self._writer.close()
@@ -156,11 +156,11 @@ class SpoolTarget:
     """One route's target.
 
     Args:
-        pool: what it belongs to.
-        key: what the pool's owner knows it by.
-        options: where it leads to.
-        origin_identity: of the namespace that the messages come from; empty where it is not known.
-        thread: makes what writes.
+        pool: the pool that it belongs to.
+        key: its key in the pool.
+        options: the spool, and how it is written.
+        origin_identity: identity of the namespace from which the messages are read; empty where unknown.
+        thread: makes the writing thread.
     """
 
     def __init__(
@@ -174,17 +174,17 @@ class SpoolTarget:
         self._pool = pool
         self._key = key
         self._options = options
-        # A namespace of the same alias at another place has other numbers.
+        # Another namespace with the same alias has other numbers.
         self._source = f"{options.source} {origin_identity}"
         self._make_thread = thread
         self._thread: SpoolThread | None = None
         self._is_open = self._is_closed = False
-        self._sizes: deque[int] = deque()  # messages of each delivery that has no outcome
+        self._sizes: deque[int] = deque()  # messages of each delivery without outcome
         self._partly = 0
         self._next = 0
 
     def open(self) -> None:
-        """Begins to take the spool."""
+        """Begins to open the spool."""
         if self._is_closed:
             return
         self._leave()
@@ -192,12 +192,12 @@ class SpoolTarget:
         self._thread.start()
 
     def poll(self, now: float) -> Sequence[TargetEvent]:
-        """What happened since the last call."""
+        """The events since the last call."""
         thread = self._thread
         if thread is None:
             return ()
         events: list[TargetEvent] = []
-        lost = thread.lost  # read before the answers: those that came before the failure are told
+        lost = thread.lost  # read before the answers: those before the failure are reported
         if thread.is_open and not self._is_open:
             self._is_open = True
             events += (Opened(), Granted(CREDIT))
@@ -205,29 +205,29 @@ class SpoolTarget:
             events += self._outcomes(thread.take())
         if lost is not None:
             refusal = Refusal(RefusalKind.BLOCKED, "", str(lost))
-            if self._partly:  # of an envelope that lies in two groups: the first is on disk
+            if self._partly:  # of an envelope that was split over two groups: the first is on disk
                 events.append(Outcome(self._next, self._next, refusal, tuple(range(self._partly))))
             self._leave()
             events.append(Lost(refusal))
         return events
 
     def deadline(self, now: float) -> float:
-        """Never: the thread tells what happens."""
+        """Infinite: the thread reports events."""
         return math.inf
 
     def copies(self, data: bytes, offsets: Sequence[int], now_ms: int) -> Copies:
-        """The messages as they are: an archive has what was received."""
+        """The messages unchanged: an archive contains them as they were received."""
         return Copies([data[offsets[at] : offsets[at + 1]] for at in range(len(offsets) - 1)])
 
     def send(self, send: Send) -> None:
-        """Queues deliveries; where the spool is lost nothing happens, and `poll` tells of it."""
+        """Queues deliveries; after a failure it does nothing, and `poll` reports the loss."""
         if self._thread is None or not self._is_open:
             return
         self._sizes.extend((len(send.payloads),) if send.is_envelope else (1,) * len(send.payloads))
         self._thread.send(send.payloads)
 
     def close(self) -> None:
-        """Ends it."""
+        """Closes it."""
         self._is_closed = True
         self._leave()
         self._pool.unmark(self._key)

@@ -1,9 +1,10 @@
-"""The spool as Spark reads it for windows: messages with their times, and how far time has come.
+"""The spool as Spark reads it for windows: messages with their times, and the advance of time.
 
-What it is: the streaming read behind `rows: timed`. A batch ends with one row of kind 1, which carries the time after it, the number of
-the next record and, as its message, how many rows there were; so Spark's watermark follows the clock of the spool, also where no message comes. What it is not: the clock (`spool_clock`).
+What it is: the streaming read for `rows: timed`. A batch ends with one row of kind 1, which contains the time after it, the number of
+the next record and, as its message, the number of rows; so Spark's watermark follows the clock of the spool, also without messages. What
+it is not: the clock (`spool_clock`).
 
-A batch is one partition: what a shuffle gets from one task it gets in its order.
+A batch is one partition: a shuffle keeps the order of the rows of one task.
 
 Invariants:
     I1. A batch that Spark repeats has the same rows, with the same times.
@@ -38,7 +39,7 @@ _ALL = 1 << 62
 
 
 class TimedPartition(InputPartition):
-    """A batch: parts of segments, in which `number` is the first record that counts."""
+    """A batch: parts of segments; records before `number` are skipped."""
 
     def __init__(self, parts: Sequence[Range], number: int, floor_ms: int, end: Place, now_ms: int) -> None:
         super().__init__(0)
@@ -50,7 +51,7 @@ class TimedPartition(InputPartition):
 
 
 class TimedStreamReader(SpoolStreamReader):
-    """A streaming read; at the driver but for `read`."""
+    """A streaming read; runs at the driver, except `read`."""
 
     def __init__(self, options: ReadOptions) -> None:
         super().__init__(options)
@@ -89,7 +90,7 @@ class TimedStreamReader(SpoolStreamReader):
         place = place_of(end)
         self._spool.take(place.number)
         if self._spool.would_release(place):
-            os.sync()  # Spark does not sync its checkpoint, which holds what these messages have become
+            os.sync()  # Spark does not sync its checkpoint, which contains the state made of these messages
             self._spool.release(place)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -118,7 +119,7 @@ class TimedStreamReader(SpoolStreamReader):
         return self._spool.first() if taken is None else self._spool.at(taken)
 
     def _timed(self, place: Place, clock: SpoolClock) -> dict[str, Any]:
-        return {**self._told(place), **clock._asdict()}
+        return {**self._offset(place), **clock._asdict()}
 
 
 def _clock_of(offset: dict[str, Any]) -> SpoolClock:

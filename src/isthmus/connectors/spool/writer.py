@@ -1,14 +1,14 @@
-"""The writing of a spool: append, sync, roll; and what a crash left behind.
+"""The writing of a spool: append, sync, roll; and recovery after a crash.
 
 What it is: one object that a single thread calls. What it is not: the thread, or the route (`target`). docs/explanation/spool.md.
 
 Invariants:
-    I1. What `sync` has returned for is on disk, and readers are told so only then.
+    I1. Records for which `sync` has returned are on disk, and only then published to readers.
     I2. One process writes a spool at a time; the lock ends with the process, however it ends.
-    I3. A message that came before is not written again (`seen`), before and after a crash.
-    I4. What a crash left half-written at the end is cut off; what was on disk once is never cut off.
-    I5. After a sync that failed nothing of what it covered counts as written: the system may have dropped it.
-    I6. `seen` is on disk up to the last segment before that segment is made.
+    I3. A message that was received before is not written again (`seen`), before and after a crash.
+    I4. A block that a crash left half-written at the end is cut off; synced bytes are never cut off.
+    I5. After a failed sync no record that it covered counts as written: the system may have dropped it.
+    I6. `seen` is on disk up to the last segment before that segment is created.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class SpoolWriter:
 
     Args:
         path: its folder.
-        segment_bytes: a segment that is longer is followed by another one.
-        segment_seconds: so is one that is older.
-        wall: wall seconds.
+        segment_bytes: maximum size of a segment.
+        segment_seconds: maximum age of a segment.
+        wall: wall clock, in seconds.
         named: whether the numbers of messages are made of names.
     """
 
@@ -75,7 +75,7 @@ class SpoolWriter:
         return self._number
 
     def open(self) -> SpoolWriter:
-        """Take the spool, and go on where the last writer ended.
+        """Opens the spool, and continues where the last writer ended.
 
         Raises:
             SpoolInUseError: another process writes it.
@@ -93,7 +93,7 @@ class SpoolWriter:
         return self
 
     def append(self, records: Sequence[Record]) -> int:
-        """Write messages, those that came before left out; how many were written. `sync` puts them on disk.
+        """Writes messages except those received before; returns how many were written. `sync` puts them on disk.
 
         Raises:
             SpoolError: they cannot be written; open the spool again.
@@ -121,10 +121,10 @@ class SpoolWriter:
         return len(fresh)
 
     def sync(self) -> None:
-        """Put what was written on disk.
+        """Syncs the written records.
 
         Raises:
-            SpoolError: that failed; open the spool again.
+            SpoolError: the sync failed; open the spool again.
         """
         try:
             self._sync_file()
@@ -133,7 +133,7 @@ class SpoolWriter:
             raise self._failed("synced", error) from error
 
     def close(self) -> None:
-        """Give the spool up."""
+        """Releases the spool."""
         for descriptor in (self._file, self._durable, self._lock):
             if descriptor >= 0:
                 os.close(descriptor)
@@ -143,7 +143,7 @@ class SpoolWriter:
         self.close()
         return SpoolError(f"spool {self._folder.path} cannot be {what}: {error.strerror or error}")
 
-    # ---- what a crash left behind
+    # ---- recovery
 
     def _take_lock(self) -> None:
         self._lock = os.open(self._folder.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -167,22 +167,22 @@ class SpoolWriter:
             self._begin(max(known, self._folder.released()))
 
     def _read_seen(self) -> int:
-        """Load what has come; the number up to which that is known."""
+        """Loads the received numbers; returns the record up to which they are complete."""
         self._seen = self._made()
         try:
             data = (self._folder.path / "seen").read_bytes()
         except FileNotFoundError:
             return 0
         checksum, _, text = data.partition(b"\n")
-        head, _, told = text.partition(b"\n")
+        head, _, rest = text.partition(b"\n")
         try:
             if int(checksum, 16) != zlib.crc32(text):
                 raise ValueError("checksum")
-            self._seen = self._made.from_text(told.decode())
+            self._seen = self._made.from_text(rest.decode())
             return int(head)
         except (ValueError, TypeError):
             log.error(
-                "spool %s: file seen is damaged; a message that was settled before the segments that are left and comes again appears twice",
+                "spool %s: file seen is damaged; a redelivered message that was settled before the remaining segments appears twice",
                 self._folder.path,
             )
             return 0
@@ -192,7 +192,7 @@ class SpoolWriter:
         write_file(self._folder.path / "seen", b"%x\n%b" % (zlib.crc32(text), text))
 
     def _scan(self, number: int) -> int:
-        """Note what a segment holds; the number of the record behind its last block."""
+        """Adds the records of a segment; returns the number of the record after its last block."""
         data = self._folder.segment(number).read_bytes()
         end = number
         for each in walk(data):
@@ -206,9 +206,9 @@ class SpoolWriter:
         self._seen.restore(record.key, record.sequence, record.enqueued_ms, record.epoch, _mark(record))
 
     def _go_on(self, number: int, known: int) -> None:
-        """Write behind what is in the last segment, or in a new one where that is damaged.
+        """Continues in the last segment, or in a new one where that is damaged.
 
-        `seen` knows what is before `known`, which may be in the midst of the segment: the next one could not be made.
+        `seen` covers the records before `known`, which may be in the middle of the segment: then no segment can be created after it.
         """
         path = self._folder.segment(number)
         durable = self._folder.durable()
@@ -229,7 +229,9 @@ class SpoolWriter:
         is_whole = stop == (blocks[-1].stop if blocks else 0) and self._number == end
         self._open_segment(number, stop)
         self._sync_file()
-        sync_folder(self._folder.segments)  # whoever made the segment may have been killed, or refused, before that
+        sync_folder(
+            self._folder.segments
+        )  # the process that created the segment may have been killed, or failed, before that
         if not is_whole and self._number > number:
             self._roll()
         self._tell()
@@ -249,7 +251,7 @@ class SpoolWriter:
         self._begin(self._number)
 
     def _begin(self, number: int) -> None:
-        """Begin a segment; `seen` covers what is before it."""
+        """Begins a segment; `seen` covers the records before it."""
         self._number = number
         self._write_seen()
         if self._file >= 0:

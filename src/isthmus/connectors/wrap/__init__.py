@@ -1,1 +1,1 @@
-"""Messages in systems without application properties: wrapped, so that the way back opens them (docs/explanation/wrapped-messages.md)."""
+"""Messages in systems without application properties: wrapped, and restored by the reader (docs/explanation/wrapped-messages.md)."""

@@ -1,12 +1,12 @@
-"""What a source adds to a message of a system that knows no annotations.
+"""The annotations that a source adds to a message of a system without annotations.
 
-What it is: the annotations of a broker, a MessageId where there is none, and the number of a message that carries a name instead. What it
+What it is: the annotations of a broker, a MessageId where there is none, and a number made of the name of a message without number. What it
 is not: the opening of an envelope (`envelope`, `cloud_event`).
 
 Invariants:
-    I1. A message that comes again has the same number, time and MessageId.
-    I2. A MessageId that the message has is kept.
-    I3. Two names of messages that differ give two MessageIds, however long they are.
+    I1. A message that is delivered again has the same number, time and MessageId.
+    I2. An existing MessageId is kept.
+    I3. Different names of messages give different MessageIds, however long they are.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DIGEST_BYTES = 16
 
 
 def message_id_of(name: str) -> str:
-    """A MessageId for the name of a message: the name, or its beginning and a digest where it is longer than a MessageId may be."""
+    """A MessageId for the name of a message: the name, or its beginning and a digest where it exceeds the limit of a MessageId."""
     if len(name) <= _ID_CHARACTERS:
         return name
     digest = blake2b(name.encode(errors="surrogatepass"), digest_size=_DIGEST_BYTES).hexdigest()
@@ -39,17 +39,17 @@ def number_of(name: str) -> int:
 
 
 def annotated(message: bytes, *, name: str, enqueued_ms: int, message_id: str, ttl_ms: int = 0) -> bytes:
-    """The message as its system gave it.
+    """The message with the annotations of its arrival.
 
     Args:
         message: encoded.
-        name: which message it is, unique in its system.
-        enqueued_ms: when it came into its system, wall time; 0 where that is not known.
-        message_id: for one that has none.
-        ttl_ms: how long it lives from then on; 0: for ever.
+        name: its name, unique in its system.
+        enqueued_ms: when it was enqueued in its system, wall time; 0 where unknown.
+        message_id: used where the message has none.
+        ttl_ms: its time to live from then on; 0: unlimited.
 
     Raises:
-        CodecError: it is no message.
+        CodecError: it is not a message.
     """
     found = section.locate(message)
     kept = {
@@ -76,10 +76,10 @@ def annotated(message: bytes, *, name: str, enqueued_ms: int, message_id: str, t
 
 
 def with_properties(message: bytes, properties: Mapping[str, str]) -> bytes:
-    """The message with these application properties more.
+    """The message with additional application properties.
 
     Raises:
-        CodecError: it is no message.
+        CodecError: it is not a message.
     """
     found = section.locate(message)
     own = {**section.decode_map(message, found.application_properties), **properties}

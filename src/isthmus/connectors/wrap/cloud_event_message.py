@@ -1,18 +1,18 @@
 """Messages as CloudEvents, and back.
 
-What it is: the mapping both ways, pure. Specification: CloudEvents 1.0.2, "JSON Event Format" and "AMQP Protocol Binding".
+What it is: the mapping in both directions, pure. Specification: CloudEvents 1.0.2, "JSON Event Format" and "AMQP Protocol Binding".
 docs/explanation/wrapped-messages.md.
 
-The extension `isthmusnote` holds what the event does not say of the message (`note`), so that the way back makes the same message of it.
+The extension `isthmusnote` contains the parts of the message that the event lacks (`note`), so that the reverse mapping restores the same message.
 Attributes come from the message's own `cloudEvents:` properties where it has them (binary mode), or from its body where that is an event
-(structured mode). Else: id is the MessageId, source is what the route says, type is `isthmus.message`, subject, time and
+(structured mode). Else: id is the MessageId, source is the route's setting, type is `isthmus.message`, subject, time and
 datacontenttype are the message's subject, creation-time and content type.
 
 Invariants:
-    I1. `from_json(to_json(message))` says the same as the message, its body to the byte.
-    I2. An event of somebody else becomes a message whose body is that event to the byte (structured mode).
-    I3. What is no event is told as none, never as an error.
-    I4. A body that is nested too deep to be written within an event is in it as bytes.
+    I1. `from_json(to_json(message))` is equivalent to the message, with an identical body.
+    I2. An event of another sender becomes a message whose body is exactly that event (structured mode).
+    I3. For input that is not an event the result is None, never an error.
+    I4. A body that is nested too deeply to be written within an event is written as bytes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NOTE = "isthmusnote"
 TYPE = "isthmus.message"
 _PREFIXES = ("cloudEvents:", "cloudEvents_")
 _REQUIRED = ("specversion", "id", "source", "type")
-# The ways to write JSON that are tried: compact, and as most programs do by default.
+# The styles of JSON that are tried: compact, and the default of most programs.
 _STYLES = ((",", ":"), (", ", ": "))
 
 
@@ -45,10 +45,10 @@ def to_json(message: bytes, source: str) -> bytes:
 
     Args:
         message: encoded.
-        source: what the event names as its source where the message names none.
+        source: the event's source where the message names none.
 
     Raises:
-        CodecError: it is no message.
+        CodecError: it is not a message.
     """
     try:
         return json.dumps(to_event(message, source), separators=(",", ":")).encode()
@@ -57,7 +57,7 @@ def to_json(message: bytes, source: str) -> bytes:
 
 
 def to_event(message: bytes, source: str, *, is_deep: bool = False) -> dict[str, Any]:
-    """The same, as an object; `is_deep`: nothing is told of what the body holds (I4)."""
+    """The same, as an object; `is_deep`: the body is not parsed (I4)."""
     record = to_record(message)
     attributes = attributes_of(message, source)
     if is_deep and record.value is not None:
@@ -77,7 +77,7 @@ def attributes_of(message: bytes, source: str) -> dict[str, str]:
     found = section.locate(message)
     fields = section.decode_properties(message, found.properties)
     properties = section.decode_map(message, found.application_properties)
-    told = {
+    own = {
         name.removeprefix(prefix): value if isinstance(value, str) else str(value)
         for name, value in properties.items()
         for prefix in _PREFIXES
@@ -99,11 +99,11 @@ def attributes_of(message: bytes, source: str) -> dict[str, str]:
         )
     if fields.get("content_type"):
         made["datacontenttype"] = str(fields["content_type"])
-    return {**made, **told}
+    return {**made, **own}
 
 
 def from_json(body: bytes) -> bytes | None:
-    """The message of an event in structured mode that this module made; None where it is none."""
+    """The message of an event in structured mode that this module made; None for any other input."""
     if not body[:64].lstrip().startswith(b"{"):
         return None
     event = _object(body)
@@ -111,7 +111,7 @@ def from_json(body: bytes) -> bytes | None:
 
 
 def from_event(event: dict[str, Any], body: bytes | None = None) -> bytes:
-    """The message of any event; `body` is the event as it came, where that is at hand."""
+    """The message of any event; `body` is the event as it was received, where it is available."""
     made = _opened(event) if NOTE in event else None
     if made is not None:
         return made
@@ -127,31 +127,31 @@ def is_event(event: object) -> bool:
 
 
 def _opened(event: dict[str, Any]) -> bytes | None:
-    told = read_note(event.get(NOTE))
-    if told is None:
+    note = read_note(event.get(NOTE))
+    if note is None:
         return None
     try:
-        return to_message(record_of(told, _value(event, told)))
-    except Exception:  # noqa: BLE001 - I3: another program may have made anything of the note
+        return to_message(record_of(note, _value(event, note)))
+    except Exception:  # noqa: BLE001 - I3: another program may have changed the note
         return None
 
 
-def _value(event: dict[str, Any], told: dict[str, Any]) -> bytes | None:
-    if told.get("mode") == "structured":
-        if "body" in told:
-            return base64.b64decode(told["body"], validate=True)
-        return _dumped({name: value for name, value in event.items() if name != NOTE}, told["style"])
-    if told.get("mode") == "none":
+def _value(event: dict[str, Any], note: dict[str, Any]) -> bytes | None:
+    if note.get("mode") == "structured":
+        if "body" in note:
+            return base64.b64decode(note["body"], validate=True)
+        return _dumped({name: value for name, value in event.items() if name != NOTE}, note["style"])
+    if note.get("mode") == "none":
         return None
     if "data_base64" in event:
         return base64.b64decode(event["data_base64"], validate=True)
-    if "style" in told:
-        return _dumped(event["data"], told["style"])
+    if "style" in note:
+        return _dumped(event["data"], note["style"])
     return str(event.get("data", "")).encode()
 
 
 def _data(value: bytes | None, attributes: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """How an event holds a body, and what is noted of that."""
+    """How an event contains a body, and the note about it."""
     if value is None:
         return {}, {"mode": "none"}
     media = attributes.get("datacontenttype", "").partition(";")[0].strip().lower()
@@ -179,7 +179,7 @@ def _bytes(value: bytes) -> dict[str, Any]:
 
 
 def _style(value: Any, raw: bytes) -> int | None:
-    """How JSON was written; None: in a way of its own."""
+    """The style in which JSON was written; None: another style."""
     return next((style for style in range(len(_STYLES)) if _dumped(value, style) == raw), None)
 
 
@@ -188,7 +188,7 @@ def _dumped(value: Any, style: int) -> bytes:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _object(raw: bytes | None) -> dict[str, Any] | None:

@@ -1,11 +1,11 @@
-"""What a body does not say of its message, as one line of ASCII beside it.
+"""The parts of a message that its body lacks, as one line of ASCII beside it.
 
 What it is: the headers, key and time of the record that the message would be in a log (`isthmus.connectors.kafka.mapping.mapping`), as JSON. What
 it is not: the body.
 
 Invariants:
-    I1. `record_of(note_of(record), record.value)` is the record, but for its partition.
-    I2. What is no note is told as none, never as an error.
+    I1. `record_of(note_of(record), record.value)` is the record, except its partition.
+    I2. For text that is not a note the result is None, never an error.
 """
 
 from __future__ import annotations
@@ -21,41 +21,41 @@ __all__ = ["fields_of", "note_of", "read_note", "record_of"]
 
 
 def fields_of(record: Record) -> dict[str, Any]:
-    """All of a record but its value, as JSON."""
-    told: dict[str, Any] = {}
+    """The fields of a record except its value, as JSON."""
+    fields: dict[str, Any] = {}
     if record.headers:
-        told["headers"] = [[name, record_text.write(value)] for name, value in record.headers]
+        fields["headers"] = [[name, record_text.write(value)] for name, value in record.headers]
     if record.key is not None:
-        told["key"] = record_text.write(record.key)
+        fields["key"] = record_text.write(record.key)
     if record.timestamp_ms is not None:
-        told["time"] = record.timestamp_ms
-    return told
+        fields["time"] = record.timestamp_ms
+    return fields
 
 
-def record_of(told: Mapping[str, Any], value: bytes | None) -> Record:
+def record_of(fields: Mapping[str, Any], value: bytes | None) -> Record:
     """The record.
 
     Raises:
         ValueError: a field is malformed.
-        TypeError: so it is.
+        TypeError: as for ValueError.
     """
-    headers = [(str(name), record_text.read(text)) for name, text in told.get("headers", ())]
-    moment = told.get("time")
+    headers = [(str(name), record_text.read(text)) for name, text in fields.get("headers", ())]
+    moment = fields.get("time")
     is_moment = isinstance(moment, int) and not isinstance(moment, bool) and 0 <= moment < 1 << 63
-    return Record(value, record_text.read(told.get("key")), headers, moment if is_moment else None, None)
+    return Record(value, record_text.read(fields.get("key")), headers, moment if is_moment else None, None)
 
 
 def note_of(record: Record, **more: Any) -> str:
-    """The note of a record; `more` is kept with it."""
+    """The note of a record; `more` is added to it."""
     return json.dumps({**fields_of(record), **more}, separators=(",", ":"))
 
 
 def read_note(text: object) -> dict[str, Any] | None:
-    """What a note says; None where it is none."""
+    """The fields of a note; None where the text is not a note."""
     if not isinstance(text, str | bytes):
         return None
     try:
-        told = json.loads(text)
+        fields = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return told if isinstance(told, dict) else None
+    return fields if isinstance(fields, dict) else None

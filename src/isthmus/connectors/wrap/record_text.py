@@ -1,6 +1,6 @@
 """Header values of a record as JSON, and back.
 
-What it is: the one form in which bytes are in the JSON of this package: text where they are UTF-8, else an object with base64.
+What it is: the form of bytes in the JSON of this package: text where they are UTF-8, else an object with base64.
 What it is not: the mapping of messages to records (`isthmus.connectors.kafka.mapping.mapping`).
 
 Invariants:
@@ -29,10 +29,10 @@ def write(value: bytes | None) -> Any:
 
 
 def read(value: Any) -> bytes | None:
-    """A value of JSON.
+    """A value from JSON.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not in that form.
     """
     if value is None:
         return None

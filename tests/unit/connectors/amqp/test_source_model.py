@@ -1,4 +1,4 @@
-"""A source of a broker in a world of faults, by seed; `amqp_source_world` tells what is checked."""
+"""A source of a broker under random faults, by seed; `amqp_source_world` lists the checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""isthmus.connectors.amqp.target: what the delivery machine is told of envelopes, which a broker does not know."""
+"""isthmus.connectors.amqp.target: outcomes of envelopes, which a broker does not support."""
 
 from __future__ import annotations
 

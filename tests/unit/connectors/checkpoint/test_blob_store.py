@@ -1,4 +1,4 @@
-"""Checkpoints in a container, at a server that fails as it is told to."""
+"""Checkpoints in a container, at a server with configurable failures."""
 
 from __future__ import annotations
 

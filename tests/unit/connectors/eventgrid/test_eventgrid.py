@@ -1,4 +1,4 @@
-"""Events as the connector gives and takes them, with a service that answers what it is told to."""
+"""The connector's requests and events, with a service that returns configured answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a consumer group begins."""
+"""The start of a consumer group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""isthmus.connectors.eventhubs.blocking and peek: no connection is left open that was lost or refused."""
+"""isthmus.connectors.eventhubs.blocking and peek: no lost or refused connection is left open."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_i2_it_is_lost_after_a_while_whatever_is_under_way() -> None:
     now = time.monotonic()
     assert settlement.take_refused(now) == ""
     assert settlement.take_refused(now + SETTLE_SECONDS - 0.1) == ""
-    assert "'defer', which a log has not" in settlement.take_refused(now + SETTLE_SECONDS + 0.1)
+    assert "'defer', which a log does not support" in settlement.take_refused(now + SETTLE_SECONDS + 0.1)
 
 
 def test_what_is_abandoned_is_read_again() -> None:

@@ -1,4 +1,4 @@
-"""An event hub that is made again while it is read, without a namespace."""
+"""An event hub that is created again while it is read, without a namespace."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_hub_that_was_made_again_is_read_from_its_beginning_though_it_has_grow
     assert len(hub.give(0, 50)) == 50
     hub.source.settle(0, 49)
     hub.lose()
-    assert "made again" in lost(hub.open(last=20))
+    assert "created again" in lost(hub.open(last=20))
     hub.open(last=90)
     assert hub.begins_at == -1
     assert hub.give(0, 3) == [0, 1, 2]
@@ -137,7 +137,7 @@ def test_a_hub_that_was_made_again_is_known_though_it_has_more_events_than_were_
     assert not [each for each in hub.open(last=60, created_ms=1_000) if isinstance(each, SourceLost)], "it is the same"
     assert hub.begins_at == 50
     hub.lose()
-    assert "made again" in lost(hub.open(last=60, created_ms=2_000))
+    assert "created again" in lost(hub.open(last=60, created_ms=2_000))
     hub.open(last=60, created_ms=2_000)
     assert hub.begins_at == -1
     assert hub.give(0, 3) == [0, 1, 2]
@@ -169,7 +169,7 @@ def test_a_hub_that_is_made_again_twice_is_told_of_twice(hub: Hub) -> None:
     hub.source.settle(0, 49)
     for last in (20, 5):
         hub.lose()
-        assert "made again" in lost(hub.open(last=last))
+        assert "created again" in lost(hub.open(last=last))
         assert not [each for each in hub.open(last=last) if isinstance(each, SourceLost)]
         hub.give(0, last + 1)
         hub.source.settle(0, last)
@@ -180,10 +180,10 @@ def test_positions_of_a_hub_that_was_made_again_are_given_once_those_of_the_one_
     hub.open(last=4)
     assert hub.give(0, 5) == [0, 1, 2, 3, 4]
     hub.lose()
-    assert "made again" in lost(hub.open(last=2))
-    assert "under way" in lost(hub.open(last=2))
+    assert "created again" in lost(hub.open(last=2))
+    assert "in flight" in lost(hub.open(last=2))
     hub.source.settle(0, 3)
-    assert "under way" in lost(hub.open(last=9))
+    assert "in flight" in lost(hub.open(last=9))
     hub.source.release(4, 4)
     assert not [each for each in hub.open(last=9) if isinstance(each, SourceLost)]
     assert hub.give(0, 3) == [0, 1, 2]
@@ -199,7 +199,7 @@ def test_what_of_it_waits_to_be_set_aside_keeps_it_from_nothing(monkeypatch: pyt
     assert dead is not None
     monkeypatch.setattr(dead, "serve", lambda client: [])
     hub.source._is_made_again(0)
-    assert "made again" in lost(hub.open(last=5))
+    assert "created again" in lost(hub.open(last=5))
     hub.open(last=5)
     assert hub.give(0, 1) == [0]
     assert [each.position for each in dead._waiting] == [-1]

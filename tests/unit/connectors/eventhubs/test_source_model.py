@@ -1,9 +1,9 @@
-"""A reader of an event hub in a world of faults, by seed: what it gives, what it tells as lost, and what it keeps.
+"""A reader of an event hub under random faults, by seed: deliveries, reported losses, and checkpoints.
 
-W1. Nothing is given twice by a reader that was not given back, nothing beyond the credit; events of a partition come in order.
-W2. No checkpoint is written beyond an event that has no outcome, is there, and was given by this reader.
-W3. What is told as lost was removed, and is told once by a reader.
-W4. In the end every event that is there was given and settled, and each that the retention removed before it was settled was told.
+W1. A reader delivers no event twice that was not released, and none beyond the credit; events of a partition are in order.
+W2. No checkpoint passes an existing event without outcome that this reader has delivered.
+W3. Events reported as lost were removed, and a reader reports them once.
+W4. In the end every existing event was delivered and settled, and each that the retention removed before its settlement was reported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""isthmus.connectors.eventhubs.target: what it tells of its credit."""
+"""isthmus.connectors.eventhubs.target: its reported credit."""
 
 from __future__ import annotations
 

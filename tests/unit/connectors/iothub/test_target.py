@@ -1,4 +1,4 @@
-"""isthmus.connectors.iothub.target: what feedback answers."""
+"""isthmus.connectors.iothub.target: outcomes from feedback."""
 
 from __future__ import annotations
 

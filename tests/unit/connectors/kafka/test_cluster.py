@@ -1,4 +1,4 @@
-"""What the errors of librdkafka mean, which connects to a server that plays a broker."""
+"""The meaning of librdkafka's errors, with a server that simulates a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""isthmus.connectors.kafka.group: a coordinator that is being chosen is waited for, and what waits is what can be read."""
+"""isthmus.connectors.kafka.group: the election of a coordinator is waited for, and only readable records wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""isthmus.connectors.kafka.option: what is refused, and what librdkafka is told."""
+"""isthmus.connectors.kafka.option: refused options, and the settings of librdkafka."""
 
 from __future__ import annotations
 

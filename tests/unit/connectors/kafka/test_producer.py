@@ -1,4 +1,4 @@
-"""isthmus.connectors.kafka.producer: when a record is sent, and when it is told as stored."""
+"""isthmus.connectors.kafka.producer: when a record is sent, and when it is reported as stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""isthmus.connectors.kafka.source and consumer: credit, settlement, return; without a cluster."""
+"""isthmus.connectors.kafka.source and consumer: credit, settlement, release; without a cluster."""
 
 from __future__ import annotations
 
@@ -469,7 +469,7 @@ def test_i6_what_was_given_back_and_does_not_come_again_is_told(rig: Rig) -> Non
     rig.read(2, 5)
     told = rig.thread._removed.look(rig.consumer, 1.0)
     assert "partition 0: records 1 to 1 were removed by the retention" in told
-    assert "partition 0: records 3 to 3 were given back, and compaction" in told
+    assert "partition 0: records 3 to 3 were released, and compaction" in told
     assert rig.thread._delivered.account.to_commit() == {0: 2}
 
 
@@ -517,7 +517,7 @@ def test_i6_a_loss_is_told_beside_another_reason(rig: Rig) -> None:
         told.append(event)
         rig.thread._wants_open = True  # its owner opens it again at once
 
-    rig.thread._tell = tell
+    rig.thread._report = tell
     rig.thread._turn()
     assert len(told) == 1
     assert "all brokers are down" in told[0].text
@@ -639,7 +639,7 @@ def test_i5_a_topic_that_was_made_again_is_known_by_its_id(rig: Rig, monkeypatch
     rig.thread._connect()
     assert rig.consumer.commits == [{0: 0, 1: 0}]
     text, _ = rig.thread._fault.take() or ("", False)
-    assert "the topic was made again" in text
+    assert "the topic was created again" in text
     assert rig.thread._fault.is_spent, "another consumer reads it"
     rig.read(2)
     assert rig.positions() == []
@@ -739,7 +739,7 @@ def test_i5_of_a_topic_that_is_not_there_nothing_is_committed(rig: Rig, monkeypa
 
     monkeypatch.setattr(consumer, "look_at", gone)
     rig.thread._wants_open = True
-    rig.thread._tell = lambda _: setattr(rig.thread, "_stops", True)  # type: ignore[method-assign]
+    rig.thread._report = lambda _: setattr(rig.thread, "_stops", True)  # type: ignore[method-assign]
     rig.thread._turn()
     rig.thread._assignment.revoked(rig.consumer, [TopicPartition("t", 1)])
     rig.thread._close_consumer()

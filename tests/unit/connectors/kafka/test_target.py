@@ -1,4 +1,4 @@
-"""isthmus.connectors.kafka.target: what the delivery machine is told."""
+"""isthmus.connectors.kafka.target: the events for the delivery machine."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_what_was_stored_of_an_envelope_is_told_before_the_connection_is_lost(ri
     rig.opened()
     rig.send(record(1), record(2), record(3), is_envelope=True)
     rig.threads[0].answer(2)
-    rig.threads[0].lost = Refusal(RefusalKind.UNKNOWN, "", "the producer is spent")
+    rig.threads[0].lost = Refusal(RefusalKind.UNKNOWN, "", "the producer has failed")
     outcome, lost = rig.target.poll(rig.now)
     assert isinstance(lost, Lost)
     assert outcome == Outcome(0, 0, lost.refusal, (2,))

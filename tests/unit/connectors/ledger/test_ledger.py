@@ -1,4 +1,4 @@
-"""The account of what a route moves: noted before the route is told, kept over a kill, and a table in the end."""
+"""The account of a route's messages: appended before the outcome is reported, kept across a kill, and finally a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a listener answers to a request."""
+"""A listener's answers to requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The spool of a listener: what is written, given, settled and given up, over damage and restarts."""
+"""The spool of a listener: writing, delivery, settlement and deletion, across damage and restarts."""
 
 from __future__ import annotations
 

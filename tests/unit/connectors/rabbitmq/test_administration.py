@@ -1,4 +1,4 @@
-"""Calls of RabbitMQ's management plugin, at a server that plays it."""
+"""Calls of RabbitMQ's management plugin, at a server that simulates it."""
 
 from __future__ import annotations
 
@@ -72,4 +72,6 @@ def test_a_queue_that_a_former_exchange_of_its_task_fills_is_told(
     (found,) = asked.observe("ewr", [wanted]).plain
     assert found.subscriptions == ()
     (remark,) = found.remarks
-    assert remark.startswith(f"queue {queue} is bound to exchange flights too: what is published there is moved as if")
+    assert remark.startswith(
+        f"queue {queue} is bound to exchange flights too: messages published there are moved as if"
+    )

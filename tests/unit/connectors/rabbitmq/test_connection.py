@@ -1,4 +1,4 @@
-"""What a connection to RabbitMQ does with what its user raises."""
+"""A connection to RabbitMQ whose user raises an exception."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_i4_what_its_user_raises_ends_the_connection_and_not_the_loop() -> None:
     theirs.send(wire.method(1, M.BASIC_QOS_OK))
     connection.service(time.monotonic())
     [error] = user.errors
-    assert "what came cannot be handled: RecursionError" in str(error)
+    assert "a received frame cannot be handled: RecursionError" in str(error)
     assert connection.error is error
     connection.abandon()
     theirs.close()

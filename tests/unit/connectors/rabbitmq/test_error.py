@@ -1,4 +1,4 @@
-"""What follows from a refusal of RabbitMQ."""
+"""The effects of RabbitMQ's refusals."""
 
 from __future__ import annotations
 
@@ -20,4 +20,4 @@ def test_a_queue_whose_node_starts_is_waited_for(text: str, is_passing: bool) ->
     error = ClosedByBrokerError("", place="rabbit-1:5672", reply_code=404, reply_text=text)
     assert is_not_ready(error) is is_passing
     assert may_pass(error) is is_passing
-    assert ("look whether its node is starting" in str(error)) is is_passing
+    assert ("check whether its node is starting" in str(error)) is is_passing

@@ -1,4 +1,4 @@
-"""isthmus.connectors.rabbitmq.remark: what the management plugin shows of queues that would lose messages."""
+"""isthmus.connectors.rabbitmq.remark: remarks about queues that would lose messages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_queues_that_lose_what_comes_back_often_are_told(
 @pytest.mark.parametrize(
     ("queue", "kept_ms", "expected"),
     [
-        ({"type": "quorum"}, 0, "is no stream"),
+        ({"type": "quorum"}, 0, "is not a stream"),
         ({"type": "stream", "arguments": {}}, 0, ""),
         ({"type": "stream", "arguments": {"x-max-age": "86400s"}}, 86_400_000, ""),
         ({"type": "stream", "arguments": {"x-max-age": "1D"}}, 86_400_000, ""),

@@ -1,4 +1,4 @@
-"""isthmus.connectors.rabbitmq_streams.administration: where a group begins, without a broker."""
+"""isthmus.connectors.rabbitmq_streams.administration: the start of a group, without a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""isthmus.connectors.rabbitmq_streams.loss: what of a loss is told, and when."""
+"""isthmus.connectors.rabbitmq_streams.loss: which losses are reported, and when."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""A source of streams in a world of faults, by seed: what it gives, what it tells as lost, and its checkpoints.
+"""A source of streams under random faults, by seed: deliveries, reported losses, and checkpoints.
 
-W1. Nothing is given twice that was not given back, nothing beyond the credit, and each message at its offset.
-W2. No checkpoint is beyond a message that has no outcome and is not told as lost.
-W3. What is told as lost was removed, was not given, and is told once by a reader.
-W4. In the end every message that is there was given, and none is missing that was not told.
+W1. No message is delivered twice that was not released, none beyond the credit, and each with its offset.
+W2. No checkpoint passes a message without outcome that is not reported as lost.
+W3. Messages reported as lost were removed, were not delivered, and are reported once by a reader.
+W4. In the end every existing message was delivered, and every missing one was reported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""isthmus.connectors.rabbitmq_streams.opening: where reading begins, and what shows that a stream was made again."""
+"""isthmus.connectors.rabbitmq_streams.opening: the start of reading, and the detection of a stream that was created again."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_stream_that_ends_before_what_was_read_is_another_one(kept: Checkpoint
 @pytest.mark.parametrize(("kept", "reached"), [(Checkpoint(4, "abc"), -1), (None, 3)])
 def test_a_stream_of_which_nothing_comes_is_not_known_to_be_empty(kept: Checkpoint | None, reached: int) -> None:
     """I2."""
-    with pytest.raises(ConnectionLostError, match="gives nothing, though it was read up to offset"):
+    with pytest.raises(ConnectionLostError, match="returns nothing, although it was read up to offset"):
         opened(-1, kept, reached)
 
 

@@ -1,4 +1,4 @@
-"""isthmus.connectors.rabbitmq_streams.pool: sources that wait for confirms after their end."""
+"""isthmus.connectors.rabbitmq_streams.pool: closed sources that wait for confirms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""isthmus.connectors.request and isthmus.connectors.http: what becomes of requests and their answers."""
+"""isthmus.connectors.request and isthmus.connectors.http: outcomes of requests."""
 
 from __future__ import annotations
 

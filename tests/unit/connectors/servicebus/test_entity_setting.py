@@ -1,4 +1,4 @@
-"""Settings and paths of entities as an operator writes them."""
+"""Settings and paths of entities in an operator's notation."""
 
 from __future__ import annotations
 
@@ -40,13 +40,17 @@ def test_each_kind_of_value() -> None:
     [
         ("queue", "lock_duraton=1m", "a queue has no setting 'lock_duraton'; write lock_duration"),
         ("topic", "lock_duration=1m", "a topic has no setting 'lock_duration'"),
-        ("queue", "lock_duration=soon", "lock_duration is a duration, e.g. 30s, 10m, 1h30m, infinite; 'soon' is none"),
-        ("queue", "max_delivery_count=-1", "max_delivery_count is a number; '-1' is none"),
+        (
+            "queue",
+            "lock_duration=soon",
+            "lock_duration is a duration, e.g. 30s, 10m, 1h30m, infinite; 'soon' is not one",
+        ),
+        ("queue", "max_delivery_count=-1", "max_delivery_count is a number; '-1' is not"),
         ("queue", "max_delivery_count=\N{SUPERSCRIPT TWO}", "max_delivery_count is a number"),
         ("queue", "max_delivery_count=" + "1" * 5000, "max_delivery_count is a number"),
         ("queue", "requires_session=maybe", "requires_session is true or false; 'maybe' is neither"),
         ("queue", "status=Off", "status is Active, Disabled, SendDisabled, ReceiveDisabled; 'Off' is none of them"),
-        ("queue", "lock_duration", "'lock_duration' is no setting; write NAME=VALUE, e.g. max_delivery_count=5"),
+        ("queue", "lock_duration", "'lock_duration' is not a setting; write NAME=VALUE, e.g. max_delivery_count=5"),
     ],
 )
 def test_i1_what_is_not_known_is_refused_with_what_to_write(kind: str, written: str, told: str) -> None:
@@ -96,5 +100,7 @@ def test_paths(text: str, path: EntityPath) -> None:
     ["", "/", "flights/Subscriptions/", "/Subscriptions/board", "t/Subscriptions/s/Rules/", "t/Subscriptions/a/b"],
 )
 def test_paths_that_are_none(text: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="is no entity's path; write QUEUE, TOPIC, TOPIC/Subscriptions/NAME"):
+    with pytest.raises(
+        InvalidArgumentError, match="is not an entity's path; write QUEUE, TOPIC, TOPIC/Subscriptions/NAME"
+    ):
         EntityPath.parse(text)

@@ -1,4 +1,4 @@
-"""Connections without TLS go to this machine only, unless a host is named."""
+"""Connections without TLS are allowed only to this machine, unless a host is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a target's answers mean for a message."""
+"""The refusals that a target's answers mean."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Blocks of a segment: what is written is read, and what is damaged is told."""
+"""Blocks of a segment: written blocks are read, and damaged ones reported."""
 
 from __future__ import annotations
 

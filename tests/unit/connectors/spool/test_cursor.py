@@ -1,4 +1,4 @@
-"""How far a spool has been taken."""
+"""How far a route has read a spool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of a spool: every message of an archive can be made again."""
+"""Rows of a spool: every message of an archive can be restored."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_row_has_the_fields_of_its_message() -> None:
 
 
 def test_a_row_that_was_altered_is_refused() -> None:
-    with pytest.raises(ValueError, match="digest does not fit"):
+    with pytest.raises(ValueError, match="digest does not match"):
         restore(row_of(MESSAGE) | {"body": b"other"})
 
 

@@ -1,4 +1,4 @@
-"""What a spool has received."""
+"""The messages that a spool has received."""
 
 from __future__ import annotations
 

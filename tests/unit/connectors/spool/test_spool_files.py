@@ -1,4 +1,4 @@
-"""A spool on disk: what a kill leaves behind at each place, and what is read of it."""
+"""A spool on disk: the state after a kill at each point, and its reading."""
 
 from __future__ import annotations
 

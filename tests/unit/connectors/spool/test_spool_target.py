@@ -1,4 +1,4 @@
-"""A spool as a target: what it acknowledges is on disk, and it tells what hinders it."""
+"""A spool as a target: acknowledged messages are on disk, and errors are reported."""
 
 from __future__ import annotations
 

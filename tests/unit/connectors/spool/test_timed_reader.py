@@ -1,4 +1,4 @@
-"""Where the reading of a spool for windows begins; without Spark."""
+"""The start of reading a spool for windows; without Spark."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def test_damage_is_told_with_its_file(table: Path, spool: Path) -> None:
     at = rows.column_names.index("digest")
     altered = pa.array([b"wrong"] * rows.num_rows, rows.schema.field(at).type)
     pq.write_table(rows.set_column(at, rows.schema.field(at), altered), file)
-    with pytest.raises(ArchiveError, match="digest does not fit"):
+    with pytest.raises(ArchiveError, match="digest does not match"):
         ArchivePeek(table, spool)(0, 10)
     file.write_bytes(whole[:-7])
     for look in (lambda: ArchivePeek(table, spool)(0, 10), lambda: list(rows_of(table))):

@@ -1,1 +1,1 @@
-"""Partitions of an event hub: addresses, links, where a reader begins, what it has read."""
+"""Partitions of an event hub: addresses, links, the start of a reader, its unsettled events."""

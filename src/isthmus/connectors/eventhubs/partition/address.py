@@ -1,11 +1,11 @@
-"""Addresses of links, and where in a partition a link begins.
+"""Addresses of links, and the start of a link in a partition.
 
 What it is: the paths, filters and properties of links to event hubs, pure. What it is not: a link (`partition.link`).
 Specification: Microsoft Learn, "AMQP 1.0 in Azure Service Bus and Event Hubs protocol guide" and "Receive events from or send events to
 Event Hubs with AMQP"; Apache's AMQP filter extensions, selector-filter.
 
 Invariants:
-    I1. An offset is an opaque text; a sequence number is compared as one.
+    I1. An offset is an opaque text; a sequence number is compared as a number.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MANAGEMENT = "$management"
 START_OFFSET = "-1"
 """The offset before the first event."""
 GEO_REPLICATION = Symbol("com.microsoft:georeplication")
-"""Asked for, so that a geo-replicated namespace gives offsets that hold in each of its regions."""
+"""The capability that makes a geo-replicated namespace return offsets that are valid in each of its regions."""
 
 _SELECTOR = Symbol("apache.org:selector-filter:string")
 _EPOCH = Symbol("com.microsoft:epoch")
@@ -37,11 +37,11 @@ _RECEIVER_NAME = Symbol("com.microsoft:receiver-name")
 
 
 class Begin(NamedTuple):
-    """Where a link begins.
+    """The start of a link.
 
     Attributes:
-        sequence: the first sequence number that is wanted; -1: from the first event there is.
-        offset: of the event before it, as it was told; empty: not known.
+        sequence: the first sequence number; -1: the first existing event.
+        offset: of the event before it, as the service reported it; empty: unknown.
     """
 
     sequence: int = -1
@@ -64,7 +64,7 @@ def receiver_source(hub: str, group: str, partition: int, begin: Begin) -> Sourc
 
 
 def receiver_properties(owner_level: int, name: str) -> dict[Any, Any]:
-    """The properties of a link that reads; below 0 it has no owner level."""
+    """The properties of a reading link; below 0 it has no owner level."""
     properties: dict[Any, Any] = {_RECEIVER_NAME: name}
     if owner_level >= 0:
         properties[_EPOCH] = Long(owner_level)
@@ -72,5 +72,5 @@ def receiver_properties(owner_level: int, name: str) -> dict[Any, Any]:
 
 
 def sender_path(hub: str, partition: int | None) -> str:
-    """The address of a link that sends, to a partition or to whichever the key decides."""
+    """The address of a sending link, to a partition or to the one that the key selects."""
     return hub if partition is None else f"{hub}/Partitions/{partition}"

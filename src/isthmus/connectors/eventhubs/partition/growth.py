@@ -1,12 +1,12 @@
-"""Whether an event hub has got more partitions while it is read.
+"""The detection of new partitions of an event hub while it is read.
 
-What it is: a look from time to time at which partitions there are. What it is not: their reading: the source is opened again, which begins
-in each of them where it has to (`opening`). Without this what is sent to a new partition would wait for the next opening, an hour where the
+What it is: a periodic query of the existing partitions. What it is not: their reading: the source is opened again, which begins
+at the right event in each of them (`opening`). Without this, events in a new partition would wait for the next opening, an hour if the
 connection lasts.
 Specification: Microsoft Learn, "Dynamically add partitions to an event hub".
 
 Invariants:
-    I1. One look at a time is under way, each `LOOK_SECONDS` after the one before; one that fails says nothing.
+    I1. One query at a time is in progress, each `LOOK_SECONDS` after the previous one; a failed one has no effect.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ LOOK_SECONDS = 60.0
 
 
 class PartitionGrowth:
-    """The looks of one source.
+    """The queries of one source.
 
     Args:
-        mark: called when an answer has come.
+        mark: called when an answer has arrived.
         is_wanted: whether new partitions are read.
     """
 
@@ -41,17 +41,17 @@ class PartitionGrowth:
 
     @property
     def deadline(self) -> float:
-        """When `added` has something to do though nothing came."""
+        """When `added` has work even without events."""
         return self._due
 
     def begin(self, now: float) -> None:
-        """All partitions that there are are read now."""
+        """All existing partitions are read now."""
         self.close()
         if self._is_wanted:
             self._due = now + LOOK_SECONDS
 
     def added(self, client: Client, hub: str, known: Collection[int], now: float) -> list[int]:
-        """The partitions that nobody knew, as far as a look has told.
+        """The new partitions, from the last query.
 
         Args:
             client: an open connection, authorized for the hub.
@@ -72,7 +72,7 @@ class PartitionGrowth:
         return found
 
     def close(self) -> None:
-        """The connection is of no use any more, or the source ends."""
+        """The connection is unusable, or the source closes."""
         look, self._look, self._due = self._look, None, math.inf
         if look is not None:
             look.close()

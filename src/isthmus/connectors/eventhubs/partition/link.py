@@ -1,12 +1,12 @@
 """A link that reads one partition.
 
-What it is: the receiver of a partition's events, with its credit. Events are not settled one by one: reading takes nothing from a log. What
-it is not: the account of what was read (`reading`).
+What it is: the receiver of a partition's events, with its credit. Events are not settled individually: reading takes nothing from a log. What
+it is not: the account of read events (`reading`).
 Specification: Microsoft Learn, "AMQP 1.0 in Azure Service Bus and Event Hubs protocol guide"; OASIS AMQP 1.0, 2.6.7.
 
 Invariants:
-    I1. No more credit is granted than was asked for.
-    I2. A link that was closed tells nothing more.
+    I1. No more credit is granted than was requested.
+    I2. A closed link reports nothing more.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class PartitionLink:
         client: an open connection, authorized for the hub.
         hub: name of the event hub.
         group: the consumer group.
-        partition: which.
-        begin: where to begin.
-        owner_level: of the reader; below 0: none.
-        mark: called when something comes.
-        name: of the reader, for what the namespace tells of it; empty: one that is made up.
+        partition: its number.
+        begin: the start of the link.
+        owner_level: the reader's owner level; below 0: none.
+        mark: called when a frame arrives.
+        name: the reader's name, for the namespace's diagnostics; empty: a generated one.
 
     Attributes:
         attached: whether the service has answered.
-        error: why the link is of no use any more.
-        arrived: events, encoded, that were not taken.
+        error: why the link is unusable.
+        arrived: encoded events that were not taken.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class PartitionLink:
 
     @property
     def credit(self) -> int:
-        """Events that may still come."""
+        """Events that may still arrive."""
         return self.link.credit
 
     def grant(self, credit: int) -> None:
@@ -89,7 +89,7 @@ class PartitionLink:
             self.link.grant(credit)
 
     def take(self) -> list[bytes]:
-        """The events that came since the last call."""
+        """The events since the last call."""
         taken = [payload for payloads in self.arrived for payload in payloads]
         self.arrived.clear()
         self.count = 0
@@ -103,7 +103,7 @@ class PartitionLink:
             self.link.detach()
             self.client.end(self._session)
 
-    # ---- called by the client
+    # ---- calls of the client
 
     def on_attached(self, link: Link) -> None:
         """The service answered; a null source announces a refusal."""
@@ -111,10 +111,10 @@ class PartitionLink:
         self._mark()
 
     def on_credit(self, link: Link) -> None:
-        """The service used credit up."""
+        """The service used credit."""
 
     def on_transfers(self, event: Transfers) -> None:
-        """Events came."""
+        """Events arrived."""
         self.arrived.append(event.payloads)
         self.count += len(event.payloads)
         if not event.settled:
@@ -122,14 +122,14 @@ class PartitionLink:
         self._mark()
 
     def on_disposed(self, first: int, last: int, state: Any) -> None:
-        """Of links that send."""
+        """Ignored: only for sending links."""
 
     def on_lost(self, error: IsthmusError) -> None:
-        """The link is gone."""
+        """The link is lost."""
         if self.error is None:
             self.error = error
         self._mark()
 
 
 def _nothing() -> None:
-    """Nobody is interested any more."""
+    """The callback of a closed link."""

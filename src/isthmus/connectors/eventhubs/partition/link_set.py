@@ -1,10 +1,10 @@
 """The links of one source, one for each partition that it reads.
 
-What it is: which partition has which link, and the credit that each is granted. What it is not: one link (`link`), or what was read (`reading`).
+What it is: the link of each partition, and its credit. What it is not: one link (`link`), or the account of read events (`reading`).
 
 Invariants:
-    I1. All links together have no more credit than the owner has granted and not been given.
-    I2. A partition has one link: another one for it closes the one before.
+    I1. All links together have no more credit than the owner's unused grant.
+    I2. A partition has one link: a new one closes the previous one.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ __all__ = ["PartitionLinks"]
 
 
 class PartitionLinks:
-    """Those of one source.
+    """The links of one source.
 
     Args:
         options: of the source.
-        reading: its queue has the credit.
-        mark: called when something comes.
+        reading: the account; its queue has the credit.
+        mark: called when a frame arrives.
     """
 
     def __init__(self, options: SourceOptions, reading: Reading, mark: Callable[[], None]) -> None:
@@ -40,7 +40,7 @@ class PartitionLinks:
 
     @property
     def partitions(self) -> KeysView[int]:
-        """Those that have a link."""
+        """The partitions that have a link."""
         return self._links.keys()
 
     @property
@@ -49,7 +49,7 @@ class PartitionLinks:
         return bool(self._links) and all(each.attached for each in self._links.values())
 
     def open(self, client: Client, path: str, partition: int, begin: Begin) -> None:
-        """A partition of the event hub at a path, which a connection may tell of first, is read from there."""
+        """Reads a partition from there; the path of the event hub may only be known once connected."""
         old = self._links.pop(partition, None)
         if old is not None:
             old.close()
@@ -59,7 +59,7 @@ class PartitionLinks:
         )
 
     def check(self) -> None:
-        """Looks whether all are of use.
+        """Checks that all links are usable.
 
         Raises:
             IsthmusError: one is not.
@@ -69,13 +69,13 @@ class PartitionLinks:
                 raise link.error
 
     def take(self) -> Iterator[tuple[int, list[bytes]]]:
-        """The events that came since the last call, by partition."""
+        """The events since the last call, by partition."""
         for partition, link in self._links.items():
             if link.count:
                 yield partition, link.take()
 
     def refill(self) -> None:
-        """Grants each link its share of what the owner has granted and not been given."""
+        """Grants each link its share of the owner's unused grant."""
         if not self._links:
             return
         share = self._reading.share(len(self._links))
@@ -90,7 +90,7 @@ class PartitionLinks:
                 link.grant(wanted)
 
     def close(self) -> None:
-        """Ends all."""
+        """Closes all links."""
         for link in self._links.values():
             link.close()
         self._links.clear()

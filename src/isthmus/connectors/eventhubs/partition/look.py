@@ -1,11 +1,11 @@
-"""What a namespace says of an event hub and its partitions.
+"""A namespace's description of an event hub and its partitions.
 
-What it is: requests to the namespace's `$management` node, which wait for nothing, and their answers as values. What it is not: what
-follows of them (`opening`).
+What it is: non-blocking requests to the namespace's `$management` node, and their answers as values. What it is not: the
+decisions based on them (`opening`).
 Specification: Microsoft Learn, "Azure Event Hubs AMQP request/response operations".
 
 Invariants:
-    I1. A look is done when every answer has come, or one is a refusal.
+    I1. A query is done when every answer has arrived, or one is a refusal.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class PartitionView(NamedTuple):
     """A partition.
 
     Attributes:
-        begin: the lowest sequence number that exists, or existed where none does now.
-        last: the highest that there has been; below `begin` where there has been none.
+        begin: the lowest existing sequence number, or the former one where there is none now.
+        last: the highest sequence number so far; below `begin` where there was none.
         last_offset: offset of the last event.
         is_empty: whether there are no events.
     """
@@ -44,19 +44,19 @@ class PartitionView(NamedTuple):
 
 
 class HubLook:
-    """One look at an event hub.
+    """One query of an event hub.
 
     Args:
         client: an open connection, authorized for the hub.
         hub: its name.
-        mark: called when an answer has come.
-        wanted: partitions to look at; None: all.
+        mark: called when an answer has arrived.
+        wanted: partitions to query; None: all.
 
     Attributes:
         partitions: their numbers, once they are known.
-        views: of those that were looked at.
-        created_ms: when the event hub was made: another one of its name has another; 0: it is not told.
-        error: why the look failed.
+        views: the descriptions of the queried partitions.
+        created_ms: when the event hub was created: a new one of the same name has another time; 0: unknown.
+        error: why the query failed.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class HubLook:
 
     @property
     def is_done(self) -> bool:
-        """Whether there is nothing to wait for."""
+        """Whether it waits for no answer."""
         return self.error is not None or (self._reply is None and not self._waiting)
 
     def advance(self) -> None:
-        """Takes answers, and asks on."""
+        """Takes answers, and sends further requests."""
         if self._reply is not None and self._reply.done:
             reply, self._reply = self._reply, None
             try:
@@ -93,7 +93,7 @@ class HubLook:
                     self.error = error
 
     def close(self) -> None:
-        """Ends it."""
+        """Closes it."""
         self._mark = _nothing
         if self._client.error is None:
             self._links.close()
@@ -105,7 +105,7 @@ class HubLook:
         body = _body(reply)
         ids = [str(each) for each in body.get("partition_ids") or ()]
         if not ids or not all(each.isdecimal() for each in ids):
-            raise ProtocolError(f"event hub '{self._hub}': the namespace names no partitions")
+            raise ProtocolError(f"event hub '{self._hub}': the namespace returned no partitions")
         self.partitions = sorted(map(int, ids))
         created = body.get("created_at")
         self.created_ms = int(created) if isinstance(created, int) else 0
@@ -131,7 +131,7 @@ def _body(reply: Reply) -> dict[str, Any]:
     if reply.error is not None:
         raise reply.error
     if not isinstance(reply.body, dict):
-        raise ProtocolError(f"event hub '{reply.path}': the namespace's answer is no map")
+        raise ProtocolError(f"event hub '{reply.path}': the namespace's answer is not a map")
     return {
         (name.decode() if isinstance(name, bytes) else str(name)): (
             value.decode() if isinstance(value, bytes) else value
@@ -143,11 +143,11 @@ def _body(reply: Reply) -> dict[str, Any]:
 def _view(body: dict[str, Any]) -> PartitionView:
     begin, last = body.get("begin_sequence_number"), body.get("last_enqueued_sequence_number")
     if not isinstance(begin, int) or not isinstance(last, int):
-        raise ProtocolError(f"partition {body.get('partition')}: the namespace tells no sequence numbers")
+        raise ProtocolError(f"partition {body.get('partition')}: the namespace returned no sequence numbers")
     return PartitionView(
         int(begin), int(last), str(body.get("last_enqueued_offset") or ""), bool(body.get("is_partition_empty"))
     )
 
 
 def _nothing() -> None:
-    """Nobody is interested any more."""
+    """The callback of a closed query."""

@@ -1,11 +1,11 @@
-"""What an event hub has lost unread: each loss is told once, with its range.
+"""The events that were lost unread: each loss is reported once, with its range.
 
-What it is: what was told, and the look that tells whether sequence numbers that did not come were removed. What it is not: the opening
-(`isthmus.connectors.eventhubs.source`), or the account of what was read (`reading`).
+What it is: the reported losses, and the query whether missing sequence numbers were removed. What it is not: the opening
+(`isthmus.connectors.eventhubs.source`), or the account of read events (`reading`).
 
 Invariants:
-    I1. An event is told once, before anything behind it is given: each method that finds some raises, and finds them known the next time.
-    I2. So is that a partition was made again, each time that it was.
+    I1. An event is reported once, before any later one is delivered: each method that finds some raises, and treats them as known the next time.
+    I2. So is each time that a partition was created again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from isthmus.transport import Client
 
 __all__ = ["LOOK_SECONDS", "Losses"]
 
-# No checkpoint passes a gap before its look is answered.
+# No checkpoint passes a gap before its query is answered.
 LOOK_SECONDS = 30.0
 
 
@@ -30,38 +30,38 @@ class Losses:
     """The losses of one source.
 
     Args:
-        path: tells that of the event hub, which a connection may tell of first.
-        reading: its gaps are looked at.
-        mark: called when the look has an answer.
+        path: returns the path of the event hub, which may only be known once connected.
+        reading: the account whose gaps are queried.
+        mark: called when the query has an answer.
 
     Attributes:
-        deadline: when a look that has no answer has failed; infinite where there is none.
+        deadline: when an unanswered query has failed; infinite where there is none.
     """
 
     def __init__(self, path: Callable[[], str], reading: Reading, mark: Callable[[], None]) -> None:
         self._path = path
         self._reading = reading
         self._mark = mark
-        self._told: dict[int, IndexSet] = {}  # by partition
-        self._remade: set[int] = set()  # partitions of which it was told
+        self._reported: dict[int, IndexSet] = {}  # by partition
+        self._remade: set[int] = set()  # partitions that were reported as created again
         self._look: HubLook | None = None
         self.deadline = math.inf
-        self._looked_at: dict[int, list[tuple[int, int]]] = {}  # gaps that there were when it began
+        self._looked_at: dict[int, list[tuple[int, int]]] = {}  # the gaps when it began
 
     def knows_of_remake(self, number: int) -> None:
-        """That a partition was made again has been told."""
+        """A partition's new creation has been reported."""
         self._remade.add(number)
-        self._told.pop(number, None)  # its sequence numbers name other events
+        self._reported.pop(number, None)  # its sequence numbers name other events
 
     def reads_again(self, numbers: Iterable[int]) -> None:
-        """Partitions that were made again are read from their beginning from now on."""
+        """Partitions that were created again are read from their beginning from now on."""
         self._remade.difference_update(numbers)
 
     def check_openings(self, openings: Mapping[int, Opening]) -> None:
-        """Fails an opening once for what is lost; the next one continues behind it.
+        """Fails an opening once for lost events; the next one continues after them.
 
         Raises:
-            ConnectionLostError: something is lost that was not told.
+            ConnectionLostError: events are lost that were not reported.
         """
         texts = []
         for number, each in openings.items():
@@ -69,16 +69,16 @@ class Losses:
                 texts += self._news(number, *each.lost)
             elif each.begins_again and number not in self._remade:
                 self.knows_of_remake(number)
-                texts.append(f"partition {number}: the event hub was made again, and is read from its beginning")
+                texts.append(f"partition {number}: the event hub was created again, and is read from its beginning")
         if texts:
             raise ConnectionLostError(f"event hub '{self._path()}': {'; '.join(texts)}")
 
     def look(self, client: Client, now: float) -> None:
-        """Sequence numbers that did not come were compacted away, or removed by the retention before they were read.
+        """Queries whether missing sequence numbers were compacted, or removed by the retention before they were read.
 
         Raises:
-            ConnectionLostError: they were removed, and it was not told.
-            IsthmusError: the namespace refuses the look, or gives no answer.
+            ConnectionLostError: they were removed, which was not reported.
+            IsthmusError: the namespace refuses the query, or gives no answer.
         """
         look = self._look
         if look is None:
@@ -92,7 +92,7 @@ class Losses:
             if now >= self.deadline:
                 self.close()
                 raise OperationTimeoutError(
-                    f"event hub '{self._path()}': waited {LOOK_SECONDS:g} s for an answer to what was removed; look whether the server answers"
+                    f"event hub '{self._path()}': waited {LOOK_SECONDS:g} s for an answer about removed events; check whether the server answers"
                 )
             return
         self.close()
@@ -100,20 +100,20 @@ class Losses:
         for number, view in look.views.items():
             for first, stop in self._taken(number):
                 lost += self._news(number, first, min(stop, view.begin) - 1)
-        if lost:  # also where the look failed for another partition: it is known now
+        if lost:  # also if the query failed for another partition: it is known now
             raise ConnectionLostError(f"event hub '{self._path()}': {'; '.join(lost)}")
         if look.error is not None:
             raise look.error
 
     def close(self) -> None:
-        """Ends a look that is under way."""
+        """Ends a query in progress."""
         self.deadline = math.inf
         if self._look is not None:
             self._look.close()
             self._look = None
 
     def _taken(self, number: int) -> list[tuple[int, int]]:
-        """The gaps that a look has seen. Those that came since it began stay for the next one: its answer may be from before them."""
+        """The gaps that a query covers. Gaps that appeared since it began are left to the next one: its answer may precede them."""
         seen = self._looked_at.pop(number, [])
         later = [each for each in self._reading.gaps.pop(number, []) if each not in seen]
         if later:
@@ -121,14 +121,14 @@ class Losses:
         return seen
 
     def _news(self, number: int, first: int, last: int) -> list[str]:
-        """What of a range has not been told yet (I1); it is told now."""
-        told, news = self._told.setdefault(number, IndexSet()), IndexSet()
+        """The part of a range that was not reported yet (I1); it counts as reported."""
+        reported, news = self._reported.setdefault(number, IndexSet()), IndexSet()
         if first <= last:
             news.add(first, last + 1)
-        for start, stop in told:
+        for start, stop in reported:
             news.remove(start, stop)
         for start, stop in news:
-            told.add(start, stop)
+            reported.add(start, stop)
         return [
             f"partition {number}: events {start} to {stop - 1} were removed by the retention before they were read, and are lost; reading "
             f"continues at {last + 1}"

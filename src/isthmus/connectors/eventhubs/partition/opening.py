@@ -1,15 +1,15 @@
-"""Where a reader begins in a partition, and what it has lost by then.
+"""The start of a reader in a partition, and the events lost by then.
 
-What it is: the decision, pure: the checkpoint, what this reader has delivered already, and what the partition says. What it is not: the
+What it is: the decision, pure: from the checkpoint, this reader's deliveries, and the partition's description. What it is not: the
 link. docs/how-to/use-eventhubs.md, "What is lost".
 
 Invariants:
-    I1. A reader that has delivered something goes on behind it, whatever the checkpoint says.
-    I2. Events that the retention removed before they were done with are told, with their range.
-    I3. A partition that was made again is read from its beginning: its sequence numbers name other events. That it was is told by a
-        checkpoint behind its last event, and by the time at which the event hub was made.
-    I4. Where reading begins is kept before the first event is read: a later reader begins there, whatever `start` says.
-    I5. A partition that was added since a reader of all of them began is read from its first event, also where it was added while nobody read.
+    I1. A reader continues after its last delivery, whatever the checkpoint.
+    I2. Events that the retention removed before they were settled are reported, with their range.
+    I3. A partition that was created again is read from its beginning: its sequence numbers name other events. That is detected by a
+        checkpoint after its last event, and by the time at which the event hub was created.
+    I4. The start is stored before the first event is read: a later reader begins there, whatever `start` says.
+    I5. A partition that was added since a reader of all of them began is read from its first event, also if it was added while no reader ran.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from isthmus.connectors.checkpoint.checkpoint import Checkpoint
 from isthmus.connectors.eventhubs.partition.address import START_OFFSET, Begin
 from isthmus.connectors.eventhubs.partition.look import PartitionView
 
-__all__ = ["Opening", "added", "opening", "remade", "told_apart"]
+__all__ = ["Opening", "added", "opening", "remade", "distinct_created_ms"]
 
 
 class Opening(NamedTuple):
     """How a partition is opened.
 
     Attributes:
-        begin: where its link begins.
-        checkpoint: what to write before, so that the place is kept though nothing is read; None: nothing.
-        lost: first and last sequence number of what was removed unread; None: nothing was.
+        begin: the start of its link.
+        checkpoint: the checkpoint to write before, so that the position is stored even if nothing is read; None: none.
+        lost: first and last sequence number of events removed unread; None: none.
         begins_again: whether its sequence numbers name other events than before.
     """
 
@@ -41,30 +41,30 @@ class Opening(NamedTuple):
 
 
 def added(partitions: Iterable[int], kept: Collection[int]) -> list[int]:
-    """The partitions that were added since (I5): a new one has the highest number. Of the first ones, the highest is kept first, and of new
-    ones the lowest: a kill in between leaves no doubt which of them a partition is that has no checkpoint.
+    """The partitions that were added since (I5): a new one has the highest number. Of the first ones the highest is stored first, and of new
+    ones the lowest: after a kill in between it is certain to which of them a partition without checkpoint belongs.
 
     Args:
-        partitions: all that there are.
-        kept: those of which the group has a checkpoint.
+        partitions: all existing partitions.
+        kept: those with a checkpoint of the group.
     """
     return [number for number in partitions if kept and number > max(kept)]
 
 
-def told_apart(created_ms: int, views: Iterable[PartitionView]) -> int:
-    """When an event hub was made, where that tells it from another one of its name; else 0: offsets that are no numbers are those of a
-    namespace with geo-replication, which may tell another time in each region.
+def distinct_created_ms(created_ms: int, views: Iterable[PartitionView]) -> int:
+    """When an event hub was created, if that distinguishes it from another one of its name; otherwise 0: non-numeric offsets are those of a
+    namespace with geo-replication, which may report another time in each region.
     """
     return created_ms if all(view.last_offset.removeprefix("-").isdecimal() for view in views) else 0
 
 
 def remade(partitions: Iterable[int], created_ms: int, known_ms: int, kept: Mapping[int, Checkpoint]) -> set[int]:
-    """The partitions of which what is known is of another event hub, which is gone (I3).
+    """The partitions whose known state is of another event hub, which was deleted (I3).
 
     Args:
-        partitions: all that there are.
-        created_ms: when their event hub was made; 0: it is not told.
-        known_ms: when the one was made that this reader has read; 0: it has read none, and what it knows is kept.
+        partitions: all existing partitions.
+        created_ms: when their event hub was created; 0: unknown.
+        known_ms: when the event hub was created that this reader has read; 0: it has read none, and its state is kept.
         kept: the checkpoints.
     """
     if not created_ms:
@@ -79,20 +79,20 @@ def opening(
     """How to open a partition.
 
     Args:
-        view: what the partition says.
-        checkpoint: the one that is stored; None: there is none.
-        delivered_next: behind what this reader has delivered, or the first that was given back; -1: it has delivered nothing.
-        start: `earliest` or `latest`, where nothing says more.
-        is_added: whether it was added since the group began.
+        view: the partition's description.
+        checkpoint: the stored one; None: there is none.
+        delivered_next: after this reader's last delivery, or the first released event; -1: it has delivered nothing.
+        start: `earliest` or `latest`, if nothing else decides.
+        is_added: whether it was added after the group began.
     """
     if delivered_next >= 0:
         return _from(view, Begin(delivered_next))
     if checkpoint is not None:
         if checkpoint.sequence < 0 and checkpoint.offset != START_OFFSET:
-            return Opening(Begin(-1, checkpoint.offset))  # of an SDK that tells no sequence number
+            return Opening(Begin(-1, checkpoint.offset))  # of an SDK that writes no sequence number
         return _from(view, Begin(checkpoint.sequence + 1, checkpoint.offset))
     if start == "latest":
-        # Until the first event is done with, a later reader would begin behind what comes meanwhile (I4).
+        # Until the first event is settled, a later reader would begin after the events that arrive meanwhile (I4).
         if view.last < 0 or is_added:
             return Opening(Begin(), checkpoint=Checkpoint(-1, START_OFFSET))
         kept = Checkpoint(view.last, view.last_offset)

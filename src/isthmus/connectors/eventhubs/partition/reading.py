@@ -1,17 +1,17 @@
-"""What a source has read of a hub's partitions and the owner has not finished with.
+"""The events that a source has read of a hub's partitions and the owner has not settled.
 
-What it is: the queue of what was read and not taken, the account of what was taken, what is to be read again, the checkpoints to write, and
+What it is: the queue of untaken events, the account of taken ones, the positions to read again from, the checkpoints to write, and
 the messages that may have to be set aside; pure. What it is not: links (`partition.link`), or a store (`checkpoint.thread`).
 
 Invariants:
     I1. A checkpoint never names an event beyond one that was delivered and is not settled.
-    I2. What is read again after a return is given in the order of its partition.
-    I3. With `only_present` nothing is given that came after the first opening.
-    I4. Of a partition whose sequence numbers begin again nothing is given: they name other events. So it is with the first event that is
-        read: none is before the one that the link asked for.
-    I5. What was read before an event that cannot be read is given.
-    I6. A partition that was made again is read once what the owner has of the one before is settled or given back: positions name both.
-    I7. With `holds_gaps` no checkpoint is behind a gap of which it is not known whether something was removed: the next reader finds it.
+    I2. Events that are read again after a release are delivered in the order of their partition.
+    I3. With `only_present` no event is delivered that was enqueued after the first opening.
+    I4. No event of a partition whose sequence numbers begin again is delivered: they name other events. This includes the first event that is
+        read: none precedes the one that the link requested.
+    I5. Events before an unreadable one are delivered.
+    I6. A partition that was created again is read once the owner's messages of the previous one are settled or released: positions name both.
+    I7. With `holds_gaps` no checkpoint is after a gap of which it is unknown whether events were removed: the next reader finds it.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from isthmus.connectors.kafka.consumer.read_queue import Batch, ReadQueue
 __all__ = ["LARGEST_SHARE", "MOST_GAPS", "PayloadReader", "ReadEvent", "Reading"]
 
 LARGEST_SHARE = 2000
-"""Events that one link may have on its way, whatever the owner's credit is."""
+"""Events that one link may have in transit, with any credit of the owner."""
 MOST_GAPS = 100
-"""Gaps of a partition that are kept between two looks."""
+"""Gaps of a partition that are kept between two queries."""
 
 
 class ReadEvent(Protocol):
-    """An event as a message: its sequence number, the text that its checkpoint has beside it, and the message."""
+    """An event as a message: its sequence number, the text in its checkpoint, and the message."""
 
     @property
     def sequence(self) -> int: ...
@@ -49,13 +49,13 @@ class ReadEvent(Protocol):
 
 
 class PayloadReader(Protocol):
-    """Reads what a link gives."""
+    """Parses a link's payload."""
 
     def read(self, partition: int, payload: Any) -> ReadEvent:
         """The message of an event.
 
         Raises:
-            CodecError: it is no event.
+            CodecError: it is not an event.
         """
         ...
 
@@ -64,20 +64,20 @@ class Reading:
     """The state of one source.
 
     Args:
-        reader: reads events.
-        only_present: give only what was at the first opening.
-        keeps: whether messages that were taken are kept until they are settled, to be set aside.
-        seconds: how often a checkpoint is written at most.
-        holds_gaps: whether what is in `gaps` is not known yet; the owner takes out what is.
+        reader: parses events.
+        only_present: deliver only events that existed at the first opening.
+        keeps: whether taken messages are kept until they are settled, to be set aside.
+        seconds: the interval of checkpoints.
+        holds_gaps: whether the gaps in `gaps` are unexplained; the owner removes explained ones.
 
     Attributes:
-        account: what was read and is not settled; offsets are sequence numbers.
-        queue: what was read and not taken.
-        present: what was at the first opening; None: everything is given.
-        rewind: partitions of which something is to be read again.
+        account: the unsettled events; offsets are sequence numbers.
+        queue: the untaken events.
+        present: the events at the first opening; None: everything is delivered.
+        rewind: partitions to read again.
         begun_again: partitions whose sequence numbers begin again, with the first of them.
-        gaps: by partition, sequence numbers that did not come, ascending: the first of each range, and the one that came instead; at most
-            `MOST_GAPS` each, since compaction leaves gaps all the time: those behind them are one range with the last.
+        gaps: by partition, missing sequence numbers, ascending: the first of each range, and the one that arrived instead; at most
+            `MOST_GAPS` each, because compaction leaves many gaps: later ones are merged with the last.
         kept: messages by position, where they may have to be set aside.
     """
 
@@ -95,43 +95,43 @@ class Reading:
         self._holds_gaps = holds_gaps
         self._commits = Commits(self.account, seconds)
         self._offsets: dict[int, deque[tuple[int, str]]] = {}
-        self._done: dict[int, tuple[int, str]] = {}  # the last event of each partition that is done with
-        self._asked: dict[int, int] = {}  # the commit that has no answer yet
+        self._done: dict[int, tuple[int, str]] = {}  # the last settled event of each partition
+        self._asked: dict[int, int] = {}  # the pending commit
         self._writing: Mapping[int, Checkpoint] | None = None  # its checkpoints
         self._under_way: dict[
             int, IndexSet
-        ] = {}  # by partition that was made again: what the owner has of the one before
-        self._replaces: set[int] = set()  # partitions whose checkpoint is from before they were made again
+        ] = {}  # by partition that was created again: the owner's messages of the previous one
+        self._replaces: set[int] = set()  # partitions whose checkpoint precedes their new creation
 
     @property
     def outstanding(self) -> int:
-        """Messages taken and neither settled nor given back."""
+        """Messages taken and neither settled nor released."""
         return self.account.outstanding - self.queue.count
 
     # ---- opening
 
     def next_of(self, partition: int) -> int:
-        """Where the link of a partition begins for this reader; -1: it has delivered nothing."""
+        """The start of a partition's link for this reader; -1: it has delivered nothing."""
         found = self.account.partitions.get(partition)
         if found is None:
             return -1
         return found.rewind() if found.returned else found.next
 
     def missing_before(self, partition: int, sequence: int) -> list[tuple[int, int]]:
-        """Ranges of sequence numbers that this reader still has to get and that are before one, each with the one behind its last."""
+        """Ranges of sequence numbers below a limit that this reader still has to receive, each with the one after its last."""
         return self.account.partitions[partition].missing_before(sequence)
 
     def drop_gaps(self, partition: int, gaps: Collection[tuple[int, int]]) -> None:
-        """It is known what these gaps are; others stay."""
+        """These gaps are explained; others are kept."""
         self.gaps[partition] = [each for each in self.gaps.get(partition, ()) if each not in gaps]
 
     def noted(self, partition: int, sequence: int) -> str:
-        """The text that an event has beside it that was read; empty: it is not known, or not any more."""
+        """The text noted for an event; empty: unknown, or no longer known."""
         known = [*self._offsets.get(partition, ()), self._done.get(partition, (-1, ""))]
         return next((text for number, text in known if number == sequence), "")
 
     def assign(self, partition: int, *, begins_again: bool = False, first: int = -1) -> None:
-        """A partition is read from now on; `first`: the lowest sequence number that may come, -1 where that is not known."""
+        """A partition is read from now on; `first`: the lowest sequence number that may arrive, -1 if unknown."""
         if begins_again:
             self.forget([partition])
             self._replaces.add(partition)
@@ -141,7 +141,7 @@ class Reading:
             self._offsets[partition] = deque()
 
     def made_again(self, partition: int) -> None:
-        """A partition is not what it was."""
+        """A partition was created again."""
         self._remove_queued([partition])
         found = self.account.partitions.get(partition)
         for start, stop in found.unsettled if found is not None else ():
@@ -149,7 +149,7 @@ class Reading:
         self.forget([partition])
 
     def is_under_way(self, partition: int) -> bool:
-        """Whether the owner has something of what the partition was before (I6)."""
+        """Whether the owner has messages of the partition's previous state (I6)."""
         return bool(self._under_way.get(partition))
 
     def _came_back(self, first: int, last: int) -> None:
@@ -160,7 +160,7 @@ class Reading:
                 sequences.remove(start, stop)
 
     def forget(self, partitions: Iterable[int]) -> None:
-        """Partitions are somebody else's, or are not what they were."""
+        """Partitions belong to another reader, or were created again."""
         numbers = list(partitions)
         self._remove_queued(numbers)
         self.account.revoke(numbers)
@@ -176,14 +176,14 @@ class Reading:
     # ---- reading
 
     def share(self, links: int) -> int:
-        """How many events one of so many links may have on its way, or in the queue."""
+        """How many events one of so many links may have in transit, or in the queue."""
         return min(LARGEST_SHARE, max(1, self.queue.credit // max(1, links))) if self.queue.credit > 0 else 0
 
     def put(self, partition: int, payloads: Sequence[Any]) -> None:
-        """Events that a link gave.
+        """Adds events of a link.
 
         Raises:
-            CodecError: one is none.
+            CodecError: one is not an event.
         """
         batch = Batch([], [])
         try:
@@ -198,7 +198,7 @@ class Reading:
                 self.queue.put(batch)
 
     def _belongs(self, partition: int, sequence: int) -> bool:
-        """Whether an event is to be delivered; it is counted as such then."""
+        """Whether an event has to be delivered; it then counts as delivered."""
         found = self.account.partitions.get(partition)
         if found is None or partition in self.rewind or partition in self.begun_again:
             return False
@@ -225,7 +225,7 @@ class Reading:
             noted.append((sequence, offset))
 
     def take(self) -> list[Batch]:
-        """What the credit allows."""
+        """The events within the credit."""
         batches = self.queue.take()
         if self.kept is not None:
             for batch in batches:
@@ -233,23 +233,23 @@ class Reading:
         return batches
 
     def is_over(self) -> bool:
-        """Whether all that was at the first opening has been read, for the first time."""
+        """Whether all events of the first opening were read, for the first time."""
         if self.present is None or self.queue.count or not self.present.is_over(self.account.partitions):
             return False
-        self.present.is_told = True
+        self.present.is_reported = True
         return True
 
     # ---- settling
 
     def settle(self, first: int, last: int, now: float) -> None:
-        """Completes what was taken."""
+        """Completes taken events."""
         self._came_back(first, last)
         self._drop_kept(first, last)
         if self.account.settle(first, last):
             self._commits.settled(now)
 
     def give_back(self, first: int, last: int) -> None:
-        """What was taken is read again, and what was read of its partitions and not taken yet, too."""
+        """Reads taken events again, and the untaken ones of their partitions, too."""
         self._came_back(first, last)
         self._drop_kept(first, last)
         partitions = self.account.give_back(first, last)
@@ -274,32 +274,32 @@ class Reading:
 
     @property
     def commit_due(self) -> float:
-        """When `begin_commit` has something to do."""
+        """When `begin_commit` has work."""
         return math.inf if self._commits.is_outstanding else self._commits.due
 
     def begin_commit(self, now: float) -> dict[int, Checkpoint]:
-        """The checkpoints to write now; empty: it is not time. `written` answers."""
+        """The checkpoints to write now; empty: none is due. `written` answers."""
         asked = self._commits.begin(now, self._limits())
         if not asked:
             return {}
         self._asked = asked
         found = self._checkpoints(asked)
-        if not found:  # nothing is done with yet
+        if not found:  # nothing is settled yet
             self._commits.answered(asked, (), now)
         self._writing = found
         return found
 
     def unconfirmed(self) -> dict[int, Checkpoint]:
-        """The checkpoints that are not known to be written."""
+        """The checkpoints whose write is not confirmed."""
         return self._checkpoints(self._commits.unconfirmed(limits=self._limits()))
 
     def _limits(self) -> dict[int, int]:
-        """By partition, where the first of its gaps begins (I7)."""
+        """By partition, the start of the first of its gaps (I7)."""
         gaps = self.gaps if self._holds_gaps else {}
         return {number: min(start for start, _ in each) for number, each in gaps.items() if each}
 
     def written(self, checkpoints: Mapping[int, Checkpoint], *, failed: bool, now: float) -> None:
-        """A write has been answered: the one that `begin_commit` gave, or one of an opening."""
+        """A write was answered: of `begin_commit`, or of an opening."""
         is_commit = checkpoints is self._writing
         if failed:
             if is_commit:
@@ -318,6 +318,6 @@ class Reading:
             while noted and noted[0][0] < behind:
                 self._done[number] = noted.popleft()
             if number in self._done:
-                # Sequence numbers may have holes: what is done with reaches up to the next one that is not.
+                # Sequence numbers may have gaps: the settled range reaches up to the next unsettled one.
                 found[number] = Checkpoint(behind - 1, self._done[number][1], number in self._replaces)
         return found

@@ -1,1 +1,1 @@
-"""The thread that reads a topic, and what it has read and not committed."""
+"""The thread that reads a topic, and its uncommitted records."""

@@ -1,13 +1,13 @@
-"""What happens when the group gives a reader partitions, or takes them.
+"""The assignment and revocation of partitions by the group.
 
-What it is: the callbacks of the consumer: where reading begins, what is committed and told before partitions are handed over, and that nothing
-is known of them afterwards. What it is not: the reading (`consumer`), or the accounts that it changes (`delivered`, `commit`, `removed`).
-Specification: librdkafka documentation ("Consumer groups"). The thread of the consumer calls them, out of `consume`, `poll` and `close`.
+What it is: the callbacks of the consumer: where reading begins, what is committed and reported before partitions are revoked, and that no state
+of them is kept afterwards. What it is not: the reading (`consumer`), or the accounts that it changes (`delivered`, `commit`, `removed`).
+Specification: librdkafka documentation ("Consumer groups"). The thread of the consumer calls them, from `consume`, `poll` and `close`.
 
 Invariants:
-    I1. Of partitions that were handed over nothing is given or committed any more.
-    I2. With `start=latest` the begin is committed before anything is read: what comes then is not passed over by the next reader.
-    I3. Nothing is given of partitions whose begin cannot be committed: they are not in the account, and the consumer is not used again.
+    I1. No record of revoked partitions is delivered or committed any more.
+    I2. With `start=latest` the start is committed before anything is read: the next reader does not skip later records.
+    I3. No record is delivered of partitions whose start cannot be committed: they are not in the account, and the consumer is not used again.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class Assignment:
 
     Args:
         options: of the source.
-        delivered: what was read and is not settled.
-        commits: what is committed when.
+        delivered: the unsettled records.
+        commits: the decisions what to commit.
         committer: commits.
-        removed: what was removed unread.
-        pause: the partitions that are paused.
-        fault: why the source is lost.
+        removed: the records that were removed unread.
+        pause: the paused partitions.
+        fault: the reason for which the source is lost.
         lock: guards `delivered`, `commits` and `pause`.
         stops: whether the reader ends.
 
     Attributes:
-        partitions: how many the topic had at the first opening; 0: it is not known yet.
+        partitions: how many the topic had at the first opening; 0: unknown.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Assignment:
         self._stops = stops
 
     def assigned(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
-        """The group gives partitions."""
+        """The group assigns partitions."""
         numbers = [each.partition for each in partitions]
         topic = self._options.topic
         ends: dict[int, int] = {}
@@ -92,7 +92,7 @@ class Assignment:
             self._delivered.account.assign(numbers, ends)
 
     def revoked(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
-        """The group takes partitions; what is settled of them is committed before."""
+        """The group revokes partitions; their settled records are committed before."""
         numbers = [each.partition for each in partitions]
         self._fault.lose_removed(self._removed.look_at(consumer, numbers))
         if not self._fault.is_absent:
@@ -101,14 +101,14 @@ class Assignment:
         self._forget(numbers)
 
     def revoke_all(self, consumer: Any) -> None:
-        """The consumer is not used again; it may be a member still."""
+        """The consumer is not used again; it may still be a member."""
         topic = self._options.topic
         self.revoked(consumer, [TopicPartition(topic, each) for each in self._delivered.account.partitions])
 
     def lost(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
-        """The group took this reader for dead. A consumer that joins again may give no record, permanently: it is not used again."""
+        """The group considers this reader dead. A consumer that joins again may never deliver a record: it is not used again."""
         self._forget([each.partition for each in partitions])
-        self._fault.spend(ConnectionLostError(f"topic '{self._options.topic}': the group took the reader for dead"))
+        self._fault.spend(ConnectionLostError(f"topic '{self._options.topic}': the group considered the reader dead"))
 
     def _forget(self, numbers: Sequence[int]) -> None:
         with self._lock:

@@ -1,15 +1,15 @@
-"""When which offsets are committed, and what the cluster said of them.
+"""The decisions which offsets are committed when, and the cluster's answers.
 
-What it is: the decisions of one consumer, pure: events and the time in, offsets to commit out. What it is not: the account of what is
-settled (`offset`), or the call (`consumer`).
+What it is: the decisions of one consumer, pure: events and the time in, offsets to commit out. What it is not: the account of
+settled records (`offset`), or the call (`consumer`).
 Specification: Apache Kafka documentation, "Distribution: Consumer Offset Tracking". A group keeps the offset of the commit that its
-coordinator stored last, not the highest. librdkafka sends a commit again whose connection was lost, behind those that were made since.
+coordinator stored last, not the highest. librdkafka repeats a commit whose connection was lost, after later ones.
 
 Invariants:
-    I1. While a commit has no answer no other one is made, so that none is overtaken by an older one.
-    I2. What was not confirmed is committed again.
-    I3. Of partitions that were handed over nothing is committed.
-    I4. An offset is committed again where what is noted beside it has changed.
+    I1. While a commit has no answer no other one is made, so that no older one arrives later.
+    I2. Unconfirmed offsets are committed again.
+    I3. No offset of a revoked partition is committed.
+    I4. An offset is committed again where its note has changed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from isthmus.connectors.kafka.consumer.offset import OffsetAccount
 __all__ = ["ANSWER_SECONDS", "COMMIT_SECONDS", "Commits"]
 
 COMMIT_SECONDS = 0.5
-# A commit without an answer for so long gets none: librdkafka gives up a request after `socket.timeout.ms`, one minute.
+# After so long a commit gets no answer: librdkafka gives up a request after `socket.timeout.ms`, one minute.
 ANSWER_SECONDS = 90.0
 _AT_ONCE = 1e-9  # above 0, which means that nothing is due
 _NO_LIMITS: Mapping[int, int] = {}
@@ -32,9 +32,9 @@ class Commits:
     """The commits of one consumer.
 
     Args:
-        account: what is settled.
-        seconds: how often a commit is made at most.
-        note: what is noted beside the offset of a partition.
+        account: the account of settled records.
+        seconds: the interval of commits.
+        note: the note of a partition's offset.
     """
 
     def __init__(
@@ -44,12 +44,12 @@ class Commits:
         self._seconds = seconds
         self._note = note
         self._confirmed: dict[int, int] = {}
-        self._noted: dict[int, str] = {}  # beside them
-        self._asked_notes: dict[tuple[int, int], str] = {}  # of commits, by partition and offset
+        self._noted: dict[int, str] = {}  # the notes of these offsets
+        self._asked_notes: dict[tuple[int, int], str] = {}  # the notes of pending commits, by partition and offset
         self._outstanding: dict[int, int] = {}
-        self._held: dict[int, int] = {}  # partitions that were committed up to their limit at most when it was time
+        self._held: dict[int, int] = {}  # partitions whose last commit was limited
         self._since = 0.0
-        self._due = 0.0  # 0: nothing has been settled
+        self._due = 0.0  # 0: nothing was settled
 
     @property
     def is_outstanding(self) -> bool:
@@ -61,16 +61,16 @@ class Commits:
         self._due = self._due or now + self._seconds
 
     def came_free(self) -> None:
-        """What held a commit up does not exist any more."""
+        """A limit of a commit no longer exists."""
         self._due = _AT_ONCE
 
     @property
     def due(self) -> float:
-        """When `begin` has something to do, unless a commit has no answer yet; infinite where nothing has been settled."""
+        """When `begin` has work, unless a commit is pending; infinite where nothing was settled."""
         return self._due or math.inf
 
     def begin(self, now: float, limits: Mapping[int, int] = _NO_LIMITS) -> dict[int, int]:
-        """The offsets to commit now, by partition, none beyond its limit; empty: it is not time."""
+        """The offsets to commit now, by partition, none beyond its limit; empty: none is due."""
         if any(number not in limits for number in self._held):
             self.came_free()
         elif any(limits[number] > limit for number, limit in self._held.items()):
@@ -87,7 +87,7 @@ class Commits:
     def unconfirmed(
         self, partitions: Iterable[int] | None = None, limits: Mapping[int, int] = _NO_LIMITS
     ) -> dict[int, int]:
-        """The offsets that the cluster has not confirmed, by partition, none beyond its limit."""
+        """The unconfirmed offsets, by partition, none beyond its limit."""
         found = self._account.to_commit(partitions)
         if limits:
             found = {number: min(offset, limits.get(number, offset)) for number, offset in found.items()}
@@ -98,13 +98,13 @@ class Commits:
         return offset > confirmed or (0 <= offset == confirmed and self._note(number) != self._noted.get(number, ""))
 
     def notes(self, commits: Mapping[int, int]) -> dict[int, str]:
-        """What is noted beside the offsets of a commit that is made now."""
+        """The notes of the offsets of a commit made now."""
         notes = {number: self._note(number) for number in commits}
         self._asked_notes |= {(number, commits[number]): note for number, note in notes.items()}
         return notes
 
     def answered(self, offsets: Mapping[int, int], failed: Iterable[int], now: float) -> None:
-        """The cluster answered a commit of these offsets; of the partitions in `failed` it did not take them."""
+        """The cluster answered a commit of these offsets; it refused those of the partitions in `failed`."""
         refused = set(failed)
         if self._outstanding and offsets.items() >= self._outstanding.items():
             self._outstanding = {}
@@ -113,17 +113,17 @@ class Commits:
             if number in refused:
                 self.settled(now)
             elif number in self._account.partitions:
-                if offset < self._confirmed.get(number, -1):  # one that was thought to get no answer
+                if offset < self._confirmed.get(number, -1):  # an answer to a commit that had been given up
                     self.settled(now)
                 self._confirmed[number], self._noted[number] = offset, note
 
     def failed(self, now: float) -> None:
-        """The commit that `begin` gave could not even be made."""
+        """The commit from `begin` could not be made."""
         self._outstanding = {}
         self.settled(now)
 
     def forget(self, partitions: Iterable[int]) -> None:
-        """Partitions are somebody else's."""
+        """Partitions are revoked."""
         for number in partitions:
             self._confirmed.pop(number, None)
             self._noted.pop(number, None)
@@ -131,7 +131,7 @@ class Commits:
             self._held.pop(number, None)
 
     def reset(self) -> None:
-        """The consumer is used no more: no answer will come."""
+        """The consumer is not used any more: no answer follows."""
         self._confirmed.clear()
         self._noted.clear()
         self._asked_notes.clear()

@@ -1,11 +1,11 @@
 """The calls that commit a consumer's offsets, and their answers.
 
-What it is: what the thread of the consumer calls. What it is not: the decision when to commit what (`commit`).
+What it is: the calls of the consumer's thread. What it is not: the decision when to commit what (`commit`).
 Specification: librdkafka documentation ("At-least-once processing").
 
 Invariants:
-    I1. The last commit is repeated until the cluster has confirmed it, or the time is over.
-    I2. Where a partition begins again is committed before the next consumer reads it: what the group has is an offset of other records.
+    I1. The last commit is repeated until the cluster has confirmed it, or the time-out.
+    I2. The start of a partition that begins again is committed before the next consumer reads it: the group's offset is of other records.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Committer:
 
     Args:
         topic: its name.
-        commits: the decisions.
+        commits: the decisions what to commit.
         lock: guards them.
     """
 
@@ -38,14 +38,14 @@ class Committer:
         self._topic = topic
         self._commits = commits
         self._lock = lock
-        self._begins: dict[int, int] = {}  # of partitions that begin again, until the cluster has taken them
+        self._begins: dict[int, int] = {}  # of partitions that begin again, until the cluster has confirmed them
 
     def commit(self, consumer: Any, without: Collection[int] = ()) -> None:
-        """Commits what is due, without waiting for the answer.
+        """Commits the offsets that are due, without waiting for the answer.
 
         Args:
-            consumer: whose offsets they are.
-            without: partitions of which nothing is committed yet.
+            consumer: the consumer of the offsets.
+            without: partitions of which nothing may be committed yet.
 
         Raises:
             KafkaException: the commit cannot be made.
@@ -65,7 +65,7 @@ class Committer:
         """Commits, and waits for the answer.
 
         Raises:
-            KafkaException: there is none, or it is a refusal.
+            KafkaException: no answer, or a refusal.
         """
         answers = consumer.commit(offsets=self._offsets(commits), asynchronous=False)
         self.answered(None, answers)
@@ -74,9 +74,9 @@ class Committer:
             raise KafkaException(refused)
 
     def begins_again(self, consumer: Any, starts: Mapping[int, int]) -> None:
-        """Partitions begin again at these offsets; what the cluster does not take is committed once more before they are read (I2).
+        """Partitions begin again at these offsets; offsets that the cluster refuses are committed once more before they are read (I2).
 
-        Nothing else is committed with it: where the topic was made again, its other partitions were, too.
+        Nothing else is committed with it: if the topic was created again, its other partitions were, too.
         """
         self._begins |= starts
         with contextlib.suppress(KafkaException):
@@ -84,10 +84,10 @@ class Committer:
             self._take_off(starts)
 
     def assigned(self, consumer: Any, partitions: Collection[int]) -> None:
-        """Partitions are going to be read.
+        """Partitions will be read.
 
         Raises:
-            KafkaException: where one of them begins cannot be committed.
+            KafkaException: the start of one of them cannot be committed.
         """
         starts = {number: offset for number, offset in self._begins.items() if number in partitions}
         if starts:
@@ -98,12 +98,12 @@ class Committer:
         self._begins = {number: offset for number, offset in self._begins.items() if number not in starts}
 
     def commit_settled(self, consumer: Any, partitions: Collection[int], without: Callable[[int], bool]) -> None:
-        """Commits what is settled of partitions that are left; what is not committed comes again to their next reader.
+        """Commits the settled records of revoked partitions; uncommitted ones are redelivered to their next reader.
 
         Args:
-            consumer: whose offsets they are.
-            partitions: which.
-            without: of which of them nothing is committed.
+            consumer: the consumer of the offsets.
+            partitions: the revoked partitions.
+            without: partitions of which nothing is committed.
         """
         with self._lock:
             commits = self._commits.unconfirmed(each for each in partitions if not without(each))
@@ -114,19 +114,19 @@ class Committer:
     def commit_last(
         self, consumer: Any, deadline: float, is_spent: Callable[[], bool], without: Collection[int] = ()
     ) -> None:
-        """Commits what is settled, behind a commit that has no answer yet (I1).
+        """Commits the settled records, after a pending commit (I1).
 
         Args:
-            consumer: which is closed afterwards.
-            deadline: by the monotonic clock.
-            is_spent: whether the consumer does nothing any more.
+            consumer: the consumer, which is closed afterwards.
+            deadline: in monotonic seconds.
+            is_spent: whether the consumer has stopped working.
             without: partitions of which nothing is committed.
 
         Raises:
-            KafkaException: the time is over.
+            KafkaException: the time-out has passed.
         """
         while self._commits.is_outstanding and time.monotonic() < deadline:
-            consumer.poll(_AGAIN_SECONDS)  # records that come are not delivered any more
+            consumer.poll(_AGAIN_SECONDS)  # records that arrive are not delivered any more
         while not is_spent():
             with self._lock:
                 found = self._commits.unconfirmed()

@@ -1,24 +1,24 @@
 """The thread that reads a topic: its consumer, and the offsets that it commits.
 
-What it is: the one place where the consumer is used, and what the loop's thread asks of it under a lock: credit, settlement, return.
-What it is not: the port (`source`), what was read and is not settled (`delivered`), when what is committed (`commit`, `committer`), the hand-over
-of partitions (`assignment`), what the source is lost for (`fault`).
+What it is: the only code that uses the consumer, and the requests of the loop's thread, under a lock: credit, settlement, release.
+What it is not: the port (`source`), the unsettled records (`delivered`), the decisions what to commit (`commit`, `committer`), the assignment
+of partitions (`assignment`), the reasons for which the source is lost (`fault`).
 Specification: librdkafka documentation ("Consumer groups", "At-least-once processing").
 
-A commit, in order: the target has acknowledged; the owner settles; the account tells up to where nothing is outstanding; that offset is
-committed, at most every `COMMIT_SECONDS`, before partitions are handed over, and at the end.
+A commit, in order: the target has acknowledged; the owner settles; the account gives the offset below which nothing is outstanding; that offset is
+committed, at most every `COMMIT_SECONDS`, before partitions are revoked, and at the end.
 
 Invariants:
     I1. An offset is committed only when every record below it that this reader delivered is settled.
-    I2. What is read again after a return is given in the order of its partition.
-    I3. With `only_present` nothing is given that came after the first opening.
+    I2. Records that are read again after a release are delivered in the order of their partition.
+    I3. With `only_present` no record is delivered that was written after the first opening.
     I4. The last commit is repeated until the cluster has confirmed it, for `CLOSE_SECONDS`.
-    I5. A topic that was made again, or truncated, is read from its begin by the next consumer, after what was under way was given back.
-        That it was made again is told by its id, too, where it has as many records by then as were read: at each opening, once a minute
-        where records come, and by what is noted beside the group's offset. Of one that is not there any more nothing is committed: it would be
-        an offset of the next one of its name.
-    I6. What the retention removed unread, and what was removed after it had been given back, is told once, with its range (`removed`).
-    I7. Records of a call that failed are read again, by the next consumer.
+    I5. A topic that was created again, or truncated, is read from its start by the next consumer, after the records in flight were released.
+        That it was created again is also detected by its id, when it already has as many records as were read: at each opening, once a minute
+        while records arrive, and from the note of the group's offset. Of a topic that no longer exists nothing is committed: it would be
+        an offset of the next topic of that name.
+    I6. Records that the retention removed unread, and records that were removed after their release, are reported once, with their range (`removed`).
+    I7. Records of a failed call are read again, by the next consumer.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ from isthmus.errors import ConnectionLostError, IsthmusError
 
 __all__ = ["ConsumerThread"]
 
-# How long one wait for a record lasts at most: so late a commit, or a return, may be carried out.
+# How long one wait for a record lasts at most: a commit, or a release, may be delayed by it.
 POLL_SECONDS = 0.25
 BATCH = 500
 BATCH_BYTES = 4 << 20
-# How long a topic that was made again may be taken for the one before: librdkafka reads on, and says nothing.
+# How long a topic that was created again may stay undetected: librdkafka continues to read, and reports nothing.
 TOPIC_SECONDS = 60.0
-# A pool waits a little longer for its threads.
+# Shorter than a pool waits for its threads.
 CLOSE_SECONDS = 4.0
 
-Told = SourceOpened | SourceLost | Exhausted
+StateEvent = SourceOpened | SourceLost | Exhausted
 
 
 class ConsumerThread(threading.Thread):
@@ -69,8 +69,8 @@ class ConsumerThread(threading.Thread):
 
     Args:
         options: of the source.
-        wake: called when there is something to take.
-        only_present: give only what existed when it was opened first.
+        wake: called when there are results.
+        only_present: deliver only records that existed when it was first opened.
     """
 
     def __init__(self, options: SourceOptions, wake: Callable[[], None], *, only_present: bool) -> None:
@@ -82,11 +82,11 @@ class ConsumerThread(threading.Thread):
         self._delivered = Delivered(options, only_present=only_present, removed=self._removed)
         self._commits = Commits(self._delivered.account, note=self._delivered.note)
         self._committer = Committer(options.topic, self._commits, self._is_due)
-        self._told: deque[Told] = deque()
+        self._state_events: deque[StateEvent] = deque()
         self._wants_open = self._stops = False
         self._consumer: Any = None
-        self._known = ""  # the topic that is read, as `offset_note` has it; empty: it is not known yet
-        self._look_due = math.inf  # when to look whether it is the same; infinite while nothing has come since
+        self._known = ""  # the topic that is read, in the form of `offset_note`; empty: unknown
+        self._look_due = math.inf  # when to check that it is the same; infinite while nothing has arrived since
         self._pause = PartitionPause(options.topic)
         self._fault = ConsumerFault(options.topic, options.bootstrap_servers, lambda: self._stops)
         self._assignment = Assignment(
@@ -104,7 +104,7 @@ class ConsumerThread(threading.Thread):
     # ---- for the loop's thread
 
     def open(self) -> None:
-        """Connects, or looks whether the cluster is there again."""
+        """Connects, or checks whether the cluster is reachable again."""
         with self._is_due:
             self._wants_open = True
             self._is_due.notify()
@@ -112,50 +112,50 @@ class ConsumerThread(threading.Thread):
             self.start()
 
     def grant(self, credit: int) -> None:
-        """So many records more may be taken."""
+        """Raises the credit by so many records."""
         with self._is_due:
             self._delivered.queue.credit = credit
             self._is_due.notify()
 
-    def take(self) -> tuple[list[Told], list[Batch]]:
-        """What is to be told, and records within the credit."""
+    def take(self) -> tuple[list[StateEvent], list[Batch]]:
+        """The events to report, and records within the credit."""
         with self._is_due:
             batches = self._delivered.take()
-            # The end of what existed is told once all of it is taken.
+            # The end of the existing records is reported once all of them are taken.
             waits = self._delivered.queue.count > 0
-            told = [each for each in self._told if not (waits and isinstance(each, Exhausted))]
-            self._told = deque(each for each in self._told if waits and isinstance(each, Exhausted))
+            state_events = [each for each in self._state_events if not (waits and isinstance(each, Exhausted))]
+            self._state_events = deque(each for each in self._state_events if waits and isinstance(each, Exhausted))
             if batches:
                 self._is_due.notify()
-        return told, batches
+        return state_events, batches
 
     @property
     def outstanding(self) -> int:
-        """Records taken and neither settled nor given back."""
+        """Records taken and neither settled nor released."""
         with self._is_due:
             return self._delivered.outstanding
 
     def settle(self, first: int, last: int) -> None:
-        """Completes what was taken."""
+        """Completes taken records."""
         with self._is_due:
             if self._delivered.settle(first, last):
                 self._commits.settled(time.monotonic())
 
     def set_aside(self, first: int, last: int, disposition: Disposition) -> bool:
-        """Sends what was taken to the dead-letter topic, and completes it then; False where there is none."""
+        """Sends taken records to the dead-letter topic, and then completes them; False where there is none."""
         with self._is_due:
             self._is_due.notify()
             return self._delivered.set_aside(first, last, disposition)
 
     def give_back(self, first: int, last: int) -> None:
-        """What was taken is read again, and what was read of its partitions and not taken yet, too."""
+        """Reads taken records again, and the untaken ones of their partitions, too."""
         with self._is_due:
             self._delivered.give_back(first, last)
-            self._commits.came_free()  # it is noted: a reader after a kill has to know
+            self._commits.came_free()  # it is noted: a reader after a kill needs it
             self._is_due.notify()
 
     def stop(self) -> None:
-        """Commits what is settled, leaves the group, and ends."""
+        """Commits the settled records, leaves the group, and ends."""
         with self._is_due:
             self._stops = True
             self._delivered.queue.credit = 0
@@ -194,17 +194,17 @@ class ConsumerThread(threading.Thread):
             self._fault.lose(error_of(error.args[0], self._options.topic))
         except IsthmusError as error:
             self._fault.lose(error)
-        except Exception as error:  # noqa: BLE001 - the owner has to know, whatever it is, or the route stands still
+        except Exception as error:  # noqa: BLE001 - the owner must be told of any error, or the route stalls
             self._fault.lose(ConnectionLostError(f"topic '{self._options.topic}': {type(error).__name__}: {error}"))
         if (lost := self._fault.take()) is not None:
-            self._tell(SourceLost(*lost))
+            self._report(SourceLost(*lost))
             with self._is_due:
                 while not self._wants_open and not self._stops:
                     self._is_due.wait()
 
-    def _tell(self, told: Told) -> None:
+    def _report(self, event: StateEvent) -> None:
         with self._is_due:
-            self._told.append(told)
+            self._state_events.append(event)
         self._wake()
 
     # ---- connecting
@@ -236,7 +236,7 @@ class ConsumerThread(threading.Thread):
                 [options.topic], on_assign=given.assigned, on_revoke=given.revoked, on_lost=given.lost
             )
         self._fault.connected(time.monotonic())
-        self._tell(SourceOpened(view.cluster_id))
+        self._report(SourceOpened(view.cluster_id))
 
     def _is_another(self, view: TopicView) -> bool:
         """Whether the topic was made again since it was looked at, and that has to be told."""
@@ -253,7 +253,7 @@ class ConsumerThread(threading.Thread):
         return bool(starts) and not is_told
 
     def _look_at_topic(self, now: float) -> None:
-        """Looks whether the topic is the one that was read, by this reader or by the one before. A look without an answer says nothing."""
+        """Checks whether the topic is the one that was read, by this reader or the previous one. Without an answer nothing changes."""
         if others := self._removed.take_others(self._known):
             self._begin_again(dict.fromkeys(others, 0))
         if now >= self._look_due and not self._fault.is_useless:
@@ -265,7 +265,7 @@ class ConsumerThread(threading.Thread):
         self._fault.heard(error, time.monotonic())
 
     def _discard(self) -> None:
-        """A consumer that was shut out of its group, or has failed permanently, is not used again."""
+        """A consumer that was excluded from its group, or has failed permanently, is not used again."""
         consumer, self._consumer, self._fault.is_spent = self._consumer, None, False
         self._assignment.revoke_all(consumer)
         with self._is_due:
@@ -293,7 +293,7 @@ class ConsumerThread(threading.Thread):
                 messages += self._consume(more, 0)
         elif not self._pause.pause(consumer, self._delivered.account.partitions, time.monotonic()):
             return
-        else:  # what is paused gives no records; hand-overs of partitions and commits are served all the same
+        else:  # paused partitions deliver no records; revocations and commits are served nevertheless
             messages = self._consume(1, 0)
             if not messages:
                 with self._is_due:
@@ -306,7 +306,7 @@ class ConsumerThread(threading.Thread):
         try:
             return list(self._consumer.consume(count, seconds))
         except Exception:
-            self._fault.spend()  # it may be behind records that nobody got (I7)
+            self._fault.spend()  # its position may be after records that were not delivered (I7)
             raise
 
     def _take_in(self, messages: Sequence[Any]) -> None:
@@ -329,22 +329,22 @@ class ConsumerThread(threading.Thread):
         if is_more:
             self._wake()
         if is_over:
-            self._tell(Exhausted())
+            self._report(Exhausted())
 
     def _begin_again(self, starts: dict[int, int]) -> None:
-        """The offsets of partitions begin again (I5): the next consumer reads on from there."""
+        """The offsets of partitions begin again (I5): the next consumer reads from there."""
         with self._is_due:
             self._delivered.forget(starts)
             self._commits.forget(starts)
             if self._delivered.dead is not None:
                 self._delivered.dead.disown(starts)
-            self._delivered.topic = ""  # which it is is not known before the next opening
+            self._delivered.topic = ""  # its id is unknown before the next opening
         self._removed.begins_again(starts)
         self._committer.begins_again(self._consumer, starts)
         self._fault.spend(began_again(self._options.topic, starts))
 
     def _go_back(self, consumer: Any) -> None:
-        """Reads again from where something was given back."""
+        """Reads again from the first released record."""
         with self._is_due:
             starts = self._delivered.starts()
         for partition, offset in starts.items():
@@ -364,7 +364,7 @@ class ConsumerThread(threading.Thread):
         deadline = time.monotonic() + CLOSE_SECONDS
         with contextlib.suppress(KafkaException, RuntimeError, IsthmusError):
             if self._delivered.dead is not None:
-                self._serve_dead()  # sends what was set aside last
+                self._serve_dead()  # sends the last messages that were set aside
                 self._delivered.dead.finish()
                 self._serve_dead()
         if consumer is None:

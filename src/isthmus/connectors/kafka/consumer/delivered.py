@@ -1,16 +1,16 @@
-"""What a consumer has read and the owner of the source has not finished with.
+"""The records that a consumer has read and the owner of the source has not settled.
 
-What it is: the queue of what was read and not taken, the account of what was taken, what is to be read again, and the messages that may
-have to be set aside. What it is not: safe from several threads, its owner has a lock; nor the consumer (`consumer`).
+What it is: the queue of untaken records, the account of taken ones, the positions to read again from, and the messages that may
+have to be set aside. What it is not: thread-safe, its owner has a lock; nor the consumer (`consumer`).
 
 Invariants:
-    I1. What is read again after a return is given in the order of its partition.
-    I2. Of partitions that were handed over nothing is given any more.
-    I3. With `only_present` nothing is given that came after the first opening.
-    I4. Of a partition whose offsets begin again nothing is given: they name other records.
-    I5. A record that cannot be read is set aside, without what cannot be read of it, where there is a place for it; else it is read again,
-        and the source is lost: nothing is passed over.
-    I6. What should have come before a record, or before the end of its partition, and did not, is noted (`removed`).
+    I1. Records that are read again after a release are delivered in the order of their partition.
+    I2. No record of a revoked partition is delivered any more.
+    I3. With `only_present` no record is delivered that was written after the first opening.
+    I4. No record of a partition whose offsets begin again is delivered: they name other records.
+    I5. An unreadable record is set aside, without its unreadable parts, where there is a dead-letter topic; otherwise it is read again,
+        and the source is lost: no record is skipped.
+    I6. Records that should precede a record, or the end of its partition, and did not arrive, are noted (`removed`).
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ class Delivered:
 
     Args:
         options: of the source.
-        only_present: give only what existed when it was opened first.
-        removed: is told what did not come.
+        only_present: deliver only records that existed when it was first opened.
+        removed: notes the records that did not arrive.
 
     Attributes:
-        account: what was read and is not settled.
-        queue: what was read and not taken.
-        dead: where messages go that are set aside; None: nowhere.
-        present: what was at the first opening; None: everything is given.
-        rewind: partitions of which something is to be read again.
-        begun_again: by partition, the first offset of those whose offsets begin again; the consumer is of no use then.
-        record_bytes: the mean size of the records that were read last.
-        unreadable: what is told of a record that cannot be read, for which there is no place; empty: there is none.
-        topic: which one is read, as `offset_note` has it; empty: it is not known.
-        came_free: whether something that was given back is gone, and holds up no commit any more; its reader resets it.
+        account: the unsettled records.
+        queue: the untaken records.
+        dead: the dead-letter topic; None: there is none.
+        present: the records at the first opening; None: everything is delivered.
+        rewind: partitions to read again.
+        begun_again: by partition, the first offset of those whose offsets begin again; the consumer is not usable then.
+        record_bytes: the mean size of the last records.
+        unreadable: the error of an unreadable record without a dead-letter topic; empty: there is none.
+        topic: the topic that is read, in the form of `offset_note`; empty: unknown.
+        came_free: whether a released record no longer exists, so that it limits no commit any more; the reader resets it.
     """
 
     def __init__(
@@ -78,11 +78,11 @@ class Delivered:
 
     @property
     def outstanding(self) -> int:
-        """Records taken and neither settled nor given back."""
+        """Records taken and neither settled nor released."""
         return self.account.outstanding - self.queue.count
 
     def put(self, messages: Sequence[Any]) -> tuple[bool, list[KafkaError]]:
-        """What a consumer gave; whether there is something to take, and errors."""
+        """Adds records of the consumer; returns whether any can be taken, and errors."""
         batch = Batch([], [])
         errors: list[KafkaError] = []
         for message in messages:
@@ -91,7 +91,7 @@ class Delivered:
                 if self._belongs(message.partition(), message.offset()):
                     try:
                         position, payload = self._reader.read(message)
-                    except Exception as failure:  # noqa: BLE001 - one record's fault: what was read with it would be lost for this reader
+                    except Exception as failure:  # noqa: BLE001 - an invalid record must not lose the records that were read with it
                         self._put_unreadable(message, failure)
                         continue
                     batch.positions.append(position)
@@ -109,7 +109,7 @@ class Delivered:
     def _put_unreadable(self, message: Any, failure: Exception) -> None:
         position, payload = self._reader.read(message, with_headers=False)
         text = (
-            f"partition {message.partition()}, offset {message.offset()}: the headers cannot be read; the name of one may be no UTF-8 text "
+            f"partition {message.partition()}, offset {message.offset()}: the headers cannot be read; the name of one may not be UTF-8 text "
             f"({type(failure).__name__})"
         )
         if self.dead is not None:
@@ -121,7 +121,7 @@ class Delivered:
         self.rewind.add(message.partition())
 
     def _belongs(self, partition: int, offset: int) -> bool:
-        """Whether a record is to be delivered; it is counted as such then."""
+        """Whether a record is to be delivered; it then counts as delivered."""
         found = self.account.partitions.get(partition)
         if found is None or partition in self.rewind or partition in self.begun_again:
             return False
@@ -138,7 +138,7 @@ class Delivered:
         return True
 
     def _at_end(self, partition: int, offset: int) -> None:
-        """The partition has been read up to here."""
+        """The partition was read up to here."""
         found = self.account.partitions.get(partition)
         if found is not None and partition not in self.rewind and partition not in self.begun_again:
             self._note_missing(partition, found, offset)
@@ -155,7 +155,7 @@ class Delivered:
             self._removed.gap(partition, first, came)
 
     def take(self) -> list[Batch]:
-        """What the credit allows."""
+        """The records within the credit."""
         batches = self.queue.take()
         if self.dead is not None:
             for batch in batches:
@@ -163,20 +163,20 @@ class Delivered:
         return batches
 
     def settle(self, first: int, last: int) -> bool:
-        """Completes what was taken; whether an offset may have to be committed."""
+        """Completes taken records; returns whether an offset may have to be committed."""
         if self.dead is not None:
             self.dead.forget(first, last)
         return self.account.settle(first, last)
 
     def set_aside(self, first: int, last: int, disposition: Disposition) -> bool:
-        """Gives what was taken to the dead-letter topic; False where there is none."""
+        """Passes taken records to the dead-letter topic; False where there is none."""
         if self.dead is None:
             return False
         self.dead.add(first, last, disposition)
         return True
 
     def give_back(self, first: int, last: int) -> None:
-        """What was taken is read again, and what was read of its partitions and not taken yet, too."""
+        """Reads taken records again, and the untaken ones of their partitions, too."""
         partitions = self.account.give_back(first, last)
         self.rewind.update(partitions)
         self._remove_queued(partitions)
@@ -193,7 +193,7 @@ class Delivered:
         return found
 
     def went_back(self, starts: dict[int, int]) -> None:
-        """The consumer reads from there. What was given back meanwhile and is before is left for the next time."""
+        """The consumer reads from there. Earlier records that were released meanwhile are left for the next time."""
         self.rewind -= {
             partition
             for partition in self.rewind
@@ -203,26 +203,26 @@ class Delivered:
         }
 
     def note(self, partition: int) -> str:
-        """What is noted beside the offset of a partition: what was given back, to this reader or one before, and has not come again."""
+        """The note of a partition's offset: records released to this reader or an earlier one, and not redelivered."""
         found = self.account.partitions.get(partition)
         returned = [*(found.returned if found is not None else ()), *self._removed.awaited(partition)]
         return offset_note.write(returned, self.topic)
 
     def note_awaited(self) -> None:
-        """What was given back is read no more by this reader: it may be gone."""
+        """Released records are not read any more by this reader: they may no longer exist."""
         for partition, found in self.account.partitions.items():
             for first, stop in found.returned:
                 self._removed.gap(partition, first, stop)
 
     def is_over(self) -> bool:
-        """Whether all that was at the first opening has been read, for the first time."""
+        """Whether all records of the first opening were read, for the first time."""
         if self.present is None or not self.present.is_over(self.account.partitions):
             return False
-        self.present.is_told = True
+        self.present.is_reported = True
         return True
 
     def forget(self, partitions: Collection[int]) -> None:
-        """Partitions are somebody else's."""
+        """Partitions are revoked."""
         self._remove_queued(partitions)
         for partition in partitions:
             self.begun_again.pop(partition, None)

@@ -1,4 +1,4 @@
-"""What makes a consumer lose its source: errors of librdkafka that end it, and offsets that begin again."""
+"""The errors by which a source is lost: final errors of librdkafka, and offsets that begin again."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from isthmus.connectors.kafka.cluster import KafkaFailureError
 
 __all__ = ["began_again", "cannot_be_read", "is_final"]
 
-# After these a consumer of librdkafka does nothing any more. Its error callback tells a fatal error by this code, without `fatal()`.
+# After these a consumer of librdkafka stops working. Its error callback reports a fatal error with this code, without `fatal()`.
 _FENCED = {KafkaError.FENCED_INSTANCE_ID, KafkaError._FENCED, KafkaError._FATAL}
 
 
 def is_final(error: KafkaError) -> bool:
-    """Whether the consumer that tells of an error does nothing any more."""
+    """Whether the consumer that reports an error has stopped working."""
     return bool(error.fatal()) or error.code() in _FENCED
 
 
 def cannot_be_read(topic: str, what: str) -> KafkaFailureError:
-    """A record that stops its route, since there is nowhere to set it aside."""
+    """The error for a record that stops its route, because there is no dead-letter topic."""
     hint = "name a dead_letter_topic at the source, or have its producer write another"
     return KafkaFailureError(f"topic '{topic}', {what}; {hint}")
 
 
 def began_again(topic: str, starts: Mapping[int, int]) -> KafkaFailureError:
-    """Offsets of partitions began again at these."""
+    """The error for partitions whose offsets begin again at these."""
     partition, offset = next(iter(starts.items()))
     return KafkaFailureError(
-        f"topic '{topic}', partition {partition}: offsets begin again at {offset}; the topic was made again, or its log was truncated. "
-        "What is there is read from there"
+        f"topic '{topic}', partition {partition}: offsets begin again at {offset}; the topic was created again, or its log was truncated. "
+        "Its records are read from there"
     )

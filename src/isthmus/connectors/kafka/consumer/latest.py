@@ -1,18 +1,18 @@
-"""Where partitions end, and how a group begins with the latest records.
+"""The ends of partitions, and the start of a group at the latest records.
 
-What it is: the question where the group is, and the first offsets of a group that is nowhere. What it is not: the setting
-`auto.offset.reset`, which says `earliest` whatever `start` is: librdkafka uses it also where the offset of the group, or the one that is
-read next, does not exist any more, and would pass over all that is left.
+What it is: the query of a group's offsets, and the first offsets of a group without any. What it is not: the setting
+`auto.offset.reset`, which is `earliest` for any `start`: librdkafka also uses it where the offset of the group, or the one that is
+read next, no longer exists, and would skip all remaining records.
 Specification: librdkafka documentation, `auto.offset.reset`.
 
-One reader of a group, the one that partition 0 is assigned to, commits the ends of all partitions, in one request. The others wait for
-that: with commits of their own, one of two readers that begin at once would find the offsets of the other, and count its own partitions as
+One reader of a group, that of partition 0, commits the ends of all partitions, in one request. The others wait for
+that: with separate commits, one of two readers that start together would find the offsets of the other, and treat its own partitions as
 added since.
 
 Invariants:
-    I1. Only a group that has no offset of the topic begins at the ends; nothing is read where that is not known.
-    I2. A partition that was added since is read from its first record, also where it was added while nobody read.
-    I3. Nothing is read before the ends are committed: a reader after a kill would begin behind what came meanwhile.
+    I1. Only a group without an offset of the topic begins at the ends; nothing is read while that is unknown.
+    I2. A partition that was added since is read from its first record, also if it was added while no reader ran.
+    I3. Nothing is read before the ends are committed: a reader after a kill would begin after the records written meanwhile.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ def begin_group(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[int, int]:
-    """By partition, the offset to begin at; empty where the group has begun before. Blocks for `LOOK_SECONDS` for each question.
+    """By partition, the offset to begin at; empty where the group has begun before. Blocks for `LOOK_SECONDS` for each request.
 
     Args:
         consumer: of the group.
         topic: its name.
-        partitions: those that are assigned.
-        known: how many there were when the topic was opened first.
+        partitions: the assigned partitions.
+        known: how many there were when the topic was first opened.
         commit: commits offsets of a consumer, and waits for the answer.
-        stops: whether the reader is to end.
-        clock: in seconds.
-        sleep: between two questions.
+        stops: whether the reader has to end.
+        clock: a clock, in seconds.
+        sleep: called between two requests.
 
     Raises:
         KafkaException: no answer, or a refusal, or another reader has not begun the group in time.
@@ -79,7 +79,7 @@ def _has_begun(consumer: Any, topic: str, partitions: Sequence[int]) -> bool:
 
 
 def ends_of_all(consumer: Any, topic: str, partitions: int) -> dict[int, int]:
-    """By partition, behind its last offset; blocks for `LOOK_SECONDS` for each question.
+    """By partition, the offset after its last record; blocks for `LOOK_SECONDS` for each request.
 
     Raises:
         KafkaException: no answer, or a refusal.

@@ -1,16 +1,16 @@
-"""What was read of each partition and is not settled, and how far its offset may be committed.
+"""The unsettled records of each partition, and the offset that may be committed.
 
 What it is: the account of one consumer, pure. What it is not: the commit (`commit`). Specification: Apache Kafka documentation, "Consumer
 Position": a committed offset is that of the next record to read.
 
-Offsets of a partition may have holes: compaction and the marks of transactions.
+Offsets of a partition may have gaps, from compaction and transaction markers.
 
 Invariants:
-    I1. The offset to commit is never beyond a record that was delivered and is not settled, nor beyond one given back.
-    I2. A record that was settled, or is still outstanding, is not delivered again by this consumer after another was given back.
-    I3. A record given back that no longer exists holds nothing up, once a later one comes.
-    I4. Of a partition that was revoked nothing is committed.
-    I5. A record before those that were delivered, which nobody asked for again, is told as a log that begins again: its offsets name
+    I1. The offset to commit is never beyond a record that was delivered and is not settled, nor beyond a released one.
+    I2. A record that was settled, or is still outstanding, is not delivered again by this consumer after another was released.
+    I3. A released record that no longer exists does not limit the commit, once a later one arrives.
+    I4. No offset of a revoked partition is committed.
+    I5. A record before the delivered ones, which was not requested again, shows that the log begins again: its offsets name
         other records.
 """
 
@@ -30,8 +30,8 @@ class PartitionOffsets:
     """The account of one partition.
 
     Attributes:
-        returned: offsets given back and not delivered again.
-        next: behind the highest offset that was delivered; while nothing was, where it is known to begin, or -1.
+        returned: offsets released and not delivered again.
+        next: after the highest delivered offset; before any, the known start, or -1.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class PartitionOffsets:
         self._run = -1  # the first of the offsets up to `next` that are not in it yet; -1: none
         self.returned = IndexSet()
         self.next = -1
-        self._cursor = -1  # behind the offset that came last, while records are read again
+        self._cursor = -1  # after the last offset, while records are read again
 
     @property
     def unsettled(self) -> IndexSet:
@@ -59,17 +59,17 @@ class PartitionOffsets:
         return min(firsts) if firsts else self.next
 
     def begins_again(self, offset: int) -> bool:
-        """Whether a record that has been read shows that offsets mean other records than before (I5)."""
+        """Whether a record shows that offsets name other records than before (I5)."""
         return offset < (self._cursor if self._cursor >= 0 else self.next)
 
     def missing_before(self, offset: int) -> list[tuple[int, int]]:
-        """A record has been read, of which nothing is noted yet: ranges of offsets, each with the one behind its last, that should have come
-        before it. One that was given back should come again; of others it may be that there never was a record.
+        """Ranges of offsets, each with the one after its last, that should precede a record, which is not noted yet. A released
+        record should be redelivered; at other offsets there may never have been a record.
         """
         return [*self.gone_before(offset), *self.passed_before(offset)]
 
     def gone_before(self, offset: int) -> list[tuple[int, int]]:
-        """Those of them that were given back, and are gone."""
+        """Those of them that were released, and no longer exist."""
         again = [(max(low, self._cursor), min(high, offset)) for low, high in self.returned if self._cursor >= 0]
         return [each for each in again if each[0] < each[1]]
 
@@ -78,13 +78,13 @@ class PartitionOffsets:
         return [(self.next, offset)] if 0 <= self.next < offset else []
 
     def reached(self, offset: int) -> None:
-        """All records below have been read: what was given back and has not come again is gone (I3)."""
+        """All records below were read: released records that were not redelivered no longer exist (I3)."""
         if 0 <= self._cursor < offset:
             self.returned.remove(self._cursor, offset)
             self._cursor = offset
 
     def is_new(self, offset: int) -> bool:
-        """A record has been read: whether it is to be delivered."""
+        """Whether a record that was read has to be delivered."""
         if self.next < 0 or offset >= self.next:
             if self.returned:
                 self.returned.clear()
@@ -96,7 +96,7 @@ class PartitionOffsets:
         return offset in self.returned
 
     def deliver(self, offset: int) -> None:
-        """A record that is new is delivered."""
+        """Delivers a new record."""
         if offset == self.next and self._run >= 0:
             self.next = offset + 1
             return
@@ -108,13 +108,13 @@ class PartitionOffsets:
         self.returned.remove(offset, offset + 1)
 
     def settle(self, first: int, last: int) -> bool:
-        """Settles what is outstanding; whether there was any."""
+        """Settles outstanding records; returns whether there were any."""
         before = self.unsettled.count
         self.unsettled.remove(first, last + 1)
         return self.unsettled.count < before
 
     def give_back(self, first: int, last: int) -> bool:
-        """Gives back what is outstanding; whether there was any."""
+        """Releases outstanding records; returns whether there were any."""
         found = [(max(a, first), min(b, last + 1)) for a, b in self.unsettled if a <= last and b > first]
         for start, stop in found:
             self.unsettled.remove(start, stop)
@@ -122,32 +122,32 @@ class PartitionOffsets:
         return bool(found)
 
     def rewind(self) -> int:
-        """Where to read again from; the records from there on come once more."""
+        """The offset to read again from; later records are read once more."""
         start = self.returned.first()[0]
         self._cursor = start
         return start
 
 
 class OffsetAccount:
-    """The accounts of the partitions that are assigned; positions are those of the port."""
+    """The accounts of the assigned partitions; positions are those of the port."""
 
     def __init__(self) -> None:
         self.partitions: dict[int, PartitionOffsets] = {}
 
     @property
     def outstanding(self) -> int:
-        """Records delivered and neither settled nor given back."""
+        """Records delivered and neither settled nor released."""
         return sum(each.unsettled.count for each in self.partitions.values())
 
     def assign(self, partitions: Iterable[int], begins: Mapping[int, int] | None = None) -> None:
-        """Partitions are read from now on; `begins`: the offsets of those of which it is known, everything before is settled."""
+        """Partitions are read from now on; `begins`: the start of those where it is known: everything before is settled."""
         for partition in partitions:
             self.partitions[partition] = PartitionOffsets()
         for partition, offset in (begins or {}).items():
             self.partitions[partition].next = offset
 
     def revoke(self, partitions: Iterable[int]) -> None:
-        """Partitions are somebody else's."""
+        """Partitions are revoked."""
         for partition in partitions:
             self.partitions.pop(partition, None)
 
@@ -159,11 +159,11 @@ class OffsetAccount:
                 found.deliver(position & _OFFSET_MASK)
 
     def settle(self, first: int, last: int) -> bool:
-        """Settles positions; whether an offset may have to be committed."""
+        """Settles positions; returns whether an offset may have to be committed."""
         return sum(each.settle(low, high) for each, low, high in self._parts(first, last)) > 0
 
     def give_back(self, first: int, last: int) -> list[int]:
-        """Gives positions back; the partitions that have to be read again."""
+        """Releases positions; returns the partitions that have to be read again."""
         partitions = []
         for each, low, high in self._parts(first, last):
             if each.give_back(low, high):
@@ -171,7 +171,7 @@ class OffsetAccount:
         return partitions
 
     def to_commit(self, partitions: Iterable[int] | None = None) -> dict[int, int]:
-        """By partition, the offset up to which everything that was delivered is settled."""
+        """By partition, the offset below which every delivered record is settled."""
         found: dict[int, int] = {}
         for number in list(self.partitions) if partitions is None else partitions:
             each = self.partitions.get(number)

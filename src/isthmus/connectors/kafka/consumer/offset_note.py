@@ -1,13 +1,13 @@
-"""What a group's offset says beside it: of which topic it is, and the records behind it that were given back and not read again.
+"""The note of a group's offset: its topic's id, and the records before it that were released and not read again.
 
-What it is: the form of the note, and its reading. What it is not: when it is written (`commit`), or what follows from it (`removed`). Without
-it the next reader could not tell a record that was read, given back and compacted away from one that nobody has read, nor the offset of a topic
-that was deleted since from one of the topic of its name that was made again.
-Specification: Apache Kafka documentation, protocol guide, "OffsetCommit": the metadata of an offset, a text that is the client's own.
+What it is: the form of the note, and its parsing. What it is not: when it is written (`commit`), or its effects (`removed`). Without
+it the next reader could not distinguish a record that was read, released and compacted from an unread one, nor the offset of a deleted
+topic from one of the new topic of the same name.
+Specification: Apache Kafka documentation, protocol guide, "OffsetCommit": the metadata of an offset, a text of the client's choice.
 
 Invariants:
-    I1. A note has at most `MOST_RANGES` ranges: a broker takes 4096 bytes (`offset.metadata.max.bytes`). What there is no room for is not told.
-    I2. A text that is no such note, as other clients may write, says nothing.
+    I1. A note has at most `MOST_RANGES` ranges: a broker accepts 4096 bytes (`offset.metadata.max.bytes`). Further ranges are omitted.
+    I2. Any other text, as other clients may write, is ignored.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class OffsetNote(NamedTuple):
     """A note.
 
     Attributes:
-        topic: that the offset is of, `CLUSTER:ID`; empty: it is not told.
-        returned: ranges that were given back, each with the offset behind its last.
+        topic: the topic of the offset, `CLUSTER:ID`; empty: unknown.
+        returned: released ranges, each with the offset after its last.
     """
 
     topic: str = ""
@@ -38,15 +38,15 @@ class OffsetNote(NamedTuple):
 
 
 def write(returned: Iterable[tuple[int, int]], topic: str = "") -> str:
-    """The note; ranges are ascending, each with the offset behind its last. Empty where there is nothing to tell."""
+    """The note; ranges are ascending, each with the offset after its last. Empty where there is nothing to note."""
     parts = [_BEGIN, _TOPIC, topic] if topic else [_BEGIN]
-    told = [f"{first}-{stop - 1}" for first, stop in returned][:MOST_RANGES]
-    parts += [_RETURNED, *told] if told else []
+    listed = [f"{first}-{stop - 1}" for first, stop in returned][:MOST_RANGES]
+    parts += [_RETURNED, *listed] if listed else []
     return " ".join(parts) if len(parts) > 1 else ""
 
 
 def read(text: str | None) -> OffsetNote:
-    """What a note says."""
+    """Parses a note."""
     found = _NOTE.fullmatch((text or "").rstrip("\0"))
     if found is None:
         return OffsetNote()
@@ -56,6 +56,6 @@ def read(text: str | None) -> OffsetNote:
 
 
 def is_another(before: str, topic: str) -> bool:
-    """Whether a topic is not the one that was noted, which is gone: that of another cluster may be its copy, whose group was copied, too."""
+    """Whether a topic differs from the noted one, which no longer exists: a topic of another cluster may be its copy, with its group copied, too."""
     places = [each.rpartition(":") for each in (before, topic)]
     return all(number for _, _, number in places) and places[0][0] == places[1][0] and before != topic

@@ -1,11 +1,11 @@
-"""When a consumer without credit fetches no more.
+"""When a consumer without credit pauses its partitions.
 
 What it is: which partitions are paused, and since when there has been no credit. What it is not: the credit (`read_queue`).
 Specification: Apache Kafka documentation, "Consumption Flow Control".
 
 Invariants:
-    I1. Nothing is paused before there has been no credit for `PAUSE_SECONDS`: what was fetched is thrown away by a pause.
-    I2. A partition that is handed over is not left paused: librdkafka may remember it until it comes back.
+    I1. Nothing is paused before there has been no credit for `PAUSE_SECONDS`: a pause discards fetched records.
+    I2. A revoked partition is resumed: librdkafka may keep the pause until it is assigned again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from confluent_kafka import KafkaException, TopicPartition
 
 __all__ = ["PartitionPause"]
 
-# A consumer that has no credit fetches no more after so long.
+# A consumer without credit stops fetching after so long.
 PAUSE_SECONDS = 1.0
 
 
@@ -36,7 +36,7 @@ class PartitionPause:
         return bool(self._since) and not self._paused
 
     def pause(self, consumer: Any, partitions: Collection[int], now: float) -> bool:
-        """There is no credit; whether it is time to fetch no more."""
+        """There is no credit; returns whether it is time to pause."""
         if not self._since:
             self._since = now
             return False
@@ -56,14 +56,14 @@ class PartitionPause:
             consumer.resume(self._places(known))
 
     def leave(self, consumer: Any, partitions: Collection[int]) -> None:
-        """Partitions are handed over (I2)."""
+        """Partitions are revoked (I2)."""
         paused = self._paused.intersection(partitions)
         if paused:
             with contextlib.suppress(KafkaException):
                 consumer.resume(self._places(paused))
 
     def forget(self, partitions: Collection[int]) -> None:
-        """Partitions are somebody else's."""
+        """Partitions are revoked."""
         self._paused.difference_update(partitions)
 
     def _places(self, partitions: Collection[int]) -> list[TopicPartition]:

@@ -1,9 +1,9 @@
-"""Records that were read and not taken, and the credit to take them.
+"""Untaken records, and the credit to take them.
 
-What it is: a queue of batches, pure. What it is not: safe from several threads; its owner has a lock.
+What it is: a queue of batches, pure. What it is not: thread-safe; its owner has a lock.
 
 Invariants:
-    I1. No more is taken than was granted; batches come in the order in which they were put.
+    I1. No more is taken than was granted; batches are taken in the order in which they were put.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ReadQueue:
         self.count += len(batch.positions)
 
     def take(self) -> list[Batch]:
-        """What the credit allows."""
+        """The records within the credit."""
         taken: list[Batch] = []
         while self._batches and self.credit > 0:
             batch = self._batches.popleft()
@@ -63,7 +63,7 @@ class ReadQueue:
         return taken
 
     def remove(self, partitions: Collection[int]) -> list[int]:
-        """Takes out the records of some partitions; their positions."""
+        """Removes the records of some partitions; returns their positions."""
         removed: list[int] = []
         if not partitions or not self._batches:
             return removed

@@ -1,6 +1,6 @@
-"""What a consumer gave, as the message of a route.
+"""A record of a consumer as the message of a route.
 
-What it is: record, key and MessageId as the source's options want them, then the mapping. What it is not: the mapping (`mapping`), or the
+What it is: record, key and MessageId according to the source's options, then the mapping. What it is not: the mapping (`mapping`), or the
 consumer.
 """
 
@@ -33,7 +33,7 @@ class RecordReader:
 
     @classmethod
     def of(cls, options: SourceOptions) -> Self:
-        """As a source's options want it."""
+        """A reader with a source's options."""
         return cls(
             options.topic,
             gives_ids=options.message_ids == "offset",
@@ -44,7 +44,7 @@ class RecordReader:
         """Position and message of a record of confluent-kafka.
 
         Raises:
-            Exception: the client cannot give its headers: the name of one is no UTF-8 text.
+            Exception: the client cannot read its headers: the name of one is not UTF-8 text.
         """
         partition = found.partition()
         position = partition << PARTITION_SHIFT | found.offset()

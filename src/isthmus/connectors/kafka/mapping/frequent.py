@@ -1,10 +1,11 @@
-"""The frequent form of a message that is made of a record, written and read at one go.
+"""The frequent form of a message that is made of a record, encoded and decoded in one step.
 
 What it is: records with a value, a timestamp, a key that is ASCII text or none, and headers of different names whose values are short
-text; and the copy of such a message, which has a made MessageId. All others take the general way (`mapping`), which gives the same for these. What it is not: another mapping.
+text; and the copy of such a message, which has a generated MessageId. All others take the general path (`mapping`), with equal results. What
+it is not: another mapping.
 
 Invariants:
-    I1. What is not of this form, to the byte, is not read here.
+    I1. A message that deviates from this form in any byte is not read here.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ _U32 = struct.Struct(">I")
 _MAP32 = struct.Struct(">4sII")
 _NO_NAMES = frozenset((AMQP_HEADER, KEY_PROPERTY, HEADERS_PROPERTY))
 _MESSAGE_ID = "amqp-message-id"
-# As `mapping` notes that a MessageId, which is a string, is shown.
+# The note of `mapping` that a MessageId, a string, has a header.
 _NOTE_OF_COPY: Header = (AMQP_HEADER, b'{"properties":{"message-id":""}}')
 MADE_ID_CHARACTERS = 40
-"""Of a MessageId that `isthmus.message.made_message_id` gives."""
+"""The length of a MessageId from `isthmus.message.made_message_id`."""
 
 
 class Layout:
-    """How the frequent form begins, for one length of keys; -1: no key."""
+    """The beginning of the frequent form, for one length of keys; -1: no key."""
 
     def __init__(self, key_length: int) -> None:
         keyed = key_length >= 0
@@ -91,7 +92,7 @@ def _headers(headers: Sequence[Header]) -> bytes | None:
 
 
 def _record(message: bytes, layout: Layout) -> Record | None:
-    """The record of a message that is of the frequent form; None where it is not."""
+    """The record of a message in the frequent form; None for other messages."""
     a, _, b, _, c, partition, d, key, e, timestamp_ms, f, group = layout.struct.unpack_from(message)
     if (a, b, c, d, e, f) != layout.constants or key != group or timestamp_ms < 0 or not key.isascii():
         return None
@@ -103,7 +104,7 @@ def _record(message: bytes, layout: Layout) -> Record | None:
 
 
 class CopyLayout:
-    """How the copy of a message of the frequent form begins, for one length of keys; -1: no key."""
+    """The beginning of the copy of a message in the frequent form, for one length of keys; -1: no key."""
 
     def __init__(self, key_length: int) -> None:
         keyed = key_length >= 0
@@ -127,7 +128,7 @@ _COPIES = {layout.map_size: layout for layout in map(CopyLayout, LAYOUTS)}
 
 
 def _record_of_copy(message: bytes, layout: CopyLayout) -> Record | None:
-    """The record of a copy of a message of the frequent form, which a route gave a MessageId; None where it is not of this form."""
+    """The record of a copy of a message in the frequent form, with a MessageId that a route generated; None for other messages."""
     a, partition, b, key, c, made, d, timestamp_ms, e, group = layout.struct.unpack_from(message)
     if (
         (a, b, c, d, e) != layout.constants
@@ -146,7 +147,7 @@ def _record_of_copy(message: bytes, layout: CopyLayout) -> Record | None:
 
 
 def _read_headers(message: bytes, at: int, headers: list[Header], reserved: frozenset[str]) -> int:
-    """Reads application properties that are short texts; where the contents of the one data section begin, -1: another form."""
+    """Reads application properties that are short texts; returns the offset of the contents of the one data section, -1: another form."""
     if message[at : at + 4] == b"\0St\xd1":
         stop = at + 8 + _U32.unpack_from(message, at + 4)[0]
         at += 12
@@ -167,7 +168,7 @@ def _read_headers(message: bytes, at: int, headers: list[Header], reserved: froz
 
 
 def to_frequent(record: Record, position: int) -> bytes | None:
-    """The message of a record; None where it is not of this form."""
+    """The message of a record; None where the frequent form does not apply."""
     value, key, headers, timestamp_ms, partition = record
     layout = LAYOUTS.get(-1 if key is None else len(key))
     if layout is None or value is None or timestamp_ms is None or partition is None:
@@ -182,7 +183,7 @@ def to_frequent(record: Record, position: int) -> bytes | None:
 
 
 def from_frequent(message: bytes) -> Record | None:
-    """The record of a message; None where it is not of this form."""
+    """The record of a message; None where the frequent form does not apply."""
     if len(message) <= _MAP_SIZE_AT + 4 or message[2] != 0x72:
         return None
     if message[3] == 0xD1:

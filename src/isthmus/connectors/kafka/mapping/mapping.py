@@ -1,27 +1,27 @@
 """Kafka records as encoded AMQP messages, and back.
 
-What it is: the mapping of both ways, pure; docs/how-to/use-kafka.md tells it to users. What it is not: a client.
+What it is: the mapping in both directions, pure; docs/how-to/use-kafka.md describes it for users. What it is not: a client.
 Specification: OASIS AMQP 1.0 part 3; Apache Kafka documentation, "Record".
 
 | record | message |
 | --- | --- |
 | value | one data section |
 | no value (tombstone) | amqp-value null |
-| header | application property: string where it is UTF-8 text, else binary; null where it is null |
-| key | `x-opt-partition-key` and group-id (SessionId); a key that is no text of 1 to 128 characters is in the property
-|     | `isthmus-kafka-key`, and its digest in their place |
+| header | application property: string if it is UTF-8 text, else binary; null if it is null |
+| key | `x-opt-partition-key` and group-id (SessionId); a key other than text of 1 to 128 characters is in the property
+|     | `isthmus-kafka-key`, and its digest replaces it there |
 | timestamp | creation-time |
 | partition, offset | the annotations of a broker, and `x-opt-kafka-partition` |
 
-What a message has beyond that is noted in the header `isthmus-amqp`, a JSON object; the fields of its properties section become
-headers `amqp-subject` and so on. Headers that no map can hold are listed in the property `isthmus-kafka-headers`.
+The rest of a message is noted in the header `isthmus-amqp`, a JSON object; the fields of its properties section become
+headers `amqp-subject` and so on. Headers that do not fit a map are listed in the property `isthmus-kafka-headers`.
 
 Invariants:
-    I1. `to_record(to_message(record))` is the record, but for its offset.
-    I2. `to_message(to_record(message))` says the same as the message: what a broker added, delivery annotations and the header's
-        durable flag and delivery count aside.
-    I3. A record without value stays apart from one with an empty value.
-    I4. What another program made of a header is never an error.
+    I1. `to_record(to_message(record))` is the record, except its offset.
+    I2. `to_message(to_record(message))` is equivalent to the message, except for a broker's annotations, delivery annotations and the header's
+        durable flag and delivery count.
+    I3. A record without value is distinguished from one with an empty value.
+    I4. A header changed by another program is never an error.
 """
 
 from __future__ import annotations
@@ -62,21 +62,21 @@ def to_message(record: Record, position: int = 0) -> bytes:
     """The message of a record that is at `position`."""
     try:
         return to_frequent(record, position) or _to_message(record, position, *_split(record.headers))
-    except Exception:  # noqa: BLE001 - I4: no field holds what another program made of the note; its headers are plain, then
+    except Exception:  # noqa: BLE001 - I4: a note changed by another program fits no field; then its headers are plain
         return _to_message(record, position, {}, list(record.headers))
 
 
 def to_record(message: bytes) -> Record:
-    """The record of a message; `partition` is that of the Kafka source that it came from.
+    """The record of a message; `partition` is that of the Kafka source from which it was read.
 
     Raises:
-        CodecError: it is no message.
+        CodecError: it is not a message.
     """
     try:
         return from_frequent(message) or _to_record(message)
     except CodecError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever else is wrong with the bytes
+    except Exception as error:  # noqa: BLE001 - any other fault of the bytes
         raise CodecError(f"the message cannot be read: {error}") from None
 
 
@@ -101,7 +101,7 @@ def _to_message(record: Record, position: int, note: dict[str, Any], headers: li
         fields["creation_time"] = Timestamp(record.timestamp_ms)
     if isinstance(note.get("creation-time"), int) and not isinstance(note["creation-time"], bool):
         fields["creation_time"] = Timestamp(note["creation-time"])
-    if "key" in note and note["key"] == _key_text(record.key):  # nobody has changed the key since
+    if "key" in note and note["key"] == _key_text(record.key):  # the key is unchanged
         partition_key, group_id = note.get("partition-key"), note.get("group-id")
         properties.pop(KEY_PROPERTY, None)
     if "application-properties" in note:
@@ -139,12 +139,12 @@ def _split(headers: Sequence[Header]) -> tuple[dict[str, Any], list[Header]]:
 
 
 def _needs_list(names: Sequence[str]) -> bool:
-    """Whether no map holds headers of these names."""
+    """Whether headers of these names do not fit a map."""
     return len(set(names)) < len(names) or KEY_PROPERTY in names or HEADERS_PROPERTY in names
 
 
 def _addressing(key: bytes | None) -> tuple[str | None, str | None, dict[str, Any]]:
-    """Partition key, SessionId, and the application property where these do not hold the key."""
+    """Partition key, SessionId, and the application property where these cannot contain the key."""
     if key is None:
         return None, None, {}
     try:
@@ -174,7 +174,7 @@ def _header(note: dict[str, Any]) -> bytes:
 def _properties(fields: dict[str, Any]) -> bytes:
     try:
         return section.encode_properties(fields)
-    except Exception:  # noqa: BLE001 - somebody has changed a header to what its field cannot hold: as text, then
+    except Exception:  # noqa: BLE001 - another program has changed a header to a value that its field cannot contain: then as text
         kept = {name: value for name, value in fields.items() if name in ("creation_time", "group_id")}
         texts = {name: value if isinstance(value, str) else str(value) for name, value in fields.items()}
         return section.encode_properties(
@@ -211,7 +211,7 @@ def _footer(text: Any) -> bytes:
 
 
 def _decoded(text: Any, default: dict[Any, Any]) -> dict[Any, Any]:
-    """An encoded map that was noted."""
+    """Decodes a map from the note."""
     if not isinstance(text, str):
         return default
     try:
@@ -293,7 +293,7 @@ def _take_key(
 
 
 def _listed(properties: dict[Any, Any]) -> list[Header]:
-    """The headers that no map could hold, as far as their properties are still there."""
+    """The headers that did not fit a map, as far as their properties still exist."""
     raw = properties.pop(HEADERS_PROPERTY, None)
     try:
         parts = codec.decode(raw)[0] if isinstance(raw, bytes) else []

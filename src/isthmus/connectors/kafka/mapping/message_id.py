@@ -5,7 +5,7 @@ same one, so that duplicate detection drops its second copy. What it is not: the
 Specification: OASIS AMQP 1.0 part 3, 3.2.4 (properties).
 
 Invariants:
-    I1. A message that has a MessageId is not changed; nothing else of any message is.
+    I1. A message with a MessageId is not changed; no other part of any message is.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NULL = 0x40
 
 
 def message_id(topic: str, position: int) -> str:
-    """The MessageId of the record at a position; the end of a long topic's name is left out."""
+    """The MessageId of the record at a position; a long topic's name is truncated."""
     place = f"/{position >> PARTITION_SHIFT}/{position % (1 << PARTITION_SHIFT)}"
     return topic[: MESSAGE_ID_CHARACTERS - len(place)] + place
 

@@ -1,6 +1,6 @@
 """The partition of a key, as Kafka's own clients choose it.
 
-What it is: the hash murmur2, and the partition that it names. What it is not: the choice for records without a key.
+What it is: the hash murmur2, and the partition that it selects. What it is not: the choice for records without a key.
 Specification: Apache Kafka documentation, `partitioner.class`; its Java client hashes keys by murmur2 with the seed 0x9747b28c.
 """
 

@@ -1,4 +1,4 @@
-"""A Kafka record, and the names that the mapping gives to what it adds (`mapping`)."""
+"""A Kafka record, and the names of the headers and properties that the mapping adds (`mapping`)."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Record(NamedTuple):
     Attributes:
         value: None for a tombstone.
         key: None where there is none.
-        headers: in their order; names may come several times.
+        headers: in their order; names may repeat.
         timestamp_ms: None where there is none.
-        partition: that it was read from; None where it was not.
+        partition: the partition from which it was read; None where it was not read.
     """
 
     value: bytes | None

@@ -1,13 +1,13 @@
 """AMQP values as the values of Kafka headers.
 
-What it is: the text or bytes that a header holds for a value, and the name of the value's type, which is noted beside the header
-where the bytes alone do not tell it. What it is not: the note itself (`mapping`). Types: OASIS AMQP 1.0, 1.6.
+What it is: the text or bytes of a header for a value, and the name of the value's type, which is noted beside the header
+where the bytes alone do not determine it. What it is not: the note itself (`mapping`). Types: OASIS AMQP 1.0, 1.6.
 
-Text is UTF-8. A string, null, and binary that is no UTF-8 text need no note.
+Text is UTF-8. A string, null, and binary that is not UTF-8 text need no note.
 
 Invariants:
     I1. `read(*write(value)) == value`, of the same type.
-    I2. Bytes that do not fit the type noted for them are read as if nothing were noted: another program may have changed them.
+    I2. Bytes that do not match their noted type are read as if there were no note: another program may have changed them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
 
 
 def write(value: Any) -> tuple[bytes | None, str]:
-    """A value as bytes, None for null, and the name of its type where that has to be noted, else empty."""
+    """A value as bytes, None for null, and the name of its type where that must be noted, else empty."""
     kind = type(value)
     if kind is str:
         return value.encode(), ""
@@ -73,7 +73,7 @@ def write(value: Any) -> tuple[bytes | None, str]:
 
 
 def read(raw: bytes | None, name: str = "") -> Any:
-    """The value of bytes whose type is noted as `name`; empty: nothing is noted."""
+    """The value of bytes whose type is noted as `name`; empty: there is no note."""
     if raw is None:
         return None
     if name == "binary":
@@ -85,10 +85,10 @@ def read(raw: bytes | None, name: str = "") -> Any:
                 return value
         elif name in _READERS:
             value = _READERS[name](raw.decode())
-            codec.encode(value)  # it is within the limits of its type
+            codec.encode(value)  # checks the limits of the type
             return value
     except (ValueError, CodecError, ArithmeticError, IndexError, struct.error):
-        pass  # beyond the limits of the type
+        pass  # the value exceeds the limits of the type
     try:
         return raw.decode()
     except UnicodeDecodeError:

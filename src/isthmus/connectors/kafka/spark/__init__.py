@@ -1,1 +1,1 @@
-"""Kafka as a data source of Spark: batch and streaming reads and writes of one topic, without a route."""
+"""Kafka as a Spark data source: batch and streaming reads and writes of one topic, without a route."""

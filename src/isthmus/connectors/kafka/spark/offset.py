@@ -1,4 +1,4 @@
-"""Offsets of a streaming query: how far each partition has been read, and how far the next batch goes.
+"""Offsets of a streaming query: the position in each partition, and the end of the next batch.
 
 What it is: the pure arithmetic on offsets by partition, which Spark keeps as JSON in its checkpoint, and of which topic they are. What it is
 not: the cluster (`topic`).
@@ -47,7 +47,7 @@ def topic_of(offset: Mapping[str, Any]) -> str:
 
 
 def to_spark(offsets: Offsets) -> dict[str, int]:
-    """Offsets as a checkpoint keeps them."""
+    """Offsets in the form of a checkpoint."""
     return {str(number): offsets[number] for number in sorted(offsets)}
 
 
@@ -73,7 +73,7 @@ def offset_after(start: Mapping[str, Any], offsets: Offsets, topic: str = "") ->
 
 
 def begin_of(end: Mapping[str, Any], start: Offsets) -> Offsets:
-    """Where a batch begins that ends at `end`: `start`, but for the first one (I3)."""
+    """The start of the batch that ends at `end`: `start`, except for the first one (I3)."""
     begin = end.get(_BEGIN)
     return from_spark(begin) if isinstance(begin, Mapping) else start
 
@@ -91,22 +91,22 @@ def _told(topic: str) -> dict[str, str]:
 
 
 def passed(start: Offsets, ends: Offsets) -> dict[int, int]:
-    """The partitions that end before the offset that was read up to, with their ends: they were made again, or truncated."""
+    """The partitions that end before the offset read so far, with their ends: they were created again, or truncated."""
     return {number: ends.get(number, 0) for number, offset in start.items() if ends.get(number, 0) < offset}
 
 
 def next_offsets(start: Offsets, ends: Offsets, most: int) -> dict[int, int]:
-    """How far the next batch goes.
+    """The end of the next batch.
 
     Args:
-        start: how far the last one went.
-        ends: behind the last record of each partition.
-        most: records that it may have.
+        start: the end of the last batch.
+        ends: after the last record of each partition.
+        most: records of a batch at most.
     """
     found = {number: start.get(number, 0) for number in {*start, *ends}}
     waiting = {number: end - found[number] for number, end in ends.items() if end > found[number]}
     left = most
-    # The partitions with the least first: what they leave over goes to the others.
+    # The partitions with the fewest records first: the rest of their share is left to the others.
     for place, number in enumerate(sorted(waiting, key=lambda each: (waiting[each], each))):
         share = min(waiting[number], -(-left // (len(waiting) - place)))
         found[number] += share

@@ -1,11 +1,11 @@
 """The options of the data source `isthmus_kafka`.
 
-What it is: what a read and a write of plain Spark take, and their reading. What it is not: the options of routes
+What it is: the options of a read and a write of plain Spark, and their parsing. What it is not: the options of routes
 (`isthmus.connectors.kafka.option`), which share those that reach the cluster.
 
 Invariants:
-    I1. Every option that is unknown or malformed is refused by name before anything connects, all at once.
-    I2. What Spark itself puts among the options is passed over.
+    I1. Every unknown or malformed option is refused by name before anything connects, all in one error.
+    I2. Options that Spark itself adds are ignored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ READ = Spec(
             kind=Kind.CHOICE,
             choices=("earliest", "latest"),
             default="earliest",
-            description="Where a streaming query begins that has no checkpoint. A batch read begins with the first record.",
+            description="The start of a streaming query without checkpoint. A batch read begins with the first record.",
         ),
         Setting(
             name="max_records",
@@ -46,15 +46,15 @@ READ = Spec(
             kind=Kind.CHOICE,
             choices=("fail", "skip"),
             default="fail",
-            description="What becomes of a query whose next records the topic's retention has removed, or whose topic was made "
+            description="Reaction of a query whose next records the topic's retention has removed, or whose topic was created "
             "again: it fails, or continues with those that exist.",
         ),
         Setting(
             name="group",
             kind=Kind.TEXT,
             default="",
-            description="Consumer group to which a streaming query commits what Spark has committed, so that tools of Kafka show how far "
-            "it is, one batch late. The query itself goes by its checkpoint.",
+            description="Consumer group to which a streaming query commits the offsets that Spark has committed, so that Kafka's tools show its "
+            "progress, one batch late. The query itself uses its checkpoint.",
         ),
     ),
 )

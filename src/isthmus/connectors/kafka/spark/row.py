@@ -1,10 +1,10 @@
 """Records as rows of the data source, and rows as records.
 
-What it is: the columns of a read, and what a write takes of its rows, pure. What it is not: Spark's classes (`source`, `sink`).
+What it is: the columns of a read, and the columns that a write uses, pure. What it is not: Spark's classes (`source`, `sink`).
 
 Invariants:
-    I1. What was read can be written again: value, key, headers and timestamp are the same.
-    I2. A record without value (tombstone) is a row whose value is null, and the other way round.
+    I1. A record that was read can be written again: value, key, headers and timestamp are the same.
+    I2. A record without value (tombstone) is a row whose value is null, and vice versa.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ SCHEMA = pa.schema(
     ]
 )
 _WRITTEN = ("key", "value", "partition", "timestamp", "headers")
-# What is read beside a record, and passed over by a write.
+# Columns of a read that a write ignores.
 _PLACE = ("topic", "offset")
 _NO_TIMESTAMP = 0
-# What a column of microseconds holds. Kafka takes any time of a producer, e.g. nanoseconds by mistake.
+# The range of a column of microseconds. Kafka accepts any time of a producer, e.g. nanoseconds by mistake.
 _MOST_MS = ((1 << 63) - 1) // 1000
 
 
@@ -63,15 +63,15 @@ def rows_of(records: Sequence[Any]) -> pa.RecordBatch:
 
 
 def _microseconds(kind: int, ms: int) -> int | None:
-    """A record's time; null where it has none, or one that no column holds: a query that failed for it would never get past it."""
+    """A record's time; null where it has none, or one beyond the range: a query that failed for it would never get past it."""
     return ms * 1000 if kind != _NO_TIMESTAMP and -_MOST_MS <= ms <= _MOST_MS else None
 
 
 def check_columns(names: Sequence[str]) -> None:
-    """Checks that records can be made of rows with these columns.
+    """Checks that rows with these columns can be written as records.
 
     Raises:
-        ConfigError: there is no value, or a column of which nothing would be written.
+        ConfigError: there is no value, or a column would be ignored.
     """
     if "value" not in names:
         raise InvalidArgumentError(
@@ -93,7 +93,7 @@ def check_columns(names: Sequence[str]) -> None:
 
 
 def records_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """What a producer takes of each row: value, key, headers, timestamp and partition.
+    """The producer's arguments of each row: value, key, headers, timestamp and partition.
 
     Raises:
         InvalidArgumentError: a cell cannot be written.
@@ -101,7 +101,7 @@ def records_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     names = [name for name in _WRITTEN if name in batch.schema.names]
     times = _milliseconds(batch.column("timestamp")) if "timestamp" in names else [None] * batch.num_rows
     if "partition" in names and not _is_integer(batch.column("partition").type):
-        raise InvalidArgumentError(f"column 'partition' holds {batch.column('partition').type}; cast it to int")
+        raise InvalidArgumentError(f"column 'partition' contains {batch.column('partition').type}; cast it to int")
     for row, time in zip(batch.select([each for each in names if each != "timestamp"]).to_pylist(), times, strict=True):
         found: dict[str, Any] = {"value": _bytes(row["value"], "value"), "key": _bytes(row.get("key"), "key")}
         if row.get("headers"):
@@ -118,12 +118,12 @@ def _bytes(value: Any, name: str) -> bytes | None:
         return value
     if isinstance(value, str):
         return value.encode()
-    raise InvalidArgumentError(f"column '{name}' holds {type(value).__name__}; cast it to binary or string")
+    raise InvalidArgumentError(f"column '{name}' contains {type(value).__name__}; cast it to binary or string")
 
 
 def _header(each: Any) -> tuple[str, bytes | None]:
     if not isinstance(each, Mapping) or not isinstance(each.get("key"), str):
-        raise InvalidArgumentError("column 'headers' is no array<struct<key: string, value: binary>>")
+        raise InvalidArgumentError("column 'headers' is not an array<struct<key: string, value: binary>>")
     return each["key"], _bytes(each.get("value"), "headers")
 
 
@@ -132,10 +132,10 @@ def _is_integer(kind: pa.DataType) -> bool:
 
 
 def _milliseconds(column: pa.Array) -> list[int | None]:
-    """Times of a column; not by Python's datetime, which ends with the year 9999."""
+    """Times of a column; without Python's datetime, which ends with the year 9999."""
     kind = column.type
     if not pa.types.is_null(kind) and not (pa.types.is_timestamp(kind) and kind.tz):
         hint = ", which has a time zone" if pa.types.is_timestamp(kind) else ""
-        raise InvalidArgumentError(f"column 'timestamp' holds {kind}; cast it to timestamp{hint}")
+        raise InvalidArgumentError(f"column 'timestamp' contains {kind}; cast it to timestamp{hint}")
     found = column.cast(_TIMESTAMP, safe=False).cast(pa.int64()).to_pylist()
     return [None if each is None else (each + 500) // 1000 for each in found]

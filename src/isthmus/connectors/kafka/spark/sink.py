@@ -1,4 +1,4 @@
-"""The Spark data sink `isthmus_kafka`: what Spark calls to write to a topic of Kafka.
+"""The Spark data sink `isthmus_kafka`: the classes that Spark calls to write to a Kafka topic.
 
 What it is: writers that make a record of each row and wait until the cluster has acknowledged all. What it is not: the rows (`row`), or the
 target of a route (`isthmus.connectors.kafka.target`).
@@ -6,7 +6,7 @@ Specification: PySpark documentation, "Python Data Source API".
 
 Invariants:
     I1. `write` returns only after the cluster has acknowledged every row; a batch that Spark repeats is written again.
-    I2. What cannot be written is refused when the query is planned: overwriting, and columns that no record is made of.
+    I2. Unsupported writes are refused when the query is planned: overwriting, and columns that are not part of a record.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Writer:
         self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        # Here, since the processes in which Spark plans import this module and need not have a client of Kafka.
+        # Imported here because the processes in which Spark plans import this module and need not have a Kafka client.
         from isthmus.connectors.kafka.spark.writing import Writing
 
         writing = Writing(self.options)
@@ -72,7 +72,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """A streaming write."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Nothing is left to do: what Spark commits was acknowledged before."""
+        """Does nothing: the committed rows were acknowledged before."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Nothing can be taken back: what was acknowledged stays."""
+        """Does nothing: acknowledged records cannot be withdrawn."""

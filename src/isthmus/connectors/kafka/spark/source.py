@@ -1,7 +1,7 @@
-"""The Spark data source `isthmus_kafka`: what Spark calls to read a topic of Kafka.
+"""The Spark data source `isthmus_kafka`: the classes that Spark calls to read a Kafka topic.
 
-What it is: a batch read of all records that exist, and a streaming read in micro-batches whose offsets Spark keeps in its checkpoint. What
-it is not: a route (`isthmus.connectors.kafka.source`), whose offsets a consumer group keeps; the sink (`sink`).
+What it is: a batch read of all records that exist, and a streaming read in micro-batches whose offsets Spark stores in its checkpoint. What
+it is not: a route (`isthmus.connectors.kafka.source`), whose offsets a consumer group stores; the sink (`sink`).
 Specification: PySpark documentation, "Python Data Source API".
 
 Invariants:
@@ -10,7 +10,7 @@ Invariants:
     I3. A topic that was made again, or ends before what was read, fails the query, or is read from its first record. That it was made again is
         told by its id, where the cluster has ids: it may have as many records by then as were read of the one before.
     I4. A schema that is not the data source's own is refused when the query is planned.
-    I5. The first batch begins where the query began, also where Spark asks for that again.
+    I5. The first batch begins where the query began, also where Spark requests that again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KafkaDataSource"]
 
-# A partition whose leader has just changed may tell an end from before: it is asked again.
+# A partition whose leader has just changed may report an outdated end: it is queried again.
 _LOOKS = 3
 LOOK_AGAIN_SECONDS = 1.0
 
@@ -94,7 +94,7 @@ class TopicRange(InputPartition):
 
 
 def _open(options: ReadOptions, group: str = "", *, may_miss: bool = False) -> Topic:
-    # Here, since the processes in which Spark plans import this module and need not have a client of Kafka.
+    # Imported here because the processes in which Spark plans import this module and need not have a Kafka client.
     from isthmus.connectors.kafka.spark.topic import Topic
 
     return Topic(options, options.topic, group, may_miss=may_miss)
@@ -136,7 +136,7 @@ class TopicReader(DataSourceReader):
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A streaming read; at the driver but for `read`."""
+    """A streaming read; runs at the driver, except `read`."""
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options

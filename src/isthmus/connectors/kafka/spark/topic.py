@@ -1,6 +1,6 @@
-"""One topic as the data source reads it: where its partitions begin and end, and the records between two offsets.
+"""One topic as the data source reads it: the beginnings and ends of its partitions, and the records between two offsets.
 
-What it is: a consumer that is a member of no group. Calls block. What it is not: the offsets of a query (`offset`), or Spark.
+What it is: a consumer outside any group. Calls block. What it is not: the offsets of a query (`offset`), or Spark.
 Specification: Apache Kafka documentation, "Consumer Position"; records of transactions that are open or aborted are not read.
 
 Invariants:
@@ -24,16 +24,16 @@ from isthmus.errors import ConnectionLostError, IsthmusError
 
 __all__ = ["RecordsMissingError", "Topic"]
 
-# A group name is needed to make a consumer; nothing is committed to it.
+# A group name is needed to create a consumer; nothing is committed to it.
 _GROUP = "isthmus-spark"
 _PAGE = 1000
 _POLL_SECONDS = 0.5
-# Nothing has come for so long, though there is something: the cluster is away.
+# After so long without records, although some exist, the cluster is unreachable.
 SILENCE_SECONDS = 120.0
 
 
 class RecordsMissingError(IsthmusError):
-    """The next records of a query are no longer there."""
+    """The next records of a query no longer exist."""
 
     code = "records-missing"
 
@@ -42,8 +42,8 @@ class Topic:
     """One topic.
 
     Args:
-        options: how its cluster is reached.
-        name: of the topic.
+        options: the options that reach its cluster.
+        name: name of the topic.
         group: to which `commit` commits; empty: none.
         may_miss: whether records that were removed are passed over.
 
@@ -58,15 +58,15 @@ class Topic:
         self.identity: str | None = None
         settings = {**reader_settings(options, group or _GROUP), "enable.partition.eof": True}
         if not may_miss:
-            settings["auto.offset.reset"] = "error"  # what is removed while it is read is told, not passed over
+            settings["auto.offset.reset"] = "error"  # records removed while they are read are an error, not skipped
         with errors_of(options, name):
             self._consumer = Consumer(settings)
 
     def edges(self) -> dict[int, tuple[int, int]]:
-        """By partition, the first offset and the one behind the last record.
+        """By partition, the first offset and the one after the last record.
 
         Raises:
-            EntityNotFoundError: there is no such topic.
+            EntityNotFoundError: the topic does not exist.
             IsthmusError: no answer, or a refusal.
         """
         view = look_at(self._options, self._name)
@@ -81,7 +81,7 @@ class Topic:
         return found
 
     def records(self, partition: int, first: int, stop: int) -> Iterator[list[Any]]:
-        """The records from `first` up to `stop`, which is not among them.
+        """The records from `first` up to, but not including, `stop`.
 
         Raises:
             RecordsMissingError: some were removed.
@@ -113,7 +113,7 @@ class Topic:
                             return
                         raise self._missing(partition, at, stop)
                     raise ConnectionLostError(
-                        f"topic '{self._name}', partition {partition}: no record came for {SILENCE_SECONDS:g} s"
+                        f"topic '{self._name}', partition {partition}: no record arrived for {SILENCE_SECONDS:g} s"
                     )
 
     def _missing(self, partition: int, first: int, stop: int) -> RecordsMissingError:
@@ -124,7 +124,7 @@ class Topic:
 
     @staticmethod
     def _after(record: Any) -> int:
-        """Up to where a partition has been read with this record, or with the end that was told instead of one."""
+        """The offset up to which a partition was read with this record, or with the end-of-partition event."""
         error = record.error()
         if error is None:
             return int(record.offset()) + 1
@@ -143,7 +143,7 @@ class Topic:
             self._consumer.commit(offsets=places, asynchronous=False)
 
     def close(self) -> None:
-        """Ends it."""
+        """Closes it."""
         with suppress(KafkaException, RuntimeError):
             self._consumer.close()
 
@@ -155,6 +155,6 @@ class Topic:
 
 
 def _is_reset(record: Any) -> bool:
-    """Whether the offset that comes next is not there any more."""
+    """Whether the next offset no longer exists."""
     error = record.error()
     return error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET

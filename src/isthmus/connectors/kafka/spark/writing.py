@@ -1,6 +1,6 @@
 """The producer of one write.
 
-What it is: records handed to an idempotent producer, and the wait for their acknowledgements. Calls block. What it is not: the records
+What it is: records passed to an idempotent producer, and the wait for their acknowledgements. Calls block. What it is not: the records
 (`row`).
 Specification: librdkafka documentation ("Idempotent Producer").
 
@@ -21,7 +21,7 @@ from isthmus.errors import ConnectionLostError, InvalidArgumentError
 __all__ = ["Writing"]
 
 _WAIT_SECONDS = 0.1
-# Beyond the time that a record may wait: by then librdkafka has told of each.
+# Longer than a record may wait: by then librdkafka has reported each.
 _GRACE_SECONDS = 10.0
 
 
@@ -32,7 +32,7 @@ class Writing:
         options: of the write.
 
     Raises:
-        EntityNotFoundError: there is no such topic.
+        EntityNotFoundError: the topic does not exist.
         IsthmusError: no answer, or a refusal.
     """
 
@@ -60,11 +60,11 @@ class Writing:
         """Queues a record; waits while the producer's queue is full.
 
         Raises:
-            IsthmusError: this record, or one before, cannot be written.
+            IsthmusError: this record, or an earlier one, cannot be written.
         """
         if not -1 <= record.get("partition", -1) < self._partitions:
             raise InvalidArgumentError(
-                f"topic '{self._options.topic}' has {self._partitions} partitions; column 'partition' holds {record['partition']}"
+                f"topic '{self._options.topic}' has {self._partitions} partitions; column 'partition' contains {record['partition']}"
             )
         while True:
             self._check()
@@ -91,7 +91,7 @@ class Writing:
 
     def _delivered(self, error: KafkaError | None, message: Any) -> None:
         if error is None and message.offset() is None:
-            error = KafkaError(KafkaError._TIMED_OUT, "no offset was named")
+            error = KafkaError(KafkaError._TIMED_OUT, "no offset was returned")
         self._failed = self._failed or error
 
     def _check(self) -> None:

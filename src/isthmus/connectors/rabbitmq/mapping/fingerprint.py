@@ -1,9 +1,9 @@
-"""What tells a message that is delivered again from others: all that it holds, without what the broker changes from one delivery to the next.
+"""The fingerprint of a redelivered message: its contents, without the parts that the broker changes from one delivery to the next.
 
-What it is: what is kept of each delivery, which costs nothing, and the number that is made of it when a connection was lost. What it is
-not: stable beyond the process.
+What it is: the traits kept of each delivery, at no cost, and the number made of them when a connection was lost. What it is
+not: stable across processes.
 
-What RabbitMQ changes: quorum queues count deliveries in headers, and write the headers of what they deliver again sorted by name.
+RabbitMQ's changes: quorum queues count deliveries in headers, and sort the headers of redelivered messages by name.
 
 Invariants:
     I1. Two deliveries of one message have the same fingerprint, whatever the queue's type.
@@ -22,12 +22,12 @@ from isthmus.connectors.rabbitmq.protocol.table import TableError
 __all__ = ["Traits", "fingerprint_of", "traits_of"]
 
 
-# Properties that are larger are not kept: what is made of them is.
+# Of larger properties only their hash is kept.
 KEPT_BYTES = 512
 
 
 class Traits(NamedTuple):
-    """What is kept of a delivery: of its body a hash, and of large properties, too."""
+    """The traits of a delivery: of its body a hash, and of large properties, too."""
 
     properties: bytes | int
     body_hash: int

@@ -1,11 +1,11 @@
-"""The frequent forms of both kinds of message, written and read at one go.
+"""The frequent forms of both kinds of message, encoded and decoded in one step.
 
-What it is: properties whose headers are short texts, integers and truth values, persistent, with neither expiration nor user-id nor app-id; and
-the message of AMQP 1.0 that is made of such, whatever provenance a route has added. All others take the general way (`mapping`,
-`outward`), which gives the same for these. What it is not: another mapping.
+What it is: properties with headers that are short texts, integers and truth values, persistent, with neither expiration nor user-id nor app-id; and
+the message of AMQP 1.0 that is made of such, with any provenance that a route has added. All others take the general path (`mapping`,
+`outward`), with equal results. What it is not: another mapping.
 
 Invariants:
-    I1. What is not of this form, to the byte, is not read here: the result is None.
+    I1. A message that deviates from this form in any byte is not read here: the result is None.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _HEADER = b"\0Sp\xc0\x02\x01\x41"
 
 
 def sections_of(raw: bytes) -> tuple[bytes, bytes] | None:
-    """Of encoded properties the header, and the sections of properties and application properties."""
+    """The sections made of encoded properties: the header, and the sections of properties and application properties."""
     flags = raw[0] << 8 | raw[1]
     if flags & ~_KNOWN_FLAGS or not flags & _PERSISTENT_FLAG:
         return None
@@ -190,11 +190,11 @@ def _own(raw: bytes, at: int, stop: int) -> bytes | None:
     return _MAP32(b"\0St\xd1", len(joined) + 4, 2 * len(parts)) + joined
 
 
-# ---- the other way
+# ---- the reverse direction
 
 
 def to_frequent(message: bytes) -> Record | None:
-    """The record of a message of this form."""
+    """The record of a message in this form."""
     at = 0
     priority = b""
     if message[:4] == b"\0Sp\xc0":
@@ -332,7 +332,7 @@ def _priority(raw: bytes) -> bytes | None:
 
 @lru_cache(512)
 def _place(pairs: bytes) -> tuple[str, str] | None:
-    """Exchange and routing key of annotations that hold both, and nothing else but a broker's."""
+    """Exchange and routing key of annotations with both, and no others but a broker's."""
     raw = b"\0Sr\xd1" + struct.pack(">II", len(pairs) + 4, _count(pairs)) + pairs
     found = section.decode_map(raw, (0, len(raw)))
     exchange, routing_key = found.pop(EXCHANGE, None), found.pop(ROUTING_KEY, None)
@@ -352,7 +352,7 @@ def _count(pairs: bytes) -> int:
 
 
 def _table(raw: bytes, at: int, stop: int) -> bytes | None:
-    """The fields of application properties."""
+    """The fields made of application properties."""
     parts = []
     while at < stop:
         if raw[at] != 0xA1:

@@ -1,7 +1,7 @@
 """Messages of AMQP 0-9-1 as encoded AMQP 1.0 messages, and back.
 
-What it is: the mapping of both ways, pure; docs/how-to/use-rabbitmq.md tells it to users. What it is not: a client. This module has what
-both ways share, and `to_message`; `outward` has `to_record`. Specification: OASIS AMQP 1.0 part 3; AMQP 0-9-1, class `basic`.
+What it is: the mapping in both directions, pure; docs/how-to/use-rabbitmq.md describes it for users. What it is not: a client. This module has
+the common parts, and `to_message`; `outward` has `to_record`. Specification: OASIS AMQP 1.0 part 3; AMQP 0-9-1, class `basic`.
 
 | AMQP 0-9-1 | AMQP 1.0 |
 | --- | --- |
@@ -13,17 +13,17 @@ both ways share, and `to_message`; `outward` has `to_record`. Specification: OAS
 | timestamp | creation-time |
 | type | subject |
 | exchange, routing key | the annotations `x-exchange` and `x-routing-key` |
-| `x-delivery-count`, `x-acquired-count`, `x-stream-offset` | the broker's own: left out |
+| `x-delivery-count`, `x-acquired-count`, `x-stream-offset` | the broker's own: omitted |
 
-What a message of RabbitMQ has beyond that is noted in the application property `isthmus-rabbitmq`, a JSON object; what an AMQP 1.0
-message has beyond that, in the header `isthmus-amqp`, and fields without a counterpart become headers `amqp-group-id` and so on.
+Other fields of a RabbitMQ message are noted in the application property `isthmus-rabbitmq`, a JSON object; other parts of an AMQP 1.0
+message in the header `isthmus-amqp`, and its fields without a counterpart become headers `amqp-group-id` and so on.
 
 Invariants:
-    I1. `to_record(to_message(record))` is the record, but for what the broker added, and an empty table of headers.
-    I2. `to_message(to_record(message))` says the same as the message: what a broker added, delivery annotations, the header's
-        durable flag, a priority of 4 and the delivery count aside.
-    I3. What another program made of a note is never an error.
-    I4. No copy is refused for its user-id, or routed by its headers `CC` and `BCC`: these are carried beside.
+    I1. `to_record(to_message(record))` is the record, except for the broker's additions, and an empty table of headers.
+    I2. `to_message(to_record(message))` is equivalent to the message, except for a broker's annotations, delivery annotations, the header's
+        durable flag, a priority of 4 and the delivery count.
+    I3. A note changed by another program is never an error.
+    I4. No copy is refused for its user-id, or routed by its headers `CC` and `BCC`: these are carried separately.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ SHORT_FIELDS = {
     "reply_to": "reply_to",
     "type": "subject",
 }
-"""Short strings that are text in AMQP 1.0, and the properties that they become."""
+"""Short strings that are text in AMQP 1.0, and the properties made of them."""
 PERSISTENT = 2
-# What was made of properties is kept for the next messages that have the same.
+# The result for properties is cached for later messages with the same ones.
 CACHED, CACHED_BYTES = 512, 2048
 TTL_MAX_MS = (1 << 32) - 1
 AMQP_PRIORITY = 4
-"""The priority of a message that names none (OASIS AMQP 1.0 part 3, 3.2.1)."""
+"""The priority of a message without one (OASIS AMQP 1.0 part 3, 3.2.1)."""
 UNREADABLE = (
     CodecError,
     TableError,
@@ -89,15 +89,15 @@ def _symbol(name: str) -> bytes:
 
 
 class _Sections(NamedTuple):
-    """What messages with the same properties have in common.
+    """The common parts of messages with the same properties.
 
     Attributes:
-        header: the section, or nothing.
+        header: the section, or empty.
         annotations: the sender's, as encoded pairs.
-        keys: how many keys and values.
+        keys: number of keys and values.
         others: properties and application properties.
-        form: how the body was in a message of AMQP 1.0, where it was no data section.
-        footer: the section, or nothing.
+        form: the form of the body in a message of AMQP 1.0, where it was not a data section.
+        footer: the section, or empty.
     """
 
     header: bytes = b""
@@ -109,7 +109,7 @@ class _Sections(NamedTuple):
 
 
 def to_message(record: Record, position: int = 0, arrived_ms: int = 0) -> bytes:
-    """The message of a record that is at `position` and came at `arrived_ms` of wall time."""
+    """The message of a record at `position`, which arrived at `arrived_ms` of wall time."""
     body, properties, exchange, routing_key = record
     try:
         frequent = sections_of(properties)
@@ -127,7 +127,7 @@ def to_message(record: Record, position: int = 0, arrived_ms: int = 0) -> bytes:
 
 @lru_cache(256)
 def _annotations(exchange: str, routing_key: str, others: bytes, count: int) -> tuple[bytes, bytes]:
-    """The section of annotations before and behind position and time."""
+    """The section of annotations before and after position and time."""
     tail = b"".join(
         (_symbol(EXCHANGE), codec.encode(exchange), _symbol(ROUTING_KEY), codec.encode(routing_key), others)
     )
@@ -177,7 +177,7 @@ def _sections_of(found: Properties) -> _Sections:
 
 
 def _amqp_note(headers: Sequence[Field]) -> dict[str, Any]:
-    """What `to_record` noted of a message of AMQP 1.0."""
+    """The note of `to_record` about a message of AMQP 1.0."""
     noted = [raw[4:] for name, kind, raw in headers if name == AMQP_HEADER and kind == b"S"]
     return json_object(noted[0]) if len(noted) == 1 else {}
 
@@ -203,14 +203,14 @@ def _properties_of(headers: Sequence[Field], amqp: dict[str, Any], note: dict[st
 
 
 def _note_inexact(headers: Sequence[Field], note: dict[str, Any]) -> None:
-    """Notes the fields that their values do not tell."""
+    """Notes the fields that their values do not determine."""
     inexact = {name: _text(kind + raw) for name, kind, raw in headers if not table.is_exact(kind, raw)}
     if inexact:
         note["headers"] = inexact
 
 
 def shown_table(headers: Sequence[Field], types: dict[str, Any]) -> dict[str, Any]:
-    """Headers as application properties; of two with one name the first."""
+    """Headers as application properties; of two with the same name the first."""
     found: dict[str, Any] = {}
     for name, kind, raw in headers:
         value = table.noted_value(kind, raw, str(types[name])) if name in types else table.value_of(kind, raw)
@@ -257,7 +257,7 @@ def _fields_of(found: Properties, note: dict[str, Any]) -> dict[str, Any]:
 def _encoded_fields(fields: dict[str, Any]) -> bytes:
     try:
         return section.encode_properties(fields)
-    except UNREADABLE:  # somebody has changed a note to what a field cannot hold
+    except UNREADABLE:  # another program has changed a note to a value that its field cannot contain
         texts = {name: value for name, value in fields.items() if isinstance(value, str)}
         return section.encode_properties(texts)
 
@@ -308,7 +308,7 @@ def _body(body: bytes, form: str) -> bytes:
 
 
 def is_body(raw: bytes) -> bool:
-    """Whether these are the body sections of a message."""
+    """Whether the bytes are the body sections of a message."""
     try:
         return section.locate(raw).body == (0, len(raw)) and len(raw) > 0
     except UNREADABLE:
@@ -319,7 +319,7 @@ def is_body(raw: bytes) -> bool:
 
 
 def json_object(text: bytes | str) -> dict[str, Any]:
-    """The object that a note holds; empty where it holds none."""
+    """The object in a note; empty where there is none."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -328,7 +328,7 @@ def json_object(text: bytes | str) -> dict[str, Any]:
 
 
 def decoded_map(text: Any) -> dict[Any, Any]:
-    """An encoded map that was noted; empty where it cannot be read."""
+    """Decodes a map from a note; empty where it is unreadable."""
     if not isinstance(text, str):
         return {}
     try:

@@ -1,4 +1,4 @@
-"""The names that the mapping gives to what it adds (`mapping`), and the names that mean something to RabbitMQ."""
+"""The names of the headers and properties that the mapping adds (`mapping`), and the names with a meaning for RabbitMQ."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = [
 AMQP_HEADER = "isthmus-amqp"
 NOTE_PROPERTY = "isthmus-rabbitmq"
 SHOWN = "amqp-"
-# As RabbitMQ's own AMQP 1.0 names them.
+# The names in RabbitMQ's own AMQP 1.0.
 EXCHANGE, ROUTING_KEY = "x-exchange", "x-routing-key"
 # `x-acquired-count` from RabbitMQ 4.3 on.
 BROKER_HEADERS = frozenset({"x-delivery-count", "x-acquired-count", "x-stream-offset"})

@@ -1,9 +1,9 @@
-"""Encoded AMQP 1.0 messages as messages of AMQP 0-9-1: the other way of `mapping`, whose docstring tells the whole.
+"""Encoded AMQP 1.0 messages as messages of AMQP 0-9-1: the reverse of `mapping`, whose docstring describes both.
 
-What it is: `to_record`. What it is not: a decision where a message goes (`target`).
+What it is: `to_record`. What it is not: the choice of a message's destination (`target`).
 
 Invariants:
-    I1. The quick way and the general way make the same record.
+    I1. The fast path and the general path make the same record.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _FIELD_OF = {field: name for name, field in SHORT_FIELDS.items()}
 
 
 def to_record(message: bytes, user: str = "") -> Record:
-    """The record of a message; `user`: the one user-id that the connection may publish with.
+    """The record of a message; `user`: the only user-id with which the connection may publish.
 
     Raises:
-        CodecError: it is no message, or cannot be one of AMQP 0-9-1.
+        CodecError: it is not a message, or cannot be one of AMQP 0-9-1.
     """
     try:
         return to_frequent(message) or _to_record(message, user.encode())
@@ -56,7 +56,7 @@ def to_record(message: bytes, user: str = "") -> Record:
         raise CodecError(str(error)) from None
     except CodecError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever else is wrong with the bytes
+    except Exception as error:  # noqa: BLE001 - any other fault of the bytes
         raise CodecError(f"the message cannot be read: {error}") from None
 
 
@@ -84,7 +84,7 @@ def _to_record(message: bytes, user: bytes) -> Record:
 
 
 def _annotations(message: bytes, where: tuple[int, int], subject: Any, note: dict[str, Any]) -> tuple[str, str]:
-    """Exchange and routing key that a message of RabbitMQ had, else its subject; the sender's other annotations are noted."""
+    """Exchange and routing key of a message that was at RabbitMQ, else its subject; the sender's other annotations are noted."""
     kept = {name: value for name, value in section.decode_map(message, where).items() if name not in BROKER_ANNOTATIONS}
     exchange, routing_key = kept.pop(EXCHANGE, None), kept.pop(ROUTING_KEY, subject)
     if kept:
@@ -97,7 +97,7 @@ def _short(value: Any) -> str:
 
 
 def _fields(fields: dict[str, Any], user: bytes, values: dict[str, Any], note: dict[str, Any]) -> list[Field]:
-    """Fields that AMQP 0-9-1 has go to `values`; headers that show the others, which are noted exactly."""
+    """Puts the fields of AMQP 0-9-1 into `values`; returns headers for the others, which are noted exactly."""
     noted: dict[str, Any] = {}
     shown: list[Field] = []
     for name, value in fields.items():
@@ -171,7 +171,7 @@ def _headers(
 
 
 def _kept(text: Any, value: Any) -> tuple[bytes, bytes] | None:
-    """The field that was at RabbitMQ, where its property has not been changed since."""
+    """The original field at RabbitMQ, where its property has not been changed since."""
     raw = _raw(text)
     if not raw:
         return None
@@ -199,7 +199,7 @@ def _header(message: bytes, where: tuple[int, int], rabbit: dict[str, Any], valu
 
 
 def _noted(rabbit: dict[str, Any], values: dict[str, Any]) -> None:
-    """What AMQP 1.0 could not hold."""
+    """Restores the fields that AMQP 1.0 cannot contain."""
     for name in ("content_type", "content_encoding", *SHORT_FIELDS, "app_id", "cluster_id"):
         text = _raw(rabbit.get(name))
         if text is not None and len(text) <= _SHORT_BYTES:

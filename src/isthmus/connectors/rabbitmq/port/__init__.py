@@ -1,1 +1,1 @@
-"""Queues, streams and exchanges behind the ports of the bridge."""
+"""Queues, streams and exchanges as the ports of the bridge."""

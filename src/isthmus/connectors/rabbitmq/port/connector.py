@@ -1,6 +1,6 @@
 """RabbitMQ as a connector of the bridge.
 
-What it is: the pools of sources and targets, and what the kind can do. What it is not: a data source of Spark.
+What it is: the pools of sources and targets, and the capabilities of the kind. What it is not: a data source of Spark.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RabbitSources(BrokerPool):
         """A source that is not open yet.
 
         Raises:
-            ConfigError: an option is of no use.
+            ConfigError: an option is invalid.
         """
         return RabbitSource(self, key, read_source(options), ordered=ordered, only_present=only_present)
 
@@ -39,7 +39,7 @@ class RabbitTargets(BrokerPool):
         """A target that is not open yet.
 
         Raises:
-            ConfigError: an option is of no use.
+            ConfigError: an option is invalid.
         """
         return RabbitTarget(self, key, read_target(options), origin_identity)
 
@@ -59,7 +59,7 @@ class RabbitConnector:
         return RabbitTargets()
 
     def refusal_of(self, error: Exception) -> Refusal:
-        """What an error means for a message."""
+        """The refusal that an error means for a message."""
         return refusal_of(error)
 
 

@@ -1,18 +1,19 @@
-"""What a source has given to its owner, and how it is found again when the broker delivers it again.
+"""The messages that a source has delivered to its owner, and their recognition when the broker redelivers them.
 
-What it is: positions, delivery tags and traits. RabbitMQ numbers no messages, and after a lost connection it delivers everything
-again that was not acknowledged, marked as redelivered. Such a message is recognised by what it holds: where its position is outstanding, its
-new tag acknowledges it; where it was settled meanwhile, it is acknowledged at once. What it is not: a duplicate detection: it lives as long as the
-source, and looks at redelivered messages only.
+What it is: positions, delivery tags and traits. RabbitMQ numbers no messages, and after a lost connection it redelivers every
+unacknowledged message, marked as redelivered. Such a message is recognised by its contents: where its position is outstanding, its
+new tag acknowledges it; where it was settled meanwhile, it is acknowledged at once. What it is not: duplicate detection: it exists as long as
+the source, and checks only redelivered messages.
 
-Why no message is lost by it. Messages with one fingerprint hold the same in every byte: exchange, routing key, properties, headers, body.
-Each redelivery uses up one entry: of as many equal messages as were not acknowledged, as many are told. What was acknowledged shortly before
-the loss is known only where it has a message-id: another message that is marked as redelivered may be equal to it in all else.
+Why no message is lost by it. Messages with the same fingerprint are equal in every byte: exchange, routing key, properties, headers, body.
+Each redelivery uses one entry: of equal messages, as many as were unacknowledged are reported. A message acknowledged shortly before
+the loss is recognised only if it has a message-id: another message that is marked as redelivered may be equal in all else.
 
 Invariants:
     I1. A message that was not marked as redelivered is always a new one.
-    I2. Of an entry one message at most is taken for known.
-    I3. Of what has no message-id nothing is known that was settled before the loss, nor of anything what was settled more than `REMEMBERED` messages before the loss.
+    I2. At most one message is recognised per entry.
+    I3. A message without message-id that was settled before the loss is not recognised, nor is any that was settled more than
+        `REMEMBERED` messages before it.
     I4. However often the connection is lost, no more than `REMEMBERED` settled messages are known.
 """
 
@@ -26,17 +27,17 @@ from isthmus.connectors.rabbitmq.mapping.fingerprint import Traits, fingerprint_
 
 __all__ = ["REMEMBERED", "Delivered", "Entry"]
 
-# Acknowledgements that were written may not have come to the broker: what is in the buffers of two sockets.
+# Written acknowledgements may not have reached the broker: those in the buffers of two sockets.
 REMEMBERED = 20_000
 
 
 class Entry(NamedTuple):
-    """A message that was told.
+    """A message that was delivered to the owner.
 
     Attributes:
-        position: by which.
+        position: its position.
         tag: of its delivery in the present channel; 0: it was delivered in an earlier one.
-        traits: what it holds.
+        traits: its contents.
         is_named: whether it has a message-id.
     """
 
@@ -60,20 +61,20 @@ class Delivered:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether messages of an earlier channel may come again, so that they can be acknowledged."""
+        """Whether messages of an earlier channel may be redelivered, so that they can be acknowledged."""
         return bool(self._known)
 
     @property
     def is_owed(self) -> bool:
-        """Whether some were settled while they could not be acknowledged: otherwise the next source would be given them."""
+        """Whether some were settled while they could not be acknowledged: otherwise the next source would receive them."""
         return not self._due <= self._outstanding.keys()
 
-    def told(self, entry: Entry) -> None:
-        """A message is told."""
+    def add(self, entry: Entry) -> None:
+        """Adds a message that is delivered to the owner."""
         self._outstanding[entry.position] = entry
 
     def recognised(self, traits: Traits) -> Entry | None:
-        """The entry that a redelivered message is; None: it is a new one."""
+        """The entry of a redelivered message; None: it is a new one."""
         if not self._known:
             return None
         fingerprint = fingerprint_of(traits)
@@ -86,7 +87,7 @@ class Delivered:
         return entry
 
     def attach(self, entry: Entry, tag: int) -> bool:
-        """A known message came again; whether it is still outstanding."""
+        """A recognised message was redelivered; returns whether it is still outstanding."""
         self._due.discard(entry.position)
         if entry.position in self._outstanding:
             self._outstanding[entry.position] = entry._replace(tag=tag)
@@ -95,7 +96,7 @@ class Delivered:
         return False
 
     def settle(self, first: int, last: int) -> list[int]:
-        """Positions are settled: their tags, as far as they have one."""
+        """Settles positions; returns their tags, where they have one."""
         tags = []
         for entry in self._take(first, last):
             if entry.tag:
@@ -105,7 +106,7 @@ class Delivered:
         return tags
 
     def take(self, first: int, last: int) -> list[Entry]:
-        """Positions are given back, or set aside: they are known no more."""
+        """Positions are released, or set aside: they are forgotten."""
         entries = list(self._take(first, last))
         gone = {entry.position for entry in entries if not entry.tag}
         if gone:
@@ -133,14 +134,14 @@ class Delivered:
                 del self._known[fingerprint]
 
     def lost(self) -> None:
-        """The connection is lost: what was delivered in it may come again."""
+        """The connection is lost: its deliveries may be redelivered."""
         outstanding = {position: entry._replace(tag=0) for position, entry in self._outstanding.items()}
         prints = {each.position: print_ for print_, entries in self._known.items() for each in entries}
         before = (each for entries in self._known.values() for each in entries)
         settled = {each.position: each for each in (*before, *self._settled) if each.position not in outstanding}
         newest = [settled[position] for position in sorted(settled)[-REMEMBERED:]]
         self._outstanding, self._known = outstanding, {}
-        # Outstanding ones first: of equal messages the broker may have let go those that were settled.
+        # Outstanding ones first: of equal messages the broker may have deleted the settled ones.
         for entry in (*outstanding.values(), *newest):
             fingerprint = prints.get(entry.position) or fingerprint_of(entry.traits)
             self._known.setdefault(fingerprint, deque()).append(entry._replace(tag=0))

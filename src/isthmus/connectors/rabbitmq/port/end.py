@@ -1,11 +1,11 @@
-"""One route's end of a connection: the part that sources and targets have in common.
+"""One route's end of a connection: the common part of sources and targets.
 
-What it is: the steps from `open` to a channel that works, each with a limit of time, and the one place where a fault is kept until the
-end is polled. What it is not: what goes over the channel.
+What it is: the steps from `open` to a working channel, each with a time limit, and the error, which is kept until the
+end is polled. What it is not: the frames on the channel.
 
 Invariants:
     I1. No step lasts longer than `STEP_SECONDS`.
-    I2. What belongs to an earlier opening changes nothing in a later one.
+    I2. Events of an earlier opening do not affect a later one.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class End:
     """An end.
 
     Args:
-        pool: what it belongs to.
-        key: what the pool's owner knows it by.
-        options: where it leads to.
-        entity: what it reads or writes, for errors.
+        pool: the pool that it belongs to.
+        key: its key in the pool.
+        options: the broker.
+        entity: its queue or exchange, for errors.
 
     Attributes:
-        connection: where it is connected.
+        connection: its connection.
         is_open: whether the channel works.
         is_closed: whether its owner has closed it.
         fault: why it is lost; the owner is told when it polls.
@@ -62,11 +62,11 @@ class End:
         self._request = self.pool.connect(self, self._options)
 
     def mark(self) -> None:
-        """It has something to tell."""
+        """It has events to report."""
         self.pool.mark(self.key)
 
     def step(self, what: str) -> None:
-        """It waits for something."""
+        """It waits for an event."""
         self._step, self._step_by = what, time.monotonic() + STEP_SECONDS
 
     def opened(self) -> None:
@@ -76,13 +76,13 @@ class End:
         self.mark()
 
     def check_time(self, now: float) -> None:
-        """Fails a step that lasts too long."""
+        """Fails a step that takes too long."""
         if now >= self._step_by:
-            text = f"'{self.entity}': waited {STEP_SECONDS:g} s for {self._step}; look whether the broker answers"
+            text = f"'{self.entity}': waited {STEP_SECONDS:g} s for {self._step}; check whether the broker answers"
             self.fail(OperationTimeoutError(text))
 
     def step_deadline(self, now: float) -> float:
-        """When `check_time` has something to do."""
+        """When `check_time` has to be called."""
         return now if self.fault is not None else self._step_by
 
     def fail(self, error: IsthmusError) -> None:
@@ -92,7 +92,7 @@ class End:
             self.mark()
 
     def disconnect(self, now: float, *, politely: bool = False) -> Connection | None:
-        """Gives the connection up; `politely`: what was written goes out first."""
+        """Gives up the connection; `politely`: written bytes are sent first."""
         request, self._request = self._request, None
         if request is not None:
             request.end = None  # type: ignore[attr-defined]
@@ -110,7 +110,7 @@ class End:
             self.pool.drop(connection)
         return connection
 
-    # ---- called by pool and connection
+    # ---- calls of pool and connection
 
     def on_connected(self, connection: Connection) -> None:
         """The connection is open."""
@@ -123,17 +123,17 @@ class End:
         connection.flush()
 
     def on_closed(self, error: IsthmusError) -> None:
-        """The connection is lost, or there is none."""
+        """The connection is lost, or could not be made."""
         self.fail(error)
 
     def begin(self, connection: Connection) -> None:
-        """Writes what the channel needs first."""
+        """Writes the first methods of the channel."""
         raise NotImplementedError
 
     def on_method(self, channel: int, which: tuple[int, int], arguments: bytes) -> None:
-        """A method came."""
+        """A method arrived."""
         raise NotImplementedError
 
     def on_content(self, channel: int, which: tuple[int, int], content: Content) -> None:
-        """A message came."""
+        """A message arrived."""
         raise NotImplementedError

@@ -1,11 +1,11 @@
-"""What one connection of a target was sent and has not confirmed.
+"""The unconfirmed deliveries of one connection of a target.
 
-What it is: which confirm is whose answer: publications are numbered by the channel from 1, messages from 0, and some are not even published.
+What it is: the assignment of confirms to deliveries: publications are numbered by the channel from 1, messages from 0, and some are not published.
 An envelope of the machine is several messages (`envelope`). What it is not: a connection. Specification: RabbitMQ documentation,
 "Publisher Confirms".
 
-A message that came back carries no number. It is found among those that have no confirm by what it holds; of equal ones it is no matter
-which, since one broker routes equal messages alike.
+A returned message has no number. It is found among the unconfirmed ones by its contents; of equal ones any will do,
+because a broker routes equal messages alike.
 
 Invariants:
     I1. A delivery has one outcome: when all of its publications are confirmed; refused, when one of them is.
@@ -27,7 +27,7 @@ from isthmus.connectors.rabbitmq.protocol.table import TableError
 
 __all__ = ["CREDIT", "Flight"]
 
-# What may be sent and not confirmed; the delivery machine's window is smaller.
+# The limit of unconfirmed deliveries; the delivery machine's window is smaller.
 CREDIT = 20_000
 
 
@@ -36,7 +36,7 @@ class Flight:
 
     Attributes:
         credit: deliveries that may be sent.
-        since: since when nothing was confirmed though something is outstanding; infinite where nothing is.
+        since: since when no confirm has arrived while deliveries are outstanding; infinite where none are.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Flight:
         self._has_answer = False
 
     def begin(self, messages: int) -> int:
-        """A delivery is sent; the number of its first message."""
+        """Counts a delivery; returns the number of its first message."""
         self.credit -= 1
         return self._account.sent(1) if messages == 1 else self._account.sent_envelope(messages)
 
@@ -65,11 +65,11 @@ class Flight:
             self.since = now
 
     def refuse(self, message: int, refusal: Refusal) -> None:
-        """A message is not even published."""
+        """A message is refused without being published."""
         self._answer(message, refusal)
 
     def lost(self, refusal: Refusal) -> list[Outcome]:
-        """The connection is lost: the outcomes of what was taken in part."""
+        """The connection is lost; returns the outcomes of deliveries that were accepted in part."""
         return self._account.lost(refusal)
 
     def answered(self, number: int, multiple: bool, refusal: Refusal | None) -> None:
@@ -93,7 +93,7 @@ class Flight:
             self._lowest = max(self._lowest, number + 1)
 
     def returned(self, record: Record, refusal: Refusal, routed: Callable[[bytes], Record]) -> bool:
-        """A message came back; whether it was found."""
+        """A message was returned; returns whether it was found."""
         wanted = _print_of(record)
         prints = self._prints
         for number, (_, payload) in self._outstanding.items():
@@ -108,7 +108,7 @@ class Flight:
         return False
 
     def wait_again(self, now: float) -> None:
-        """The broker says nothing from now on, not since it was blocked."""
+        """The broker's silence counts from now on, not from when it was blocked."""
         self.since = now if self._outstanding else math.inf
 
     def take(self, now: float) -> list[Outcome]:
@@ -130,7 +130,7 @@ class Flight:
 
 
 def _print_of(record: Record) -> int:
-    """A digest of what a message holds, whatever the order in which a broker writes its fields."""
+    """A digest of a message's contents, independent of the order of its fields."""
     body, properties, exchange, routing_key = record
     try:
         found = props.read(properties)

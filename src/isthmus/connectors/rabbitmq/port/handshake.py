@@ -1,10 +1,10 @@
-"""The way to an open connection to RabbitMQ: TCP, TLS, login, virtual host.
+"""The opening of a connection to RabbitMQ: TCP, TLS, login, virtual host.
 
-What it is: the handshake, which blocks and is made in a thread. What it is not: what comes after it (`connection`).
+What it is: the handshake, which blocks and runs in a thread. What it is not: the connection after it (`connection`).
 Specification: AMQP 0-9-1, 2.2.4; RabbitMQ documentation, "Access Control", "Authentication Failure Notifications".
 
 Invariants:
-    I1. A secret is resolved here, sent here, and kept nowhere.
+    I1. A secret is resolved here, sent here, and not kept.
     I2. No step waits longer than `CONNECT_SECONDS` for the broker.
 """
 
@@ -34,7 +34,7 @@ _turns = itertools.count()
 
 
 def dial(options: BrokerOptions) -> Connection:
-    """Connects to the first address that answers, beginning with another one each time; blocks.
+    """Connects to the first address that answers, starting with a different one each time; blocks.
 
     Raises:
         IsthmusError: no connection could be made.
@@ -52,12 +52,12 @@ def dial(options: BrokerOptions) -> Connection:
             error = OperationTimeoutError(f"{place}: no answer within {CONNECT_SECONDS:g} s")
         except ssl.SSLError as failed:
             error = ConnectionLostError(
-                f"{place}: TLS failed: {failed.reason or failed}; look at ca_file and the certificates"
+                f"{place}: TLS failed: {failed.reason or failed}; check ca_file and the certificates"
             )
         except OSError as failed:
             error = ConnectionLostError(f"{place}: no connection: {failed}")
         except (struct.error, IndexError, ValueError) as failed:
-            error = ProtocolError(f"{place}: what answers speaks no AMQP 0-9-1: {failed}")
+            error = ProtocolError(f"{place}: the server there does not implement AMQP 0-9-1: {failed}")
     assert error is not None
     raise error
 
@@ -95,17 +95,17 @@ def _response(options: BrokerOptions) -> bytes:
 def _shake_hands(peer: _Blocking, options: BrokerOptions, response: bytes, place: str) -> Connection:
     peer.send(wire.PROTOCOL_HEADER)
     offered = peer.expect(M.CONNECTION_START)
-    told, at = table.decode(offered, 2)
+    properties, at = table.decode(offered, 2)
     size = int.from_bytes(offered[at : at + 4], "big")
     mechanisms = offered[at + 4 : at + 4 + size].decode(errors="replace").split()
     if options.mechanism not in mechanisms:
-        raise UnauthorizedError(f"{place}: the broker takes no {options.mechanism}, but {', '.join(mechanisms)}")
+        raise UnauthorizedError(f"{place}: the broker does not accept {options.mechanism}, but {', '.join(mechanisms)}")
     peer.send(wire.method(0, M.CONNECTION_START_OK, _start_ok(options.mechanism, response)))
     try:
         tune = peer.expect(M.CONNECTION_TUNE)
     except ConnectionLostError:
         # A broker without the capability closes the socket (RabbitMQ documentation, "Authentication Failure Notifications").
-        raise UnauthorizedError(f"{place}: the broker refused to log in; look at username and password") from None
+        raise UnauthorizedError(f"{place}: the broker refused to log in; check username and password") from None
     _, frame_bytes, heartbeat = struct.unpack_from(">HIH", tune)
     frame_bytes = min(frame_bytes or FRAME_BYTES, FRAME_BYTES)
     heartbeat = min(each for each in (heartbeat, options.heartbeat_seconds) if each)
@@ -113,7 +113,9 @@ def _shake_hands(peer: _Blocking, options: BrokerOptions, response: bytes, place
     peer.send(wire.method(0, M.CONNECTION_OPEN, wire.short(options.virtual_host) + b"\0\0"))
     peer.expect(M.CONNECTION_OPEN_OK)
     made = Connection(peer.sock, place, frame_bytes, heartbeat)
-    made.cluster_name = next((str(table.value_of(kind, raw)) for name, kind, raw in told if name == "cluster_name"), "")
+    made.cluster_name = next(
+        (str(table.value_of(kind, raw)) for name, kind, raw in properties if name == "cluster_name"), ""
+    )
     return made
 
 
@@ -134,7 +136,7 @@ def _start_ok(mechanism: str, response: bytes) -> bytes:
 
 
 class _Blocking:
-    """Methods of channel 0 over a socket that blocks."""
+    """Methods of channel 0 over a blocking socket."""
 
     def __init__(self, sock: socket.socket, place: str) -> None:
         self.sock, self._place = sock, place
@@ -146,13 +148,13 @@ class _Blocking:
         """The arguments of the next method.
 
         Raises:
-            ClosedByBrokerError: it is a close.
-            ProtocolError: it is another.
+            ClosedByBrokerError: the method is a close.
+            ProtocolError: another method arrived.
         """
         while True:
             head = self._take(7)
             if head[:4] == b"AMQP":
-                raise ProtocolError(f"{self._place}: the broker speaks another protocol: {head!r}")
+                raise ProtocolError(f"{self._place}: the broker uses another protocol: {head!r}")
             kind, _, size = _HEAD(head)
             if size > FRAME_BYTES:
                 raise ValueError(f"a frame of {size} bytes")
@@ -166,7 +168,7 @@ class _Blocking:
                 with contextlib.suppress(OSError):
                     self.send(wire.method(0, M.CONNECTION_CLOSE_OK))
                 raise closed(self._place, payload[4:])
-            raise ProtocolError(f"{self._place}: method {found[0]}.{found[1]} came instead of {which[0]}.{which[1]}")
+            raise ProtocolError(f"{self._place}: method {found[0]}.{found[1]} arrived instead of {which[0]}.{which[1]}")
 
     def _take(self, size: int) -> bytes:
         parts = []

@@ -1,11 +1,11 @@
 """The connections of one process to RabbitMQ.
 
-What it is: the part of a pool that sources and targets have in common: connections are made in threads, and served in the process's
-loop; and the account of the ends that have something to tell. What it is not: sources or targets.
+What it is: the common part of the pools of sources and targets: connections are made in threads, and served in the process's
+loop; and the list of ends that have events. What it is not: sources or targets.
 
 Invariants:
-    I1. Each end has a connection of its own (`connection` says why).
-    I2. Nothing here blocks but `close`, for at most `CLOSE_SECONDS`.
+    I1. Each end has a connection of its own (`connection` explains why).
+    I2. Only `close` blocks, for at most `CLOSE_SECONDS`.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ class Dialing(Protocol):
     """An end that waits for its connection."""
 
     def on_connected(self, connection: Connection) -> None:
-        """The connection is open; it is the end's now."""
+        """The connection is open, and belongs to the end now."""
         ...
 
     def on_closed(self, error: IsthmusError) -> None:
-        """There is none."""
+        """No connection could be made."""
         ...
 
 
 class _Request:
-    """One opening of an end; what comes of it after the end was closed is thrown away."""
+    """One opening of an end; its result is discarded if the end was closed meanwhile."""
 
     def __init__(self, end: Dialing) -> None:
         self.end: Dialing | None = end
 
 
 class BrokerPool:
-    """What `SourcePool` and `TargetPool` have in common."""
+    """The common part of `SourcePool` and `TargetPool`."""
 
     def __init__(self) -> None:
         self._dialer: Dialer[_Request, Connection] = Dialer()
@@ -67,12 +67,12 @@ class BrokerPool:
         return request
 
     def drop(self, connection: Connection) -> None:
-        """An end has done with its connection."""
+        """An end does not need its connection any more."""
         self._connections.pop(connection, None)
         self._abandon(connection, time.monotonic())
 
     def leave(self, connection: Connection, now: float) -> None:
-        """The same; what was written before goes out first, and the broker confirms the end."""
+        """The same; written bytes are sent first, and the broker confirms the close."""
         self._connections.pop(connection, None)
         if connection.error is not None:
             self._abandon(connection, now)
@@ -80,27 +80,27 @@ class BrokerPool:
         self._leaving[connection] = now + CLOSE_SECONDS
 
     def has_left(self, connection: Connection) -> bool:
-        """Whether the broker has seen the end of a connection."""
+        """Whether the broker has confirmed the close of a connection."""
         return connection not in self._leaving
 
     def held_until(self, broker: str) -> float:
-        """Until when a broker may hold messages for connections of this process that have ended without its knowledge; it does not count
-        these among what is ready in a queue.
+        """Until when a broker may keep messages for connections of this process whose end it has not detected; it does not count
+        these as ready in a queue.
         """
         return self._held_until.get(broker, -math.inf)
 
     def mark(self, key: int) -> None:
-        """An end has something to tell."""
+        """An end has events."""
         self._marked[key] = None
 
     def unmark(self, key: int) -> None:
-        """An end has nothing to tell any more."""
+        """An end has no events any more."""
         self._marked.pop(key, None)
 
     # ---- the port
 
     def descriptors(self) -> Sequence[tuple[int, int]]:
-        """What to poll."""
+        """The descriptors to poll."""
         found = [(self._dialer.fileno(), select.POLLIN)]
         for connection in (*self._connections, *self._leaving):
             interest = connection.interest()
@@ -109,7 +109,7 @@ class BrokerPool:
         return found
 
     def deadline(self, now: float) -> float:
-        """When `service` has something to do though no descriptor is ready."""
+        """When `service` has work even if no descriptor is ready."""
         if self._marked:
             return now
         due = min(self._leaving.values(), default=math.inf)
@@ -119,7 +119,7 @@ class BrokerPool:
         return due
 
     def service(self, ready: Mapping[int, int], now: float) -> Sequence[int]:
-        """Reads and writes; the keys of the ends that have something to tell."""
+        """Reads and writes; returns the keys of the ends that have events."""
         if self._dialer.fileno() in ready:
             for request, connection, error in self._dialer.take():
                 self._dialed(request, connection, error)
@@ -134,12 +134,12 @@ class BrokerPool:
         return marked
 
     def flush(self) -> None:
-        """Writes what is queued, as far as the sockets take it."""
+        """Writes queued bytes, as far as the sockets accept them."""
         for connection in (*self._connections, *self._leaving):
             connection.flush()
 
     def close(self) -> None:
-        """Closes everything; waits until the brokers have taken in what was sent before, for `CLOSE_SECONDS` at most."""
+        """Closes everything; waits until the brokers have read the sent bytes, for `CLOSE_SECONDS` at most."""
         self._dialer.close()
         limit = time.monotonic() + CLOSE_SECONDS
         while self._leaving and time.monotonic() < limit:
@@ -169,7 +169,7 @@ class BrokerPool:
             end.on_closed(error)
 
     def _leave(self, now: float) -> None:
-        """A connection has left when the broker has answered its close, or broken it."""
+        """A connection has left when the broker has answered its close, or closed it."""
         for connection in list(self._leaving):
             connection.is_paused = False
             connection.flush()

@@ -1,6 +1,6 @@
-"""A look at a broker: a connection for one question.
+"""A connection to a broker for queries.
 
-What it is: a blocking client of one channel that asks for queues and exchanges, and never takes or changes anything. What it is not: a
+What it is: a blocking client of one channel that queries queues and exchanges, and takes or changes nothing. What it is not: a
 consumer or a publisher.
 """
 
@@ -30,7 +30,7 @@ class Probe:
     """A connection.
 
     Args:
-        options: how the broker is reached.
+        options: the options that reach the broker.
 
     Raises:
         IsthmusError: it cannot be reached, or refuses.
@@ -53,29 +53,29 @@ class Probe:
 
     @property
     def place(self) -> str:
-        """What was reached."""
+        """The address that was reached."""
         return self._connection.place
 
     @property
     def cluster_name(self) -> str:
-        """What the cluster calls itself."""
+        """The cluster's name."""
         return self._connection.cluster_name
 
     def queue(self, name: str) -> int:
-        """How many messages of a queue are ready.
+        """The number of ready messages of a queue.
 
         Raises:
-            EntityNotFoundError: there is none.
+            EntityNotFoundError: it does not exist.
             IsthmusError: no answer, or a refusal.
         """
         answer = self._ask(name, wire.declare_passive(_CHANNEL, name), M.QUEUE_DECLARE_OK)
         return int(struct.unpack_from(">I", answer, 1 + answer[0])[0])
 
     def exchange(self, name: str) -> None:
-        """Asks for an exchange.
+        """Checks that an exchange exists.
 
         Raises:
-            EntityNotFoundError: there is none.
+            EntityNotFoundError: it does not exist.
             IsthmusError: no answer, or a refusal.
         """
         self._ask(name, wire.declare_exchange_passive(_CHANNEL, name), M.EXCHANGE_DECLARE_OK)
@@ -103,7 +103,7 @@ class Probe:
                 raise OperationTimeoutError(f"{connection.place}: no answer within {ANSWER_SECONDS:g} s")
 
     def _serve(self, limit: float) -> bool:
-        """Writes what waits and reads what comes, once; False at `limit`, monotonic seconds."""
+        """Writes queued bytes and reads received ones, once; False at `limit`, monotonic seconds."""
         connection = self._connection
         connection.flush()
         if connection.error is not None:
@@ -117,14 +117,14 @@ class Probe:
         connection.service(time.monotonic(), is_ready=is_ready)
         return True
 
-    # ---- called by the connection
+    # ---- calls of the connection
 
     def on_method(self, channel: int, which: tuple[int, int], arguments: bytes) -> None:
-        """A method came."""
+        """A method arrived."""
         self._answers.append((which, arguments))
 
     def on_content(self, channel: int, which: tuple[int, int], content: Content) -> None:
-        """Nothing was asked for that has one."""
+        """Ignored: no request has a content as its answer."""
 
     def on_closed(self, error: IsthmusError) -> None:
-        """`_wait` looks."""
+        """Ignored: `_wait` checks the connection."""

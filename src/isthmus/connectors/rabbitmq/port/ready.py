@@ -1,4 +1,4 @@
-"""Messages that came beyond the credit: they wait here until there is credit again.
+"""Messages received beyond the credit, which wait until there is credit again.
 
 What it is: a queue of positions and payloads, and its bytes. What it is not: the credit.
 """
@@ -17,7 +17,7 @@ class Ready:
     """The messages of one channel.
 
     Attributes:
-        nbytes: of the payloads.
+        nbytes: size of the payloads.
     """
 
     def __init__(self) -> None:
@@ -32,12 +32,12 @@ class Ready:
         return (position for position, _ in self._messages)
 
     def add(self, position: int, payload: bytes) -> None:
-        """A message came."""
+        """A message arrived."""
         self._messages.append((position, payload))
         self.nbytes += len(payload)
 
     def take(self, count: int) -> Arrived:
-        """The first messages, so many at most, of which there is one."""
+        """The first messages, so many at most; there must be at least one."""
         waiting = self._messages
         if count >= len(waiting):
             parts = list(waiting)
@@ -50,6 +50,6 @@ class Ready:
         return Arrived(positions, payloads)
 
     def clear(self) -> None:
-        """They go back with the channel."""
+        """The messages return with the channel."""
         self._messages.clear()
         self.nbytes = 0

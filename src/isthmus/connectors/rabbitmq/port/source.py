@@ -1,21 +1,21 @@
 """A queue as a source on the port.
 
-What it is: the consumer of one queue: what RabbitMQ gives within the prefetch, as events within the credit; and what the owner settles, as
-acknowledgements. What it is not: the mapping of messages (`mapping`), or the account of what was told (`delivered`).
+What it is: the consumer of one queue: RabbitMQ's deliveries within the prefetch, as events within the credit; and the owner's settlements, as
+acknowledgements. What it is not: the mapping of messages (`mapping`), or the account of deliveries (`delivered`).
 docs/how-to/use-rabbitmq.md.
 
-Credit. Quorum queues take no change of a consumer's prefetch, so that the prefetch stays, and what comes beyond the credit is kept here
-until there is credit again, or goes back with the connection. Where it is more than `KEPT_BYTES`, nothing more is read.
+Credit. Quorum queues do not allow changing a consumer's prefetch, so the prefetch is constant, and messages beyond the credit are kept here
+until there is credit again, or return with the connection. If they exceed `KEPT_BYTES`, reading stops.
 
-Order. What is given back is delivered again: by a classic queue at its former position, by a quorum queue in the order in which it comes back. An
-ordered source therefore gives back everything at once, by the end of its channel; what it is not to give back is recognised when it comes
-again (`delivered`), and told to nobody.
+Order. Released messages are redelivered: by a classic queue at their former position, by a quorum queue in the order of their return. An
+ordered source therefore returns all messages together, by closing its channel; those that it should not return are recognised when they are
+redelivered (`delivered`), and not reported.
 
 Invariants:
-    I1. Nothing is given beyond the credit.
-    I2. Nothing is acknowledged but what the owner has settled; of what is set aside, after the broker has confirmed its copy.
-    I3. After `close` it tells nothing more.
-    I4. No message is rejected where nothing says that the queue has a dead-letter exchange: RabbitMQ would drop it.
+    I1. Nothing is delivered beyond the credit.
+    I2. A message is acknowledged only after the owner has settled it; one that is set aside, after the broker has confirmed its copy.
+    I3. After `close` it reports nothing more.
+    I4. No message is rejected unless an option states that the queue has a dead-letter exchange: RabbitMQ would drop it.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class RabbitSource(End):
     """One route's source.
 
     Args:
-        pool: what it belongs to.
-        key: what the pool's owner knows it by.
-        options: where it leads to.
+        pool: the pool that it belongs to.
+        key: its key in the pool.
+        options: the queue, and how it is read.
         ordered: whether the queue's order is kept.
-        only_present: give only what exists when it is opened first.
+        only_present: deliver only messages that exist when it is first opened.
     """
 
     def __init__(
@@ -83,13 +83,13 @@ class RabbitSource(End):
         self._reset()
 
     def _reset(self) -> None:
-        """What belongs to one channel."""
+        """Resets the state of one channel."""
         self._unacked = Unacked()
         self._ready = Ready()
         self._credit = 0
         self._is_draining = False
         self._is_consuming = self._is_cancelling = self._is_recalling = False
-        self._was_told = False
+        self._was_reported = False
         if self._present is not None:
             self._present.channel_begins()
 
@@ -97,18 +97,18 @@ class RabbitSource(End):
 
     @property
     def clock_offset_ms(self) -> int | None:
-        """RabbitMQ tells no time: this machine's."""
+        """The offset of this machine's clock: RabbitMQ reports no time."""
         return round((time.time() - time.monotonic()) * 1000)
 
     def poll(self, now: float) -> Sequence[SourceEvent]:
-        """What happened since the last call."""
+        """The events since the last call."""
         if self.is_closed:
             return ()
         self.check_time(now)
         events: list[SourceEvent] = []
         if self.is_open and self.fault is None:
-            if not self._was_told:
-                self._was_told = True
+            if not self._was_reported:
+                self._was_reported = True
                 events.append(SourceOpened())
             self._hand_on(events)
             self._look_for_end(events, now)
@@ -122,7 +122,7 @@ class RabbitSource(End):
         return events
 
     def deadline(self, now: float) -> float:
-        """When `poll` has something to do though the socket is silent."""
+        """When `poll` has something to do even without socket activity."""
         due = min(self.step_deadline(now), self._refused.due(now))
         return due if self._present is None else min(due, self._present.due_at)
 
@@ -133,10 +133,10 @@ class RabbitSource(End):
         if self._present is not None:
             self._present.moved(time.monotonic())
         self._consume()
-        self.mark()  # something may have come already
+        self.mark()  # messages may have arrived already
 
     def drain(self) -> None:
-        """Takes the credit back."""
+        """Withdraws the credit."""
         self._credit = 0
         self._is_draining = True
         self.mark()
@@ -151,7 +151,9 @@ class RabbitSource(End):
         elif disposition.kind == "abandon":
             self.release(first, last)
         elif disposition.kind != "dead-letter":
-            self._refuse(first, last, f"get the disposition '{disposition.kind}', which a queue of RabbitMQ has not")
+            self._refuse(
+                first, last, f"get the disposition '{disposition.kind}', which a queue of RabbitMQ does not support"
+            )
         elif self.options.dead_letters:
             self._set_aside(first, last, disposition)
         elif self.options.dead_letter_exchange:
@@ -164,12 +166,12 @@ class RabbitSource(End):
             self._refuse(first, last, f"be set aside ({reason}); {NO_PLACE}")
 
     def release(self, first: int, last: int) -> None:
-        """Gives delivered positions back."""
+        """Releases delivered positions."""
         self._dead.forget(first, last)
         self._give_back([entry.tag for entry in self._delivered.take(first, last) if entry.tag])
 
     def close(self) -> None:
-        """Ends it; what is not settled goes back with the connection."""
+        """Closes it; unsettled messages return with the connection."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -179,43 +181,43 @@ class RabbitSource(End):
         if connection is not None and self._is_owed and connection.error is None:
             connection.is_paused = False
             self._consume()
-            self.pool.leave(connection, now)  # what comes ends it
+            self.pool.leave(connection, now)  # later frames are ignored
             return
         self.disconnect(now, politely=True)
 
     @property
     def has_left(self) -> bool:
-        """Whether the broker has seen the end: then what was not settled is in the queue again."""
+        """Whether the broker has confirmed the close: then unsettled messages are in the queue again."""
         return self._last is None or self.pool.has_left(self._last)
 
     @property
     def _is_owed(self) -> bool:
-        """Whether settled messages cannot be acknowledged yet: their copy has no confirm, or they have to come again before."""
+        """Whether settled messages cannot be acknowledged yet: their copy is unconfirmed, or they have to be redelivered before."""
         return self._dead.is_waiting or self._delivered.is_owed
 
     # ---- the channel
 
     def mark(self) -> None:
-        """It has something to tell."""
+        """It has events to report."""
         if not self.is_closed:
             super().mark()
 
     def begin(self, connection: Connection) -> None:
-        """Asks for the queue."""
+        """Declares the queue."""
         self._reset()
         connection.write(wire.declare_passive(CHANNEL, self.options.queue))
         connection.write(wire.qos(CHANNEL, self.options.prefetch))
         self._dead.begin(connection)
 
     def _begin_channel(self) -> None:
-        """The channel again, after a recall."""
+        """Opens the channel again, after a recall."""
         if self.connection is not None and (not self.is_closed or self._is_owed):
             self.connection.write(wire.method(CHANNEL, M.CHANNEL_OPEN, b"\0"))
             self.connection.write(wire.qos(CHANNEL, self.options.prefetch))
             self.connection.flush()
 
     def on_method(self, channel: int, which: tuple[int, int], arguments: bytes) -> None:
-        """A method came."""
+        """A method arrived."""
         if channel == DEAD_CHANNEL:
             self._confirmed(self._dead.on_method(which, arguments))
         elif which == M.QUEUE_DECLARE_OK:
@@ -236,12 +238,12 @@ class RabbitSource(End):
             )
 
     def on_content(self, channel: int, which: tuple[int, int], content: Content) -> None:
-        """A message came."""
+        """A message arrived."""
         if channel == DEAD_CHANNEL:
             self.fail(self._dead.returned(content.arguments))
             return
         if self._is_recalling:
-            return  # it goes back with the channel
+            return  # it returns with the channel
         arguments, properties, body = content
         tag, is_again = _TAG(arguments, _TAG_AT)
         exchange, at = wire.short_at(arguments, _TAG_AT + 9)
@@ -257,7 +259,7 @@ class RabbitSource(End):
             self._end_if_closed()
             return
         if self.is_closed:
-            return  # it goes back
+            return  # it is returned
         if self._present is not None:
             is_late = not self._present.came(tag, time.monotonic())
             self._look_for_late()
@@ -266,12 +268,12 @@ class RabbitSource(End):
         self._position += 1
         is_named = bool(properties[1] & _MESSAGE_ID_FLAG)
         payload = to_message(record, self._position, int(time.time() * 1000))
-        self._delivered.told(Entry(self._position, tag, traits, is_named))
+        self._delivered.add(Entry(self._position, tag, traits, is_named))
         self._dead.keep(self._position, payload)
         self._ready.add(self._position, payload)
         self.mark()
 
-    # ---- giving
+    # ---- delivering
 
     def _hand_on(self, events: list[SourceEvent]) -> None:
         if self._credit and len(self._ready):
@@ -284,7 +286,7 @@ class RabbitSource(End):
             self.connection.is_paused = self._ready.nbytes > KEPT_BYTES and not self._is_recalling
 
     def _consume(self) -> None:
-        """Begins to consume where there is credit, or where messages have to come again so that they can be acknowledged."""
+        """Starts to consume if there is credit, or if messages have to be redelivered so that they can be acknowledged."""
         connection = self.connection
         if connection is None or not self.is_open or self._is_consuming or self._is_recalling:
             return
@@ -298,10 +300,10 @@ class RabbitSource(End):
             for tag, multiple in self._unacked.settle(tags):
                 self.connection.write(wire.ack(CHANNEL, tag, multiple))
 
-    # ---- giving back
+    # ---- releasing
 
     def _give_back(self, tags: Sequence[int]) -> None:
-        """An ordered source gives back all that it was given and has not settled: it ends the channel, and begins it again."""
+        """An ordered source returns all its unsettled messages: it closes the channel, and opens it again."""
         connection = self.connection
         if connection is None or not tags or self._is_recalling:
             return
@@ -316,7 +318,7 @@ class RabbitSource(End):
             self._unacked.remove(tag)
 
     def _forget_channel(self) -> None:
-        """What was delivered and not settled comes again; what was not even told is forgotten."""
+        """Unsettled messages are redelivered; undelivered ones are forgotten."""
         for position in self._ready:
             self._delivered.take(position, position)
             self._dead.forget(position, position)
@@ -348,12 +350,12 @@ class RabbitSource(End):
             self.connection.flush()
 
     def _refuse(self, first: int, last: int, what: str) -> None:
-        """The source is going to be lost: what is under way is settled before, or it would come again each time."""
+        """The source will be lost: messages in flight are settled before, or they would be redelivered each time."""
         self._refused.add(f"queue '{self.entity}': a message would have to {what}", last - first + 1)
         self._credit = 0
         self.mark()
 
-    # ---- what was at the beginning
+    # ---- existing messages
 
     def _counted(self, messages: int) -> None:
         if self._present is not None and self.connection is not None:
@@ -375,7 +377,7 @@ class RabbitSource(End):
                 self.connection.write(wire.declare_passive(CHANNEL, self.options.queue))
 
     def _look_for_late(self) -> None:
-        """Ends consuming once all that was there has come; what crosses it stays untouched, and goes back."""
+        """Stops consuming once all existing messages have arrived; later ones are not delivered, and return."""
         present, connection = self._present, self.connection
         if present is None or not present.is_over or connection is None:
             return
@@ -384,7 +386,7 @@ class RabbitSource(End):
             connection.write(wire.cancel(CHANNEL, CONSUMER))
 
     def _leave_late(self) -> None:
-        """Others may have what came too late. An ordered source keeps it until it ends, so that the order stays."""
+        """Releases the later messages. An ordered source keeps them until it ends, so that the order is kept."""
         if self._present is not None and not self._is_ordered:
             self._give_back(self._present.leave())
 

@@ -1,14 +1,14 @@
 """A stream, browsed.
 
-What it is: the messages of a stream from an offset on, as encoded messages, read over AMQP 0-9-1 without taking any. What `apply` binds to an
-exchange for `isthmus verify` is one. What it is not: a source: a stream keeps what is acknowledged. Specification: RabbitMQ documentation,
-"Streams and Superstreams" (consuming, `x-stream-offset`), 3.9 and later.
+What it is: the messages of a stream from an offset on, as encoded messages, read over AMQP 0-9-1 without taking any. The queue that `apply`
+binds to an exchange for `isthmus verify` is a stream. What it is not: a source: a stream keeps acknowledged messages. Specification: RabbitMQ
+documentation, "Streams and Superstreams" (consuming, `x-stream-offset`), 3.9 and later.
 
-A reader of a stream is not told that nothing follows. A second one, of the last chunk, tells how far the stream goes before it is read.
+A stream does not report its end to a reader. A second reader, of the last chunk, finds the end before the stream is read.
 
 Invariants:
-    I1. An empty page means that nothing follows: where the broker says nothing, it is an error.
-    I2. A page holds nothing twice, and leaves out nothing that stood there when its end was asked for.
+    I1. An empty page means that no message follows: a broker without answer is an error.
+    I2. A page contains no message twice, and every message that existed when its end was queried.
     I3. The position of a message is its offset.
 """
 
@@ -32,9 +32,9 @@ from isthmus.errors import ConnectionLostError, IsthmusError, OperationTimeoutEr
 
 __all__ = ["EMPTY_SECONDS", "PREFETCH", "StreamPeek", "first_offset", "last_record"]
 
-# Messages on their way: more than a chunk, so that what is asked behind one comes behind all of it.
+# Messages in transit: more than a chunk, so that an answer requested after one follows all of it.
 PREFETCH = 20_000
-# A stream that says that it is empty, and gives nothing for so long, is empty.
+# A stream that reports no messages, and delivers none for so long, is empty.
 EMPTY_SECONDS = 2.0
 _CHANNEL = 1
 _TAG = struct.Struct(">Q?").unpack_from
@@ -45,11 +45,11 @@ class StreamPeek:
     """Browses one stream.
 
     Args:
-        options: that reach the broker.
+        options: the options that reach the broker.
         queue: the stream.
 
     Raises:
-        EntityNotFoundError: there is none.
+        EntityNotFoundError: it does not exist.
         IsthmusError: the broker cannot be reached, or refuses.
     """
 
@@ -62,7 +62,7 @@ class StreamPeek:
             probe.queue(queue)
 
     def __call__(self, from_position: int, count: int) -> Sequence[bytes]:
-        """Messages from a position on, `count` at most; empty where none follows.
+        """Messages from a position on, `count` at most; empty where there are none.
 
         Raises:
             IsthmusError: no answer, or a refusal.
@@ -74,7 +74,7 @@ class StreamPeek:
                 return ()
         try:
             return self._page(start, count)
-        except ConnectionLostError:  # it was idle for longer than its heartbeat, or the broker went
+        except ConnectionLostError:  # it was idle for longer than its heartbeat, or the broker closed it
             self.close()
             return self._page(start, count)
 
@@ -86,17 +86,17 @@ class StreamPeek:
         return reader.take(start, count, self._end)
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()
 
 
 class _Reader(Probe):
-    """A consumer of a stream; a fault ends it.
+    """A consumer of a stream; an error ends it.
 
     Attributes:
-        at: the offset that is read next.
+        at: the next offset to read.
     """
 
     def __init__(self, options: BrokerOptions, queue: str, start: int | str, prefetch: int = PREFETCH) -> None:
@@ -123,28 +123,28 @@ class _Reader(Probe):
         return found
 
     def wait(self, condition: Callable[[], bool], what: str, seconds: float = ANSWER_SECONDS) -> None:
-        """Reads until something holds.
+        """Reads until a condition is true.
 
         Raises:
-            OperationTimeoutError: it does not within `seconds`.
+            OperationTimeoutError: it is not within `seconds`.
         """
         limit = time.monotonic() + seconds
         while not condition():
             if not self._serve(limit):
                 raise OperationTimeoutError(
-                    f"{self.place}: waited {seconds:g} s for {what}; look whether the broker is busy"
+                    f"{self.place}: waited {seconds:g} s for {what}; check whether the broker is busy"
                 )
 
     def chunk_is_whole(self) -> None:
-        """What is answered now comes behind what the channel has delivered."""
+        """Sends a request whose answer follows all earlier deliveries of the channel."""
         self._ask(self._queue, wire.declare_passive(_CHANNEL, self._queue), M.QUEUE_DECLARE_OK)
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
         self._connection.abandon()
 
     def on_content(self, channel: int, which: tuple[int, int], content: Content) -> None:
-        """A message came."""
+        """A message arrived."""
         arguments, properties, body = content
         tag_at = 1 + arguments[0]
         self.tag = _TAG(arguments, tag_at)[0]
@@ -158,7 +158,7 @@ class _Reader(Probe):
 
 
 def first_offset(options: BrokerOptions, queue: str, start: int) -> int:
-    """The offset of the first message of a stream that is not before `start`; there has to be one.
+    """The offset of the first message of a stream at or after `start`, which must exist.
 
     Raises:
         IsthmusError: no answer, or a refusal.
@@ -178,10 +178,10 @@ def _last_offset(options: BrokerOptions, queue: str) -> int:
 
 
 def last_record(options: BrokerOptions, queue: str) -> tuple[int, Record | None]:
-    """The last message of a stream with its offset; -1 and None where none came.
+    """The last message of a stream with its offset; -1 and None where none arrived.
 
     Raises:
-        EntityNotFoundError: there is no such queue.
+        EntityNotFoundError: the queue does not exist.
         IsthmusError: no answer, or a refusal.
     """
     with Probe(options) as probe:

@@ -1,15 +1,16 @@
 """A queue or an exchange as a target on the port.
 
 What it is: the copies as messages of AMQP 0-9-1, published in their order with confirms, and the broker's answers as events of the
-delivery machine. What it is not: what is sent when (`isthmus.bridge.delivery.delivery`), or the mapping (`outward`). docs/how-to/use-rabbitmq.md.
+delivery machine. What it is not: the decision what to send when (`isthmus.bridge.delivery.delivery`), or the mapping (`outward`).
+docs/how-to/use-rabbitmq.md.
 Specification: RabbitMQ documentation, "Consumer Acknowledgements and Publisher Confirms".
 
-Every message is published as mandatory: one that no queue takes comes back before its confirm. What came back is told as refused.
+Every message is published as mandatory: one without a queue is returned before its confirm. A returned message is reported as refused.
 
 Invariants:
     I1. Ordinals of outcomes are those of the present connection, from 0, in the order of sending.
-    I2. A message that came back is never told as accepted.
-    I3. A broker that confirms nothing of what it was sent for `stall_seconds` is lost, unless it said that it is blocked.
+    I2. A returned message is never reported as accepted.
+    I3. A broker that confirms no sent message for `stall_seconds` is lost, unless it reported that it is blocked.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ from isthmus.message.copy_policy import CopyPolicy
 
 __all__ = ["RabbitTarget"]
 
-# RabbitMQ's words: "message size 300 is larger than configured max size 100".
+# RabbitMQ's text: "message size 300 is larger than configured max size 100".
 _TOO_LARGE = re.compile(r"message size \d+ is larger than (?:configured )?max size (\d+)")
-# What an encoded message has beside its body; the body's size counts for the broker, and is looked at when it is sent.
+# The size of an encoded message besides its body; the broker limits the body's size, which is checked at sending.
 _ENCODING_BYTES = 1 << 20
 _FULL = "RabbitMQ refused the message: a queue is full (overflow reject-publish), or cannot store it"
 _TAG = struct.Struct(">QB").unpack_from
@@ -54,10 +55,10 @@ class RabbitTarget(End):
     """One route's target.
 
     Args:
-        pool: what it belongs to.
-        key: what the pool's owner knows it by.
-        options: where it leads to, and how copies are made.
-        origin_identity: of the namespace that the messages come from; empty where it is not known.
+        pool: the pool that it belongs to.
+        key: its key in the pool.
+        options: the queue or exchange, and how copies are made.
+        origin_identity: identity of the namespace from which the messages are read; empty where unknown.
     """
 
     def __init__(self, pool: BrokerPool, key: int, options: TargetOptions, origin_identity: str) -> None:
@@ -66,26 +67,26 @@ class RabbitTarget(End):
         self._rewriter = self._rewriter_for(origin_identity)
         self._limit_bytes = options.max_message_bytes
         self._flight = Flight()
-        self._was_told = self._is_blocked = False
-        self._told_credit = 0  # less what was sent since
+        self._was_reported = self._is_blocked = False
+        self._reported_credit = 0  # minus the messages sent since
 
     # ---- the port
 
     def poll(self, now: float) -> Sequence[TargetEvent]:
-        """What happened since the last call."""
+        """The events since the last call."""
         if self.is_closed:
             return ()
         self.check_time(now)
         events: list[TargetEvent] = []
         flight = self._flight
         if self.is_open:
-            if not self._was_told:
-                self._was_told = True
+            if not self._was_reported:
+                self._was_reported = True
                 events.append(Opened(self._limit_bytes + _ENCODING_BYTES if self._limit_bytes else 0))
             events += flight.take(now)
             credit = 0 if self._is_blocked else flight.credit
-            if credit != self._told_credit:
-                self._told_credit = credit
+            if credit != self._reported_credit:
+                self._reported_credit = credit
                 events.append(Granted(credit))
             if self.fault is None and now >= self._stalls_at():
                 text = f"'{self.entity}': no confirm for {self.options.stall_seconds:g} s"
@@ -96,20 +97,20 @@ class RabbitTarget(End):
         return events
 
     def deadline(self, now: float) -> float:
-        """When `poll` has something to do though the socket is silent."""
+        """When `poll` has something to do even without socket activity."""
         return min(self.step_deadline(now), self._stalls_at())
 
     def _stalls_at(self) -> float:
         return math.inf if self._is_blocked else self._flight.since + self.options.stall_seconds
 
     def copies(self, data: bytes, offsets: Sequence[int], now_ms: int) -> Copies:
-        """The copies of messages as this target takes them."""
+        """The copies of messages as this target accepts them."""
         if self._rewriter is None:
             return Copies([data[offsets[at] : offsets[at + 1]] for at in range(len(offsets) - 1)])
         return copies_of(self._rewriter, data, offsets, now_ms)
 
     def send(self, send: Send) -> None:
-        """Queues deliveries; where the connection is lost nothing happens, and `poll` tells of it."""
+        """Queues deliveries; after a lost connection it does nothing, and `poll` reports the loss."""
         connection = self.connection
         if connection is None or not self.is_open or connection.error is not None:
             return
@@ -118,7 +119,7 @@ class RabbitTarget(End):
         flight, frame_bytes = self._flight, connection.frame_bytes
         parts: list[bytes] = []
         for group in groups:
-            self._told_credit -= 1
+            self._reported_credit -= 1
             for number, payload in enumerate(group, flight.begin(len(group))):
                 record = self._record(payload, frame_bytes)
                 if isinstance(record, Refusal):
@@ -131,7 +132,7 @@ class RabbitTarget(End):
         connection.write_all(parts)
 
     def close(self) -> None:
-        """Ends it."""
+        """Closes it."""
         self.is_closed = True
         self.pool.unmark(self.key)
         self.disconnect(time.monotonic(), politely=not self._is_blocked)
@@ -139,15 +140,15 @@ class RabbitTarget(End):
     # ---- the channel
 
     def mark(self) -> None:
-        """It has something to tell."""
+        """It has events to report."""
         if not self.is_closed:
             super().mark()
 
     def begin(self, connection: Connection) -> None:
-        """Asks for the entity, and for confirms."""
+        """Declares the entity, and requests confirms."""
         self._flight = Flight()
-        self._was_told = self._is_blocked = False
-        self._told_credit = 0
+        self._was_reported = self._is_blocked = False
+        self._reported_credit = 0
         options = self.options
         if options.exchange:
             connection.write(wire.declare_exchange_passive(CHANNEL, options.exchange))
@@ -156,7 +157,7 @@ class RabbitTarget(End):
         connection.write(wire.method(CHANNEL, M.CONFIRM_SELECT, b"\0"))
 
     def on_method(self, channel: int, which: tuple[int, int], arguments: bytes) -> None:
-        """A method came."""
+        """A method arrived."""
         if which == M.BASIC_ACK:
             self._flight.answered(*_ack_at(arguments), None)
         elif which == M.BASIC_NACK:
@@ -175,7 +176,7 @@ class RabbitTarget(End):
         self.mark()
 
     def on_content(self, channel: int, which: tuple[int, int], content: Content) -> None:
-        """A message came back."""
+        """A message was returned."""
         code, text = wire.read_close(content.arguments)
         exchange, at = wire.short_at(content.arguments, 3 + content.arguments[2])
         routing_key, _ = wire.short_at(content.arguments, at)
@@ -185,16 +186,16 @@ class RabbitTarget(End):
             else f"there is no queue '{routing_key}'"
         )
         refusal = Refusal(
-            RefusalKind.UNCLEAR, str(code), f"RabbitMQ says {code} {text}: {place}; bind one", "Unroutable"
+            RefusalKind.UNCLEAR, str(code), f"RabbitMQ reports {code} {text}: {place}; bind one", "Unroutable"
         )
         returned = Record(content.body, content.properties, exchange, routing_key)
         if not self._flight.returned(returned, refusal, self._routed):
-            self.fail(IsthmusError(f"'{self.entity}': a message came back that was not sent: {refusal}"))
+            self.fail(IsthmusError(f"'{self.entity}': a message was returned that was not sent: {refusal}"))
 
     # ---- messages
 
     def _routed(self, payload: bytes) -> Record:
-        """The record of a message, with where it goes."""
+        """The record of a message, with its exchange and routing key."""
         record = to_record(payload, self.options.username)
         if not self.options.exchange:
             return record._replace(exchange="", routing_key=self.options.entity)
@@ -209,15 +210,15 @@ class RabbitTarget(End):
             return Refusal(RefusalKind.MESSAGE, "", str(error), "Malformed")
         size, limit = len(record.body), self._limit_bytes
         if limit and size > limit:
-            text = f"'{self.entity}': the body has {size} bytes; the broker takes {limit}"
+            text = f"'{self.entity}': the body has {size} bytes; the broker accepts {limit}"
             return Refusal(RefusalKind.MESSAGE, "", text, "MessageTooLarge")
         if len(record.properties) > frame_bytes - 64:
-            text = f"'{self.entity}': properties and headers have {len(record.properties)} bytes; a frame takes {frame_bytes}"
+            text = f"'{self.entity}': properties and headers have {len(record.properties)} bytes; a frame has at most {frame_bytes}"
             return Refusal(RefusalKind.MESSAGE, "", text, "MessageTooLarge")
         return record
 
     def _learn(self, error: IsthmusError) -> None:
-        """RabbitMQ tells its limit only when it refuses a message, and closes the channel then."""
+        """Learns RabbitMQ's limit, which it reports only when it refuses a message and closes the channel."""
         if isinstance(error, ClosedByBrokerError):
             found = _TOO_LARGE.search(error.reply_text)
             if found:
@@ -252,6 +253,6 @@ def _publish(exchange: str, routing_key: str) -> bytes:
 
 
 def _ack_at(arguments: bytes) -> tuple[int, bool]:
-    """Number, and whether it is meant with all before it; a nack has another bit beside that."""
+    """The number, and whether it covers all before it; a nack has another flag besides."""
     number, bits = _TAG(arguments)
     return number, bool(bits & 1)

@@ -1,14 +1,14 @@
-"""What a consumer was given, and the least that acknowledges it.
+"""The unacknowledged deliveries of a consumer, and the fewest acknowledgements for them.
 
 What it is: the delivery tags of one channel in their order, and which of them are done. `basic.ack` acknowledges one delivery, or all up
 to one. What it is not: the positions of a route (`delivered`). Specification: AMQP 0-9-1, 1.8.3.13; tags ascend by one.
 
-RabbitMQ closes the channel for an acknowledgement that names a tag which it does not know any more, also one that is meant with all up to
-it; so each names a tag that is acknowledged by it for the first time.
+RabbitMQ closes the channel for an acknowledgement with an unknown tag, also if it covers all up to
+it; so each uses a tag that it acknowledges for the first time.
 
 Invariants:
-    I1. Nothing is acknowledged that is not done.
-    I2. No acknowledgement names a tag that was acknowledged or rejected before.
+    I1. Only done deliveries are acknowledged.
+    I2. No acknowledgement has a tag that was acknowledged or rejected before.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Unacked:
 
     def __init__(self) -> None:
         self._order: deque[int] = deque()
-        self._done: set[int] = set()  # settled, while one before it is not
+        self._done: set[int] = set()  # settled, while an earlier one is not
 
     def __len__(self) -> int:
         return len(self._order) - len(self._done)
@@ -34,7 +34,7 @@ class Unacked:
         self._order.append(tag)
 
     def settle(self, tags: Sequence[int]) -> list[tuple[int, bool]]:
-        """These are done: what to acknowledge, and whether with all up to it."""
+        """These are done: returns what to acknowledge, and whether with all up to it."""
         order, done = self._order, self._done
         fresh = set(tags) - done
         done |= fresh
@@ -49,13 +49,13 @@ class Unacked:
         return acks + [(tag, False) for tag in sorted(fresh)]
 
     def remove(self, tag: int) -> None:
-        """It was rejected, or given back: the broker forgets it."""
+        """A delivery was rejected, or released: the broker forgets its tag."""
         self._done.add(tag)
         order, done = self._order, self._done
         while order and order[0] in done:
             done.discard(order.popleft())
 
     def clear(self) -> None:
-        """The channel is gone."""
+        """The channel is closed."""
         self._order.clear()
         self._done.clear()

@@ -1,17 +1,17 @@
 """A connection to RabbitMQ, and its channels.
 
-What it is: reading and writing that never block, after the handshake (`handshake`): frames go in as bytes, and come out as methods and
-contents for the channel that they are for. What it is not: a consumer or a publisher.
+What it is: non-blocking reading and writing, after the handshake (`handshake`): bytes are parsed into methods and
+contents for their channel. What it is not: a consumer or a publisher.
 Specification: AMQP 0-9-1, 2.2.4 and 4.2; RabbitMQ documentation, "Heartbeats", "Blocked Connection Notifications".
 
-One connection has one user. RabbitMQ stops reading from a connection that publishes faster than a queue takes: routes that shared one
-would hold up each other.
+A connection has one user. RabbitMQ stops reading from a connection that publishes faster than a queue accepts: routes that shared one
+would block each other.
 
 Invariants:
     I1. `service` and `flush` never block, nor read more than `READ_BYTES` at a time.
-    I2. A connection over which nothing came for two heartbeats, though it was read, is lost.
-    I3. After `error` is set nothing is read, written or told.
-    I4. What its user raises at what comes ends this connection, and nothing else.
+    I2. A connection that received nothing for two heartbeats, although it was read, is lost.
+    I3. After `error` is set nothing is read, written or reported.
+    I4. An exception of its user ends this connection, and nothing else.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from isthmus.errors import ConnectionLostError, IsthmusError, ProtocolError
 __all__ = ["Connection", "Content", "User", "closed"]
 
 READ_BYTES = 1 << 18
-# Where no heartbeat was agreed on: what a broker waits for by its own settings is not told.
+# Where no heartbeat was negotiated: the broker's own time-out is unknown.
 UNHEARD_SECONDS = 30
 _HEAD = struct.Struct(">BHI").unpack_from
 _IDS = struct.Struct(">HH").unpack_from
@@ -40,7 +40,7 @@ _SIZE = struct.Struct(">Q").unpack_from
 
 
 class Content(NamedTuple):
-    """A message that came: the arguments of its method, properties with their flags, body."""
+    """A received message: the arguments of its method, properties with their flags, body."""
 
     arguments: bytes
     properties: bytes
@@ -48,14 +48,14 @@ class Content(NamedTuple):
 
 
 class User(Protocol):
-    """Who a connection is for. Methods are called while it is read, in the order of the frames."""
+    """The user of a connection. Methods are called while it is read, in the order of the frames."""
 
     def on_method(self, channel: int, which: tuple[int, int], arguments: bytes) -> None:
-        """A method without content, but close."""
+        """A method without content arrived, except close."""
         ...
 
     def on_content(self, channel: int, which: tuple[int, int], content: Content) -> None:
-        """A delivery or a return."""
+        """A delivery or a return arrived."""
         ...
 
     def on_closed(self, error: IsthmusError) -> None:
@@ -67,18 +67,18 @@ class Connection:
     """An open connection.
 
     Args:
-        sock: connected, and through the handshake (`handshake.dial`).
-        place: for errors.
+        sock: connected, and after the handshake (`handshake.dial`).
+        place: the address, for errors.
         frame_bytes: as negotiated.
         heartbeat_seconds: the same; 0: none.
 
     Attributes:
-        user: told of what comes; set by whoever takes it over.
-        error: why it is of no use any more.
-        is_ended_by_broker: whether the broker has ended it, so that it holds no message for it any more.
-        is_paused: leave what comes in the socket; RabbitMQ waits then.
-        broker: names what `place` is one address of; set by who connected.
-        cluster_name: what the cluster calls itself; empty: it did not say it.
+        user: gets the events; set by the owner.
+        error: why it is unusable.
+        is_ended_by_broker: whether the broker has closed it, so that it keeps no message for it any more.
+        is_paused: leave received bytes in the socket; RabbitMQ waits then.
+        broker: identifies the broker, of which `place` is one address; set by the dialing code.
+        cluster_name: the cluster's name; empty: unknown.
     """
 
     def __init__(self, sock: socket.socket, place: str, frame_bytes: int, heartbeat_seconds: int) -> None:
@@ -106,19 +106,19 @@ class Connection:
         return -1 if self._socket is None else self._socket.fileno()
 
     def interest(self) -> int:
-        """What to poll for."""
+        """The poll events."""
         wanted = 0 if self.is_paused else select.POLLIN
         return wanted | (select.POLLOUT if self._wants_write else 0)
 
     def deadline(self) -> float:
-        """When `service` is due though nothing came."""
+        """When `service` is due even without events."""
         if not self._heartbeat_seconds:
             return float("inf")
         due = self._wrote_at + self._heartbeat_seconds / 2
         return due if self.is_paused else min(due, self._read_at + 2 * self._heartbeat_seconds)
 
     def service(self, now: float, *, is_ready: bool = True) -> None:
-        """Reads what is there, hands it out, and sends a heartbeat where one is due."""
+        """Reads received bytes, dispatches their frames, and sends a heartbeat if one is due."""
         if self._socket is None or self.error is not None:
             return
         if is_ready and not self.is_paused:
@@ -133,7 +133,9 @@ class Connection:
         elif now >= self._read_at + 2 * self._heartbeat_seconds:
             seconds = 2 * self._heartbeat_seconds
             self.lose(
-                ConnectionLostError(f"{self.place}: nothing came for {seconds} s; look whether the broker is reachable")
+                ConnectionLostError(
+                    f"{self.place}: nothing was received for {seconds} s; check whether the broker is reachable"
+                )
             )
             return
         if now >= self._wrote_at + self._heartbeat_seconds / 2:
@@ -149,7 +151,7 @@ class Connection:
         self._out += parts
 
     def flush(self) -> None:
-        """Writes what is queued, as far as the socket takes it."""
+        """Writes queued bytes, as far as the socket accepts them."""
         if self._socket is None or self.error is not None or self.is_written:
             return
         try:
@@ -170,7 +172,7 @@ class Connection:
 
     @property
     def held_seconds(self) -> float:
-        """How long the broker may take it for open, and hold what it delivered, when it hears nothing more of it."""
+        """How long the broker may treat it as open, and keep its deliveries, without hearing from it."""
         return 0.0 if self.is_ended_by_broker else 2.0 * (self._heartbeat_seconds or UNHEARD_SECONDS)
 
     @property
@@ -179,14 +181,14 @@ class Connection:
         return not self._out and not len(self._rest)
 
     def lose(self, error: IsthmusError) -> None:
-        """It is of no use any more."""
+        """It is unusable from now on."""
         if self.error is None:
             self.error = error
             if self.user is not None:
                 self.user.on_closed(error)
 
     def abandon(self) -> None:
-        """Closes the socket without a word."""
+        """Closes the socket without a close method."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.close()
@@ -212,13 +214,15 @@ class Connection:
         try:
             self._parse(self._buffer + data if self._buffer else data)
         except (struct.error, IndexError, ValueError) as error:
-            self.lose(ProtocolError(f"{self.place}: what came is no AMQP 0-9-1: {error}"))
-        except Exception as error:  # noqa: BLE001 - its user's fault, which would end the loop of all routes
+            self.lose(ProtocolError(f"{self.place}: the received bytes are not AMQP 0-9-1: {error}"))
+        except Exception as error:  # noqa: BLE001 - an error of its user must not end the loop of all routes
             self.lose(
-                ConnectionLostError(f"{self.place}: what came cannot be handled: {type(error).__name__}: {error}")
+                ConnectionLostError(
+                    f"{self.place}: a received frame cannot be handled: {type(error).__name__}: {error}"
+                )
             )
         if isinstance(self._socket, ssl.SSLSocket) and self.error is None and self._socket.pending():
-            self._read(now)  # poll does not tell of these
+            self._read(now)  # poll does not report these bytes
 
     def _parse(self, data: bytes) -> None:
         at, end = 0, len(data)
@@ -269,7 +273,7 @@ class Connection:
 
 
 class _Incoming:
-    """A content that has not come whole."""
+    """A content that is not complete yet."""
 
     __slots__ = ("arguments", "left", "parts", "properties", "which")
 

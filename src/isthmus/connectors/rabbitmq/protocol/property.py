@@ -1,10 +1,10 @@
-"""The properties of a content of AMQP 0-9-1, and a message as RabbitMQ carries it.
+"""The properties of a content of AMQP 0-9-1, and a message in RabbitMQ's form.
 
-What it is: the content header's property list, read and written. What it is not: their meaning in AMQP 1.0 (`mapping`).
+What it is: the content header's property list, parsed and encoded. What it is not: their meaning in AMQP 1.0 (`mapping`).
 Specification: AMQP 0-9-1, 4.2.6.1 and the class `basic`.
 
 Invariants:
-    I1. `write(read(raw)) == raw`, but for an empty table of headers, which is left out.
+    I1. `write(read(raw)) == raw`, except for an empty table of headers, which is omitted.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Record(NamedTuple):
     Attributes:
         body: its bytes.
         properties: flags and fields, encoded.
-        exchange: that it was published to.
-        routing_key: that it was published with.
+        exchange: the exchange to which it was published.
+        routing_key: the routing key with which it was published.
     """
 
     body: bytes
@@ -39,7 +39,7 @@ class Record(NamedTuple):
 
 
 class Properties(NamedTuple):
-    """The fields of `basic`; None where one is not set. Short strings are bytes, as no rule says that they are UTF-8."""
+    """The fields of `basic`; None where one is not set. Short strings are bytes, because they need not be UTF-8."""
 
     content_type: bytes | None = None
     content_encoding: bytes | None = None
@@ -58,7 +58,7 @@ class Properties(NamedTuple):
 
 
 def read(raw: bytes) -> Properties:
-    """The fields of an encoded list.
+    """Parses an encoded list.
 
     Raises:
         TableError: it is malformed.
@@ -92,10 +92,10 @@ def read(raw: bytes) -> Properties:
 
 
 def write(properties: Properties) -> bytes:
-    """An encoded list.
+    """Encodes a list.
 
     Raises:
-        TableError: a short string has more than 255 bytes, or a header's name.
+        TableError: a short string, or a header's name, has more than 255 bytes.
     """
     flags = 0
     parts = []
@@ -112,6 +112,6 @@ def write(properties: Properties) -> bytes:
         else:
             text = bytes(value)  # type: ignore[arg-type]
             if len(text) > 255:
-                raise TableError(f"{name} has {len(text)} bytes; AMQP 0-9-1 takes 255")
+                raise TableError(f"{name} has {len(text)} bytes; AMQP 0-9-1 allows 255")
             parts.append(b"%c%b" % (len(text), text))
     return _U16.pack(flags) + b"".join(parts)

@@ -1,9 +1,9 @@
 """Field tables of AMQP 0-9-1.
 
-What it is: tables as lists of fields, and fields as AMQP 1.0 values where there is an equal one. What it is not: a mapping of messages
+What it is: tables as lists of fields, and fields as AMQP 1.0 values where an equal one exists. What it is not: a mapping of messages
 (`mapping`). Specification: AMQP 0-9-1, 4.2.5.5, with the types as RabbitMQ has them ("AMQP 0-9-1 Errata", section 3).
 
-A field's bytes are kept as they came: `value_of` reads them.
+A field's bytes are kept as they were received: `value_of` reads them.
 
 Invariants:
     I1. `encode(decode(raw)) == raw`.
@@ -48,14 +48,14 @@ _LARGEST_SECONDS = (1 << 63) // _MILLIS - 1
 
 
 class TableError(ValueError):
-    """Bytes that are no table."""
+    """The bytes are not a table."""
 
 
 def decode(raw: bytes, at: int = 0) -> tuple[list[Field], int]:
-    """The fields of the table that begins at `at`, and where it ends.
+    """The fields of the table that begins at `at`, and its end.
 
     Raises:
-        TableError: it is none.
+        TableError: it is malformed.
     """
     try:
         stop = at + 4 + _U32.unpack_from(raw, at)[0]
@@ -85,7 +85,7 @@ def _value_end(raw: bytes, at: int) -> int:
 
 
 def encode(fields: Iterable[Field]) -> bytes:
-    """A table."""
+    """Encodes a table."""
     parts = []
     for name, kind, raw in fields:
         key = name.encode("utf-8", "surrogateescape")
@@ -115,7 +115,7 @@ _FIXED: dict[bytes, tuple[struct.Struct, Callable[[Any], Any]]] = {
 
 
 def value_of(kind: bytes, raw: bytes) -> Any:
-    """The AMQP 1.0 value of a field; of one that has no equal, what shows it best."""
+    """The AMQP 1.0 value of a field; for a type without equal, the closest text."""
     fixed = _FIXED.get(kind)
     if fixed is not None:
         return fixed[1](fixed[0].unpack(raw)[0])
@@ -210,7 +210,7 @@ def field_of(value: Any) -> tuple[bytes, bytes]:
 
 
 def typed_field(value: Any) -> tuple[bytes, bytes, str]:
-    """Type and bytes of a value, and the name of its AMQP 1.0 type where the field alone does not tell it."""
+    """Type and bytes of a value, and the name of its AMQP 1.0 type where the field does not determine it."""
     kind = type(value)
     if kind is str:
         raw = value.encode()
@@ -236,7 +236,7 @@ def typed_field(value: Any) -> tuple[bytes, bytes, str]:
 
 
 def noted_value(kind: bytes, raw: bytes, name: str) -> Any:
-    """The value of a field whose type was noted as `name`; as if nothing were noted where it does not fit."""
+    """The value of a field whose type was noted as `name`; without regard to the note where it does not match."""
     value = value_of(kind, raw)
     try:
         if name == "amqp" and isinstance(value, bytes):
@@ -244,8 +244,8 @@ def noted_value(kind: bytes, raw: bytes, name: str) -> Any:
             return found if end == len(value) else value
         if name in _NOTED:
             made = _NOTED[name](value)
-            codec.encode(made)  # it is within the limits of its type
+            codec.encode(made)  # checks the limits of its type
             return made
-    except Exception:  # noqa: BLE001 - another program may have changed it since
+    except Exception:  # noqa: BLE001 - another program may have changed it
         return value
     return value

@@ -1,7 +1,7 @@
-"""The frames and methods of AMQP 0-9-1, as far as the connector writes them, and the reading of their fields.
+"""The frames and methods of AMQP 0-9-1, as far as the connector writes them, and the parsing of their fields.
 
-What it is: bytes, without a connection. What it is not: a whole codec: transactions, `basic.get` and what only a server writes are not
-here. Specification: AMQP 0-9-1, 2.3.5 (frames) and 4.2; class and method numbers from its machine-readable part; RabbitMQ's extensions
+What it is: bytes, without a connection. What it is not: a complete codec: transactions, `basic.get` and methods that only a server sends are
+missing. Specification: AMQP 0-9-1, 2.3.5 (frames) and 4.2; class and method numbers from its machine-readable part; RabbitMQ's extensions
 `confirm.select`, `basic.nack`, `connection.blocked` and `consumer cancel notification`.
 """
 
@@ -39,7 +39,7 @@ BASIC = 60
 SHORT_BYTES = 255
 _HEAD = struct.Struct(">BHI")
 _CONTENT = struct.Struct(">HHQ")
-# Of each frame: its head and its end.
+# The size of a frame's header and end.
 _OVERHEAD = 8
 
 
@@ -93,7 +93,7 @@ def short(text: str) -> bytes:
     """
     raw = text.encode()
     if len(raw) > SHORT_BYTES:
-        raise ValueError(f"'{text[:40]}…' has {len(raw)} bytes; AMQP 0-9-1 takes {SHORT_BYTES}")
+        raise ValueError(f"'{text[:40]}…' has {len(raw)} bytes; AMQP 0-9-1 allows {SHORT_BYTES}")
     return b"%c%b" % (len(raw), raw)
 
 
@@ -103,7 +103,7 @@ def long_text(raw: bytes) -> bytes:
 
 
 def short_at(raw: bytes, at: int) -> tuple[str, int]:
-    """The short string that begins at `at`, and where it ends."""
+    """The short string that begins at `at`, and its end."""
     stop = at + 1 + raw[at]
     return raw[at + 1 : stop].decode(errors="replace"), stop
 
@@ -140,36 +140,36 @@ def content_frames(channel: int, properties: bytes, body: bytes, frame_bytes: in
 
 
 def declare_passive(channel: int, queue: str) -> bytes:
-    """Asks whether a queue is there, and what is in it."""
+    """Queries whether a queue exists, and its number of messages."""
     return method(channel, M.QUEUE_DECLARE, b"\0\0" + short(queue) + bytes((_PASSIVE,)) + b"\0\0\0\0")
 
 
 def declare_exchange_passive(channel: int, exchange: str) -> bytes:
-    """Asks whether an exchange is there."""
+    """Queries whether an exchange exists."""
     arguments = b"\0\0" + short(exchange) + short("direct") + bytes((_PASSIVE,)) + b"\0\0\0\0"
     return method(channel, M.EXCHANGE_DECLARE, arguments)
 
 
 def qos(channel: int, count: int) -> bytes:
-    """How many messages each consumer made from now on may have unacknowledged."""
+    """Sets how many unacknowledged messages each later consumer may have."""
     return method(channel, M.BASIC_QOS, struct.pack(">IHB", 0, count, 0))
 
 
 def consume(channel: int, queue: str, tag: str, *, exclusive: bool) -> bytes:
-    """Begins to consume, with acknowledgements and the usual priority, which a stream refuses: it would give only what comes later."""
+    """Starts to consume, with acknowledgements and the default priority, which a stream refuses: it would deliver only later messages."""
     fields = table.encode([("x-priority", *table.field_of(Int(0)))])
     flags = _EXCLUSIVE if exclusive else 0
     return method(channel, M.BASIC_CONSUME, b"\0\0" + short(queue) + short(tag) + bytes((flags,)) + fields)
 
 
 def consume_stream(channel: int, queue: str, tag: str, offset: int | str) -> bytes:
-    """Begins to read a stream from an offset on, or from its chunk `last`."""
+    """Starts to read a stream from an offset on, or from its chunk `last`."""
     fields = table.encode([("x-stream-offset", *table.field_of(offset))])
     return method(channel, M.BASIC_CONSUME, b"\0\0" + short(queue) + short(tag) + b"\0" + fields)
 
 
 def cancel(channel: int, tag: str) -> bytes:
-    """Ends consuming."""
+    """Stops consuming."""
     return method(channel, M.BASIC_CANCEL, short(tag) + b"\0")
 
 
@@ -184,7 +184,7 @@ def reject(channel: int, tag: int, *, requeue: bool) -> bytes:
 
 
 def requeue(channel: int, tag: int) -> bytes:
-    """Gives a delivery back. `basic.reject` would do so, too, but count as a failed delivery in quorum queues of RabbitMQ 4.3 and later."""
+    """Requeues a delivery. `basic.reject` would do so, too, but count as a failed delivery in quorum queues of RabbitMQ 4.3 and later."""
     return _ACK.pack(METHOD, channel, 13, 60, 120, tag, 2, 0xCE)
 
 

@@ -1,15 +1,15 @@
 """Service Bus entities, through azure-servicebus's administration client.
 
 What it is: `isthmus.connectors.administration.Administration` for Service Bus and any namespace with its Atom API
-(docs/explanation/protocol.md, Administration). What it is not: an Atom client of our own, but for one element that the Python client cannot send:
-the rule that a subscription is created with. Without it a subscription would take in unmarked messages between its
-creation and the change of `$Default`, and a copy without mark goes back to where it came from.
+(docs/explanation/protocol.md, Administration). What it is not: an Atom client of our own, except for one element that the Python client
+cannot send: the rule with which a subscription is created. Without it a subscription would receive unmarked messages between its
+creation and the change of `$Default`, and a copy without mark returns to its origin.
 
 Invariants:
-    I1. An update sends back what it read with only the change's fields replaced, since the API replaces whole entities.
-    I2. No error holds a key or a token.
-    I3. An update of a plan is refused where what it sets was set by somebody else since the plan looked; it is read directly before it is
-        written. At our own namespaces nothing is lost in between either; Azure's offer no condition for that.
+    I1. An update sends the entity as it was read with only the change's fields replaced, because the API replaces whole entities.
+    I2. No error contains a key or a token.
+    I3. An update of a plan is refused where another client has changed the same settings since the plan was made; the entity is read
+        directly before it is written. Our own namespaces also detect a change in between; Azure's have no condition for that.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ __all__ = ["CA_FILE_VARIABLE", "ServiceBusAdministration", "ca_file"]
 
 
 _LIMIT_SECONDS = 600.0
-"""How long the size that an entity may have is taken for what it was: operators change it rarely, and what it holds is asked often."""
+"""How long an entity's size limit is cached: operators change it rarely, and its size is queried often."""
 
 
 class _Limit(NamedTuple):
-    """What an entity is, how large it may be, and until which monotonic second that is believed."""
+    """An entity's kind and size limit, and the monotonic second until which they are cached."""
 
     kind: str
     limit_bytes: int
@@ -78,7 +78,7 @@ class ServiceBusAdministration:
     """The entities of one namespace.
 
     Args:
-        opened: its client.
+        opened: the namespace's client.
     """
 
     def __init__(self, opened: OpenClient) -> None:
@@ -88,11 +88,11 @@ class ServiceBusAdministration:
 
     @classmethod
     def open(cls, namespace: NamespaceRef) -> Self:
-        """An administration by the namespace's connection string or identity.
+        """Opens an administration with the namespace's connection string or identity.
 
         Raises:
-            SecretError, ConnectionStringError: the connection leads nowhere.
-            AdministrationError: the authority's file is not there.
+            SecretError, ConnectionStringError: the connection cannot be resolved.
+            AdministrationError: the authority's file does not exist.
         """
         return cls(open_administration_client(namespace))
 
@@ -103,7 +103,7 @@ class ServiceBusAdministration:
         topics: list[TopicState] = []
         queues: list[QueueState] = []
         with self._errors():
-            # Also tells an unreachable or refused namespace where no entity is asked for.
+            # Also detects an unreachable or refusing namespace where no entity is requested.
             identity = self._opened.identity()
             for asked in entities:
                 of_topic = asked if isinstance(asked, TopicState) else TopicState(name=asked.name)
@@ -124,7 +124,7 @@ class ServiceBusAdministration:
         try:
             stands = self._client.get_topic(topic.name)
         except (ResourceNotFoundError, AttributeError):
-            # The client fails on the answer for a queue of this name, which has no topic's description.
+            # The client fails on the answer for a queue of this name, which has no topic description.
             return None
         return self._topic_state(topic, stands)
 
@@ -171,7 +171,7 @@ class ServiceBusAdministration:
             return waiting_in_topic(self._client, change.topic)
 
     def describe(self) -> str:
-        """Name and tier of the namespace, for people.
+        """Name and tier of the namespace, for display.
 
         Raises:
             AdministrationError: no answer, or a refusal.
@@ -179,7 +179,7 @@ class ServiceBusAdministration:
         with self._errors():
             found = self._client.get_namespace_properties()
         units = f", {found.messaging_units} messaging units" if found.messaging_units else ""
-        return f"namespace {found.name}, tier {found.messaging_sku or 'not told'}{units}"
+        return f"namespace {found.name}, tier {found.messaging_sku or 'unknown'}{units}"
 
     def size(self, entity: str) -> EntitySize | None:
         with self._errors():
@@ -232,13 +232,13 @@ class ServiceBusAdministration:
                 case "topic":
                     self._client.delete_topic(change.topic)
         except ResourceNotFoundError:
-            return  # somebody else has deleted it
+            return  # another client has deleted it
 
     def _refuse_changed(self, change: Change, stands: Entity) -> None:
-        """Raise where somebody else has set, since the plan looked, what an update sets (I3)."""
-        if told := moved_on(change, stands):
-            reason = f"{change.kind} {change.path} was changed since it was looked at ({'; '.join(told)})"
-            raise EntityChangedError(self._endpoint, reason, "run it again, and see what it would change")
+        """Raises where another client has changed, since the plan was made, a setting that an update sets (I3)."""
+        if differences := moved_on(change, stands):
+            reason = f"{change.kind} {change.path} was changed since the plan was made ({'; '.join(differences)})"
+            raise EntityChangedError(self._endpoint, reason, "run it again, and check its plan")
 
     def _make_topic(self, change: Change, topic: TopicState) -> None:
         if change.action == "create":

@@ -1,11 +1,11 @@
-"""Whether an answer with status 200 is one of a namespace's administration at all.
+"""Whether an answer with status 200 is from a namespace's administration.
 
-What it is: a look at the first element of a body. What it is not: the reading of it, which is the client's.
+What it is: a check of the first element of a body. What it is not: its parsing, which is the client's.
 Spec: RFC 4287 (Atom), sections 4.1.1 and 4.1.2; docs/explanation/protocol.md, Administration.
 
 Invariants:
-    I1. Nothing but a feed is taken for a list. The client makes an empty list of any other XML, and no entity of an answer
-        that is none; what seems to be gone would be deleted at another namespace, or made again.
+    I1. Nothing but a feed is taken for a list. The client returns an empty list for any other XML, and no entity for any other
+        answer; entities that seem to be missing would be deleted at another namespace, or created again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["StrangeAnswerError", "check_answer"]
 
 _ATOM = b"http://www.w3.org/2005/Atom"
 _LOOKED_AT_BYTES = 4096
-# A byte order mark, the XML declaration, comments and white space may come first.
+# A byte order mark, the XML declaration, comments and white space may precede it.
 _ROOT = re.compile(rb"^(?:\xef\xbb\xbf)?\s*(?:<\?.*?\?>\s*|<!--.*?-->\s*)*<(?:[\w.-]+:)?([\w-]+)([^>]*)", re.DOTALL)
 _HTML = re.compile(rb"^(?:\xef\xbb\xbf)?\s*(?:<!doctype html|<html|.*?<html[\s>])", re.DOTALL | re.IGNORECASE)
 _TITLE = re.compile(rb"<title[^>]*>(.*?)</title", re.DOTALL | re.IGNORECASE)
@@ -28,21 +28,21 @@ _DONE = frozenset({200, 201})
 
 
 class StrangeAnswerError(AzureError):
-    """Something answered with success that is no administration of a namespace."""
+    """A server other than a namespace's administration answered with success."""
 
 
 def check_answer(method: str, url: str, status: int, kind: str, body: bytes) -> None:
-    """See that an answer of success has an Atom feed or entry.
+    """Checks that a successful answer has an Atom feed or entry.
 
     Args:
         method: of the request.
         url: of the request.
         status: of the answer.
-        kind: media type that the answer tells.
+        kind: media type in the answer.
         body: of the answer.
 
     Raises:
-        StrangeAnswerError: it has something else.
+        StrangeAnswerError: it has not.
     """
     if status not in _DONE or method not in _WITH_BODY:
         return
@@ -51,10 +51,10 @@ def check_answer(method: str, url: str, status: int, kind: str, body: bytes) -> 
     roots = (b"feed",) if re.search(r"[?&](\$|%24)skip=", url) else (b"feed", b"entry")
     if found is not None and found[1] in roots and _ATOM in found[2]:
         return
-    raise StrangeAnswerError(_told(kind, head))
+    raise StrangeAnswerError(_described(kind, head))
 
 
-def _told(kind: str, head: bytes) -> str:
+def _described(kind: str, head: bytes) -> str:
     if not head.strip():
         return "an empty answer"
     if not _HTML.match(head):

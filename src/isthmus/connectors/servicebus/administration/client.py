@@ -1,14 +1,14 @@
-"""A client of azure-servicebus's administration, and its errors as ours.
+"""A client of azure-servicebus's administration, and the conversion of its errors.
 
-What it is: the opening of a client by a namespace's connection string or identity, and the translation of what it raises.
-What it is not: what is asked of it (`administration`, `pair`).
+What it is: the opening of a client with a namespace's connection string or identity, and the translation of its exceptions.
+What it is not: its requests (`administration`, `pair`).
 
 Invariants:
-    I1. No error holds a key or a token.
-    I2. A namespace whose connection string says `UseDevelopmentEmulator=true` is asked over HTTP on this machine, and elsewhere only
-        where the operator has allowed it (`plain_host`). Where an authority to trust is named, it is always asked over HTTPS.
-    I3. No request shows a token that has ended.
-    I4. A redirect is told, and not followed with a token.
+    I1. No error contains a key or a token.
+    I2. A namespace whose connection string has `UseDevelopmentEmulator=true` is reached over HTTP on this machine, and elsewhere only
+        where the operator has allowed it (`plain_host`). Where a CA file is named, it is always reached over HTTPS.
+    I3. No request has an expired token.
+    I4. A redirect is an error, and not followed with a token.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ __all__ = [
 
 CA_FILE_VARIABLE = "ISTHMUS_CA_FILE"
 
-# azure-identity logs every credential that it tried; an operator gets that as one error. Handlers of an application's
-# own still see it.
+# azure-identity logs every credential that it tried; an operator gets them in one error. An application's own handlers
+# still receive the log lines.
 logging.getLogger("azure").addHandler(logging.NullHandler())
 
 _CONNECT_TIMEOUT_SECONDS = 5
 _READ_TIMEOUT_SECONDS = 30
-# The client's own ten retries would keep an operator waiting for minutes to hear that a host name is wrong.
+# The client's own ten retries would keep an operator waiting for minutes before it reports a wrong host name.
 _RETRIES = 2
-# The SDK's policy shows a token until a minute after the end that it is told; it means a minute before.
+# The SDK's policy uses a token until a minute after its stated expiry, instead of a minute before.
 _EARLY_SECONDS = 120
 _PRECONDITION_FAILED = 412
 
@@ -74,10 +74,10 @@ class OpenClient(NamedTuple):
     endpoint: str
 
     def identity(self) -> str:
-        """What the namespace calls itself, whatever the address that it is reached by.
+        """The namespace's identity, independent of the address used.
 
-        Its name and the time since when it is do for Azure, where names are unique. Two namespaces of one machine may
-        have one name and may have been started in one millisecond: each start of ours tells a random id.
+        Its name and creation time identify it in Azure, where names are unique. Two namespaces of one machine may
+        have the same name and start in the same millisecond: each start of ours has a random id.
         """
         self.transport.namespace.instance = ""
         found = self.client.get_namespace_properties()
@@ -85,10 +85,10 @@ class OpenClient(NamedTuple):
 
 
 def ca_file(namespace: NamespaceRef) -> str:
-    """The file of the authority to trust: the namespace's, else ISTHMUS_CA_FILE; empty for the system's own.
+    """The file of the authority to trust: the namespace's, otherwise ISTHMUS_CA_FILE; empty for the system's own.
 
     Raises:
-        AdministrationError: the file is not there.
+        AdministrationError: the file does not exist.
     """
     path = namespace.ca_file or os.environ.get(CA_FILE_VARIABLE, "")
     if path and not Path(path).is_file():
@@ -100,16 +100,16 @@ def ca_file(namespace: NamespaceRef) -> str:
 def open_administration_client(
     namespace: NamespaceRef, *, read_timeout_seconds: float = _READ_TIMEOUT_SECONDS, retries: int = _RETRIES
 ) -> OpenClient:
-    """A client by the namespace's connection string or identity; it connects at the first call.
+    """A client with the namespace's connection string or identity; it connects at the first call.
 
     Args:
         namespace: of kind servicebus.
-        read_timeout_seconds: how long one answer may take.
-        retries: how often a request that got no answer is sent again.
+        read_timeout_seconds: time-out of one answer.
+        retries: how often a request without answer is repeated.
 
     Raises:
-        SecretError, ConnectionStringError: the connection leads nowhere.
-        AdministrationError: the authority's file is not there.
+        SecretError, ConnectionStringError: the connection cannot be resolved.
+        AdministrationError: the authority's file does not exist.
     """
     wait: dict[str, Any] = {"read_timeout_seconds": read_timeout_seconds, "retries": retries}
     authority = ca_file(namespace)
@@ -126,14 +126,14 @@ def client_of_host(
     read_timeout_seconds: float = _READ_TIMEOUT_SECONDS,
     retries: int = _RETRIES,
 ) -> OpenClient:
-    """A client by host name and Microsoft Entra identity.
+    """A client with host name and Microsoft Entra identity.
 
     Args:
         host: of the namespace.
-        identity: which identity, as `IdentityReference` writes it.
+        identity: the identity, in the notation of `IdentityReference`.
         authority: PEM file of the authority to trust; empty for the system's own.
-        read_timeout_seconds: how long one answer may take.
-        retries: how often a request that got no answer is sent again.
+        read_timeout_seconds: time-out of one answer.
+        retries: how often a request without answer is repeated.
     """
     transport = _transport(host.partition(":")[0], authority, read_timeout_seconds)
     options = _options(transport, retries)
@@ -151,19 +151,19 @@ def client_of_string(
     read_timeout_seconds: float = _READ_TIMEOUT_SECONDS,
     retries: int = _RETRIES,
 ) -> OpenClient:
-    """A client by connection string.
+    """A client with a connection string.
 
     Args:
         parts: the connection string.
         authority: PEM file of the authority to trust; empty for the system's own, and for HTTP where the string means no TLS.
-        read_timeout_seconds: how long one answer may take.
-        retries: how often a request that got no answer is sent again.
+        read_timeout_seconds: time-out of one answer.
+        retries: how often a request without answer is repeated.
     """
     plain = parts.development_emulator and not authority and may_be_plain(parts.host)
     transport = _transport(parts.host, authority, read_timeout_seconds, plain=plain)
     options = _options(transport, retries)
     if plain and parts.port is None:
-        parts = parts.with_port(EMULATOR_HTTP_PORT)  # the emulator's own string names no port
+        parts = parts.with_port(EMULATOR_HTTP_PORT)  # the emulator's own string has no port
     client = ServiceBusAdministrationClient.from_connection_string(parts.text.reveal(), **options)
     if parts.key is not None:
         _end_early(client._credential)
@@ -171,7 +171,7 @@ def client_of_string(
 
 
 def _end_early(credential: Any) -> None:
-    """Has the tokens of a shared key told as ending earlier than they do."""
+    """Makes the tokens of a shared key expire earlier for the client."""
     made = credential.get_token
 
     def token(*scopes: str, **options: Any) -> Any:
@@ -199,13 +199,13 @@ def _options(transport: AdministrationTransport, retries: int) -> dict[str, Any]
 
 @contextmanager
 def administration_errors(endpoint: str) -> Iterator[None]:
-    """While it holds, what the client raises becomes an `AdministrationError` of this endpoint."""
+    """A context in which the client's exceptions become an `AdministrationError` of this endpoint."""
     try:
         yield
     except ClientAuthenticationError as error:
-        if error.status_code is None:  # the namespace was not asked
+        if error.status_code is None:  # no request reached the namespace
             raise NamespaceUnreachableError(
-                endpoint, f"was not asked: no token for the identity ({told_of_token(error)})", "run it again"
+                endpoint, f"was not called: no token for the identity ({told_of_token(error)})", "run it again"
             ) from None
         raise AdministrationError(
             endpoint,
@@ -234,12 +234,12 @@ def administration_errors(endpoint: str) -> Iterator[None]:
             endpoint, f"gave an answer that cannot be read ({_first_line(error)})", "run it again"
         ) from None
     except ResourceExistsError:
-        raise AdministrationError(endpoint, "the entity was made by someone else meanwhile", "run it again") from None
+        raise AdministrationError(endpoint, "another client created the entity meanwhile", "run it again") from None
     except HttpResponseError as error:
         if error.status_code == _PRECONDITION_FAILED:
             raise EntityChangedError(
                 endpoint,
-                "the entity was changed since it was read, by someone else or by this request, whose answer was lost",
+                "the entity was changed since it was read, by another client or by this request, whose answer was lost",
                 "run it again",
             ) from None
         text = f"refused with {error.status_code} ({_first_line(error)})"
@@ -248,13 +248,11 @@ def administration_errors(endpoint: str) -> Iterator[None]:
         raise AdministrationError(endpoint, text) from None
     except AzureError as error:
         raise NamespaceUnreachableError(endpoint, f"gave no answer ({_first_line(error)})", "run it again") from None
-    except (
-        AttributeError
-    ) as error:  # the client looks into an empty body, or into an entity that is of another kind now
+    except AttributeError as error:  # the client reads an empty body, or an entity that has another kind now
         raise NamespaceUnreachableError(
-            endpoint, f"gave an answer without what was asked for ({_first_line(error)})", "run it again"
+            endpoint, f"gave an answer without the requested entity ({_first_line(error)})", "run it again"
         ) from error
-    except ValueError as error:  # e.g. of a host name that can be none
+    except ValueError as error:  # e.g. of an invalid host name
         raise AdministrationError(
             endpoint, f"cannot be reached ({_first_line(error)})", "check host and port"
         ) from None

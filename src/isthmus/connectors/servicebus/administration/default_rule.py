@@ -1,8 +1,8 @@
-"""The rule that a subscription is created with.
+"""The rule with which a subscription is created.
 
 What it is: a `DefaultRuleDescription`, put into the request that creates a subscription (docs/explanation/protocol.md, Administration).
-The clients for .NET and Java have a parameter for it, and the one for Python has none. What it is not: the rules that a subscription is
-given later.
+The clients for .NET and Java have a parameter for it, and the one for Python has none. What it is not: the rules that a subscription
+gets later.
 
 Invariants:
     I1. Only the body of a request that creates a subscription changes, and only while a rule is given.
@@ -24,7 +24,7 @@ _SB = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
 _XSI = "http://www.w3.org/2001/XMLSchema-instance"
 _TYPE = f"{{{_XSI}}}type"
 
-# The service reads data contracts in their order; the rule comes after these.
+# The service reads data contracts in their order; the rule follows these.
 _BEFORE_RULE = (
     "LockDuration",
     "RequiresSession",
@@ -43,7 +43,7 @@ class DefaultRule:
 
     @contextmanager
     def given(self, rule: RuleState | None) -> Iterator[None]:
-        """While it holds, subscriptions are created with this rule; None is the service's `$Default`."""
+        """A context in which subscriptions are created with this rule; None is the service's `$Default`."""
         self._rule = rule
         try:
             yield
@@ -51,7 +51,7 @@ class DefaultRule:
             self._rule = None
 
     def put_into(self, request: Any) -> None:
-        """Put the rule that is given into a request that creates a subscription."""
+        """Puts the rule into a request that creates a subscription."""
         if self._rule is None or request.method != "PUT" or not request.body:
             return
         body = with_default_rule(request.body, self._rule)
@@ -60,10 +60,10 @@ class DefaultRule:
 
 
 def with_default_rule(body: str | bytes, rule: RuleState) -> bytes:
-    """The Atom entry of a SubscriptionDescription with the rule put in its place; any other body, and one that has a rule, unchanged."""
+    """The Atom entry of a SubscriptionDescription with the rule inserted in order; any other body, and one that has a rule, unchanged."""
     entry = ET.fromstring(body)  # noqa: S314 - the body is our own client's
     description = entry.find(f".//{{{_SB}}}SubscriptionDescription")
-    # A request that is sent again has its rule already; a second one the service may refuse.
+    # A repeated request has its rule already; the service may refuse a second one.
     if description is None or description.find(f"{{{_SB}}}DefaultRuleDescription") is not None:
         return body.encode() if isinstance(body, str) else body
     before = {f"{{{_SB}}}{name}" for name in _BEFORE_RULE}
@@ -73,7 +73,7 @@ def with_default_rule(body: str | bytes, rule: RuleState) -> bytes:
 
 
 def birth_rule(rules: Sequence[Description]) -> RuleState | None:
-    """The rule that a subscription can be created with, where it is the only one and can be written there; saves three requests."""
+    """The rule with which a subscription can be created, where it is the only one and can be encoded there; saves three requests."""
     if len(rules) != 1:
         return None
     kind, *condition = rules[0].settings["filter"]

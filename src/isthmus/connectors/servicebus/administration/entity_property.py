@@ -1,6 +1,6 @@
-"""Entities' states and the properties of azure-servicebus's administration client, each made of the other.
+"""Entities' states and the properties of azure-servicebus's administration client, and the conversion between them.
 
-What it is: translation, and the one count that takes two of the client's calls. What it is not: any other call of the client
+What it is: translation, and a count that needs two of the client's calls. What it is not: any other call of the client
 (`isthmus.connectors.servicebus.administration.administration`).
 """
 
@@ -20,7 +20,7 @@ __all__ = ["detection_ms", "queue_state", "received", "rule_state", "settings_of
 
 
 def settings_of(entity: QueueState | SubscriptionState, *, creates: bool = False) -> dict[str, Any]:
-    """The client's names and values of what the state asks for."""
+    """The client's names and values of the state's settings."""
     ttl_ms = entity.default_ttl_ms
     if creates and ttl_ms is None:
         ttl_ms = entity.initial_ttl_ms
@@ -28,7 +28,7 @@ def settings_of(entity: QueueState | SubscriptionState, *, creates: bool = False
         "max_delivery_count": entity.max_delivery_count,
         "requires_session": entity.requires_session,
         "dead_lettering_on_message_expiration": entity.dead_letters_expired,
-        "status": None if creates else entity.status,  # the client's `create` methods do not take it
+        "status": None if creates else entity.status,  # the client's `create` methods do not accept it
     }
     if entity.lock_duration_ms is not None:
         settings["lock_duration"] = timedelta(milliseconds=entity.lock_duration_ms)
@@ -50,7 +50,7 @@ def settings_of(entity: QueueState | SubscriptionState, *, creates: bool = False
 
 
 def queue_state(name: str, stands: QueueProperties) -> QueueState:
-    """A queue as it stands."""
+    """The state of an existing queue."""
     return QueueState(
         name=name,
         duplicate_detection_ms=detection_ms(stands),
@@ -60,14 +60,14 @@ def queue_state(name: str, stands: QueueProperties) -> QueueState:
 
 
 def topic_state(name: str, stands: TopicProperties) -> TopicState:
-    """A topic as it stands, without its subscriptions."""
+    """The state of an existing topic, without its subscriptions."""
     return TopicState(
         name=name, duplicate_detection_ms=detection_ms(stands), partitioned=bool(stands.enable_partitioning)
     )
 
 
 def received(stands: QueueProperties | SubscriptionProperties) -> dict[str, Any]:
-    """What a queue and a subscription have in common, by the names of `QueueState` and `SubscriptionState`."""
+    """The common settings of a queue and a subscription, by the names of `QueueState` and `SubscriptionState`."""
     return {
         "lock_duration_ms": _milliseconds(stands.lock_duration),
         "max_delivery_count": stands.max_delivery_count,
@@ -82,7 +82,7 @@ def received(stands: QueueProperties | SubscriptionProperties) -> dict[str, Any]
 
 
 def _path(target: str | None) -> str:
-    """The entity's path in a forwarding target, which the service gives as a URL; empty where there is none."""
+    """The entity's path in a forwarding target, which the service returns as a URL; empty where there is none."""
     return urlsplit(target).path.strip("/") if target else ""
 
 
@@ -94,7 +94,7 @@ def detection_ms(stands: QueueProperties | TopicProperties) -> int:
 
 
 def rule_state(stands: Any) -> RuleState:
-    """A rule as it stands; a correlation filter in a writing of its own."""
+    """The state of an existing rule; a correlation filter in a notation of our own."""
     action = getattr(stands.action, "sql_expression", "") or ""
     return RuleState(stands.name, _filter_text(stands.filter), action)
 
@@ -113,7 +113,7 @@ def _milliseconds(duration: Any) -> int:
 
 
 def waiting_in_topic(client: Any, topic: str) -> int:
-    """How many messages a deletion of a topic would delete: those scheduled there, and those of all its subscriptions."""
+    """The number of messages that deleting a topic would delete: its scheduled messages and those of all its subscriptions."""
     scheduled = int(client.get_topic_runtime_properties(topic).scheduled_message_count or 0)
     each_of = listed(client.list_subscriptions_runtime_properties, topic)
     return scheduled + sum(int(each.total_message_count or 0) for each in each_of)

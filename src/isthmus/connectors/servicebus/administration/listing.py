@@ -1,14 +1,14 @@
-"""A whole list of a namespace's entities, also while entities are deleted.
+"""A complete list of a namespace's entities, also while entities are deleted.
 
-What it is: all pages of one of the administration client's lists. What it is not: a snapshot: what is created or deleted while the
-list is read may be in it or not.
-Spec: Microsoft Learn, "Service Bus resource manager", Atom API: a page is asked for by the number of entities to skip
+What it is: all pages of one of the administration client's lists. What it is not: a snapshot: entities created or deleted while the
+list is read may be missing or included.
+Spec: Microsoft Learn, "Service Bus resource manager", Atom API: a page is requested by the number of entities to skip
 (docs/explanation/protocol.md, Administration).
 
 Invariants:
-    I1. What exists from the beginning to the end of the reading is in the list. A deletion moves all that follows up by one, across the
-        end of the page that was read last. So each page begins with the last entity of the page before; if it begins with one
-        that is not known yet, an earlier page is asked for. That holds for any order that stays.
+    I1. Entities that exist from the beginning to the end of the reading are in the list. A deletion shifts all later entities by one, across
+        the end of the page that was read last. So each page begins with the last entity of the previous page; if it begins with an
+        unknown one, an earlier page is requested. This works for any stable order.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from azure.core.exceptions import ResourceNotFoundError, ServiceResponseError
 __all__ = ["listed", "listed_below"]
 
 _PAGE = 100
-"""As many as the client asks for by itself."""
+"""The client's own page size."""
 _STEP_BACK = 50
 _REQUESTS = 10_000
-"""A million entities; a namespace has far fewer. A list that never ends is given up."""
+"""A million entities; a namespace has far fewer. An endless list is given up."""
 
 
 def listed(asked: Callable[..., Any], *names: str) -> list[Any]:
-    """All that a list of the administration client tells.
+    """All entities of a list of the administration client.
 
     Args:
         asked: a method of the client whose name begins with `list_`.
-        names: what the list is of: a topic, or a topic and a subscription.
+        names: the parents of the list: a topic, or a topic and a subscription.
 
     Raises:
         AzureError: no answer, or a refusal.
@@ -53,7 +53,7 @@ def listed(asked: Callable[..., Any], *names: str) -> list[Any]:
 
 
 def listed_below(asked: Callable[..., Any], *names: str) -> list[Any]:
-    """`listed` of what an entity that another list told has: nothing where it was deleted meanwhile."""
+    """`listed` of the children of an entity from another list: empty where it was deleted meanwhile."""
     try:
         return listed(asked, *names)
     except ResourceNotFoundError:

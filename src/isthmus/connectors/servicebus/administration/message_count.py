@@ -1,4 +1,4 @@
-"""How many messages an entity holds, by kind, as azure-servicebus's runtime properties tell it.
+"""The number of messages in an entity, by kind, from azure-servicebus's runtime properties.
 
 Spec: Microsoft Learn, "Message counters" (CountDetails).
 """
@@ -14,11 +14,11 @@ class Counts(NamedTuple):
     """Messages of an entity.
 
     Attributes:
-        active: those that can be received, locked ones too.
-        scheduled: for later.
-        transfer: on their way to another entity.
+        active: those that can be received, including locked ones.
+        scheduled: scheduled for later.
+        transfer: in transfer to another entity.
         dead: in its dead-letter queue and its transfer dead-letter queue.
-        other: whatever else the namespace counts, e.g. deferred ones.
+        other: any other messages that the namespace counts, e.g. deferred ones.
     """
 
     active: int = 0
@@ -29,17 +29,17 @@ class Counts(NamedTuple):
 
     @property
     def waiting(self) -> int:
-        """Those that a planned fail-over drains."""
+        """The messages that a planned fail-over drains."""
         return self.active + self.scheduled + self.transfer
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """All messages."""
         return sum(self)
 
     @classmethod
     def of(cls, found: Any) -> Counts:
-        """From the client's runtime properties."""
+        """The counts of the client's runtime properties."""
 
         def number(name: str) -> int:
             return int(getattr(found, name, 0) or 0)
@@ -47,6 +47,6 @@ class Counts(NamedTuple):
         active, scheduled = number("active_message_count"), number("scheduled_message_count")
         transfer = number("transfer_message_count")
         dead = number("dead_letter_message_count") + number("transfer_dead_letter_message_count")
-        # Whether Azure's whole count has those to forward is not documented; ours has. Where it has not, deferred ones are told too low.
+        # Whether Azure's total includes messages in transfer is not documented; ours does. Where it does not, the deferred count is too low.
         other = number("total_message_count") - active - scheduled - transfer - dead
         return cls(active, scheduled, transfer, dead, max(0, other))

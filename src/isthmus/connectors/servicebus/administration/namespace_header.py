@@ -1,7 +1,7 @@
-"""What a namespace says of itself with each answer.
+"""The namespace's headers in each answer.
 
-What it is: the headers by which our own namespaces tell the version of their catalog and which start of them answers. What it is not: part
-of the service's API; Azure's namespaces tell neither.
+What it is: the headers with which our own namespaces report the version of their catalog and their instance. What it is not: part
+of the service's API; Azure's namespaces report neither.
 Spec: docs/explanation/protocol.md, Administration.
 """
 
@@ -16,12 +16,12 @@ _INSTANCE = "Isthmus-Instance"
 
 
 class NamespaceHeaders:
-    """Those of the last answers of one namespace.
+    """The values of the last answers of one namespace.
 
     Attributes:
-        catalog_version: what the last answer that told one said of all descriptions: another value whenever one of them may
-            be another than before. Empty where the namespace tells none.
-        instance: which start of which namespace the last answer that told it came from. Empty as before.
+        catalog_version: the version in the last answer that had one: it changes whenever any description may have
+            changed. Empty where the namespace reports none.
+        instance: the start of the namespace that gave the last answer with this header. Empty where it reports none.
     """
 
     def __init__(self) -> None:
@@ -29,6 +29,6 @@ class NamespaceHeaders:
         self.instance = ""
 
     def note(self, headers: Mapping[str, str]) -> None:
-        """Take them from an answer."""
+        """Reads the headers of an answer."""
         self.catalog_version = headers.get(_CATALOG_VERSION, self.catalog_version)
         self.instance = headers.get(_INSTANCE, self.instance)

@@ -1,12 +1,12 @@
-"""Updates that go only where an entity is as it was read.
+"""Updates that succeed only if an entity is unchanged since it was read.
 
-What it is: the ETag that one of our own namespaces tells of an entity, sent with the update that follows the reading. The client sends
-`If-Match: *`, which replaces whatever is there. What it is not: a condition at Azure's namespaces. For them only `*` is documented; they
+What it is: the ETag that one of our own namespaces reports for an entity, sent with the update that follows the read. The client sends
+`If-Match: *`, which replaces any version. What it is not: a condition at Azure's namespaces. For them only `*` is documented; they
 compare ETags of queues and topics, and fail on those of subscriptions.
 Spec: RFC 9110, 13.1.1; Microsoft Learn, "Update entity"; docs/explanation/protocol.md, Administration.
 
 Invariants:
-    I1. The condition is that of the last reading, and only where that was of the same entity, at a namespace of ours.
+    I1. The condition is the ETag of the last read, and only where that was of the same entity, at a namespace of ours.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ReadCondition:
 
     @contextmanager
     def required(self) -> Iterator[None]:
-        """While it holds, an update of what was read last is refused with 412 where it was changed since."""
+        """A context in which an update of the last entity read is refused with 412 where it was changed since."""
         self._is_required, self._read = True, ("", "")
         try:
             yield
@@ -41,13 +41,13 @@ class ReadCondition:
             self._is_required = False
 
     def put_into(self, request: Any) -> None:
-        """Put the condition into an update."""
+        """Puts the condition into an update."""
         path, tag = self._read
         if tag and self._is_required and request.headers.get(_IF_MATCH) == _ANY and _path(request) == path:
             request.headers[_IF_MATCH] = tag
 
     def note(self, request: Any, response: Any) -> None:
-        """Take the ETag from an answer."""
+        """Reads the ETag of an answer."""
         if self._is_required and request.method == "GET":
             tag = response.headers.get("ETag", "") if response.headers.get("Server", "") == _OURS else ""
             self._read = (_path(request), tag)

@@ -1,12 +1,12 @@
-"""Requests that the administration client sends again.
+"""Requests that the administration client repeats.
 
-What it is: how long the client waits before it does, and whether the request before may have been carried out although nobody heard the
-answer. What it is not: the repetition, which is the client's.
+What it is: how long the client waits before it does, and whether the previous request may have been carried out although its answer
+was lost. What it is not: the repetition, which is the client's.
 
 Invariants:
-    I1. The client waits for `LONGEST_WAIT_SECONDS` at most before it repeats a request: it would wait as long as it is asked to, an hour
-        where a proxy is in maintenance, and whoever called would not know why.
-    I2. A request that was not sent, or that was refused, is not taken for one that was carried out.
+    I1. The client waits for `LONGEST_WAIT_SECONDS` at most before it repeats a request: otherwise it would wait as long as requested, an hour
+        where a proxy is in maintenance, and the caller would not know why.
+    I2. A request that was not sent, or that was refused, does not count as carried out.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ __all__ = ["LONGEST_WAIT_SECONDS", "Repetition"]
 
 LONGEST_WAIT_SECONDS = 10
 _RETRY_AFTER = "Retry-After"
-# Of a gateway, or of a service that failed amid its work.
+# Of a gateway, or of a service that failed during its work.
 _UNKNOWN = frozenset({500, 502, 504})
 
 
 class Repetition:
-    """The requests of one thread; the client sends one request object again."""
+    """The requests of one thread; the client repeats the same request object."""
 
     def __init__(self) -> None:
         self._request: object = None
@@ -40,18 +40,18 @@ class Repetition:
             self._request, self._is_unknown = request, False
 
     def failed(self, error: AzureError) -> None:
-        """It got no answer."""
-        self._is_unknown |= not isinstance(error, ServiceRequestError)  # which says that nothing was sent
+        """The request got no answer."""
+        self._is_unknown |= not isinstance(error, ServiceRequestError)  # which means that nothing was sent
 
     def answered(self, response: Any) -> None:
-        """It got an answer, whose wait is cut to what an operator waits."""
+        """The request got an answer, whose wait is limited (I1)."""
         self._is_unknown |= response.status_code in _UNKNOWN
         if retry_after({"retry-after": response.headers.get(_RETRY_AFTER, "")}) > LONGEST_WAIT_SECONDS:
             response.headers[_RETRY_AFTER] = str(LONGEST_WAIT_SECONDS)
 
     @contextmanager
     def done_before(self, answer: type[AzureError]) -> Iterator[None]:
-        """While it holds, this answer to a repeated request is none: the same request, whose answer was lost, has done it before."""
+        """A context in which this answer to a repeated request is ignored: the same request, whose answer was lost, has already succeeded."""
         try:
             yield
         except answer:

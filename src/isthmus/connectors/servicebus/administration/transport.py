@@ -1,12 +1,12 @@
 """The HTTP transport of azure-servicebus's administration client.
 
-What it is: the way to the host: with or without TLS, past a proxy or not, and with the token as it is. On that way others see each request
-and its answer: the rule of a subscription (`default_rule`), the condition of an update (`read_condition`), requests that are sent again
-(`repetition`), what is no answer of a namespace (`answer`) and what a namespace says of itself (`namespace_header`). What it is not: anything
-else of a request or an answer, which it passes on unchanged.
+What it is: the connection to the host: with or without TLS, with or without a proxy, and with the token unchanged. Other components see
+each request and its answer: the rule of a subscription (`default_rule`), the condition of an update (`read_condition`), repeated requests
+(`repetition`), answers that are not a namespace's (`answer`) and the namespace's headers (`namespace_header`). What it is not: any other
+change of a request or an answer.
 
 Invariants:
-    I1. A request goes without TLS only with `plain`.
+    I1. A request is sent without TLS only with `plain`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["AdministrationTransport"]
 _AUTHORIZATION = "Authorization"
 _BEARER = "Bearer "
 _BEARER_SIGNATURE = f"{_BEARER}SharedAccessSignature "
-# What is named here is not looked up in the environment.
+# Hosts named here are not looked up in the environment.
 _NO_PROXIES = {"http": "", "https": ""}
 
 
@@ -36,16 +36,16 @@ class AdministrationTransport(SdkTransport):
     """A transport for use by one thread at a time.
 
     Args:
-        plain: send over HTTP what the client addresses to HTTPS.
-        direct: past any proxy of the environment.
+        plain: send requests over HTTP that the client addresses to HTTPS.
+        direct: use no proxy of the environment.
         options: of `RequestsTransport`.
 
     Attributes:
-        default_rule: what subscriptions are created with.
-        condition: of updates.
-        repetition: of requests that the client sends again.
-        namespace: what the namespace says of itself.
-        is_refused: whether the namespace has refused the key or identity: it may have been replaced since the client was made.
+        default_rule: the rule of new subscriptions.
+        condition: the condition of updates.
+        repetition: the repeated requests of the client.
+        namespace: the namespace's headers.
+        is_refused: whether the namespace has refused the key or identity: it may have been replaced since the client was opened.
     """
 
     def __init__(self, *, plain: bool = False, direct: bool = False, **options: Any) -> None:
@@ -79,7 +79,7 @@ class AdministrationTransport(SdkTransport):
         if self.is_plain and request.url.startswith("https:"):
             request.url = "http:" + request.url.removeprefix("https:")
         proof = request.headers.get(_AUTHORIZATION, "")
-        if proof.startswith(_BEARER_SIGNATURE):  # the client takes a ready signature for a token of an identity
+        if proof.startswith(_BEARER_SIGNATURE):  # the client takes a ready signature for an identity's token
             request.headers[_AUTHORIZATION] = proof.removeprefix(_BEARER)
         if self._is_direct:
             options["proxies"] = _NO_PROXIES

@@ -1,17 +1,17 @@
-"""When the receiving of a micro-batch asks for messages, and when it ends.
+"""When a micro-batch grants credit for messages, and when it ends.
 
 What it is: decisions only; arrivals and `now` in, credit and the end out. What it is not: a connection, or a file.
 
-A batch ends when its time is over (counted from its first message), by rows or bytes, when nothing came for a while, or
-with the last message asked for. Until the first message it waits longer: the driver saw a message before it started the
-batch, and a batch without rows costs Spark as much as one with many. From time to time it asks for a look at the entity,
-since another receiver may have taken what the driver saw.
+A batch ends when its time is over (counted from its first message), by rows or bytes, after a while without messages, or
+with the last requested message. Before the first message it waits longer: the driver saw a message before it started the
+batch, and a batch without rows costs Spark as much as one with many. Periodically it requests a peek at the entity,
+because another receiver may have taken the message that the driver saw.
 
 Invariants:
-    I1. What was received and what credit may still bring stays within `rows`, and within `nbytes` by the size of the largest
+    I1. The received messages and the outstanding credit stay within `rows`, and within `nbytes` by the size of the largest
         message so far.
-    I2. A batch ends before a third of the time of its first message's lock is over: the rest is Spark's, to write.
-    I3. A message that is within the credit given is received in this batch: credit is out before the first wait.
+    I2. A batch ends before a third of the time of its first message's lock is over: the rest is left to Spark for writing.
+    I3. A message within the granted credit is received in this batch: credit is granted before the first wait.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 __all__ = ["BatchLimits", "Collection"]
 
-# Credit before the first message, whose size is not known.
+# Credit before the first message, whose size is unknown.
 FIRST_CREDIT = 16
 QUIET_SECONDS = 0.2
 FIRST_LOOK_SECONDS = 0.5
@@ -38,8 +38,8 @@ class BatchLimits:
     Attributes:
         seconds: how long it collects, from its first message on.
         rows: messages at most.
-        nbytes: bytes at most, give or take one message for each credit.
-        window: credit at once.
+        nbytes: bytes at most, plus or minus one message for each credit.
+        window: maximum outstanding credit.
         patience_seconds: how long it waits for its first message.
     """
 
@@ -56,7 +56,7 @@ class Collection:
     Attributes:
         rows: messages that belong to the batch.
         nbytes: their bytes.
-        ended_by: why it ended; empty while it goes on.
+        ended_by: why it ended; empty while it continues.
     """
 
     def __init__(self, limits: BatchLimits, now: float) -> None:
@@ -75,7 +75,7 @@ class Collection:
         self._blocked_until = 0.0
 
     def arrived(self, now: float, count: int, nbytes: int, largest: int, lock_seconds: float) -> None:
-        """Messages came that belong to the batch."""
+        """Messages of the batch arrived."""
         if self._first is None:
             self._first = now
             self._ends = now + min(self.limits.seconds, lock_seconds / LOCK_SHARE)
@@ -85,25 +85,25 @@ class Collection:
         self._largest = max(self._largest, largest)
 
     def blocked(self, now: float) -> None:
-        """An earlier message is locked by another receiver: what came behind it was given back."""
+        """An earlier message is locked by another receiver: later ones were released."""
         if self.rows:
             self.end("blocked")
         else:
             self._blocked_until = now + RETRY_SECONDS
 
     def looked(self, now: float, waits: bool) -> None:
-        """A look at the entity, as `wants_look` asked for: whether a message waits."""
+        """The result of a peek that `wants_look` requested: whether a message waits."""
         self._look_pause = min(self._look_pause * 2, LOOK_LIMIT_SECONDS)
         self._look_at = now + self._look_pause
         if not waits and not self.rows:
             self.end("nothing waits")
 
     def end(self, why: str) -> None:
-        """It ends now."""
+        """Ends the batch now."""
         self.ended_by = self.ended_by or why
 
     def decide(self, now: float) -> str:
-        """Why the batch ends; empty while it goes on."""
+        """Why the batch ends; empty while it continues."""
         if not self.ended_by:
             if self.rows >= self.limits.rows:
                 self.end("rows")
@@ -116,7 +116,7 @@ class Collection:
         return self.ended_by
 
     def credit(self, now: float, outstanding: int) -> int:
-        """The credit to set; 0: leave what is outstanding."""
+        """The credit to set; 0: leave the outstanding credit."""
         if self.ended_by or now < self._blocked_until:
             return 0
         if self._first is None:
@@ -128,11 +128,11 @@ class Collection:
         return wanted if wanted - outstanding >= min(wanted, max(1, self.limits.window // 4)) else 0
 
     def wants_look(self, now: float) -> bool:
-        """Whether to look at the entity now."""
+        """Whether to peek at the entity now."""
         return self._first is None and now >= self._look_at
 
     def due(self, now: float) -> float:
-        """When to decide next though nothing happens (monotonic seconds)."""
+        """When to decide next even without events (monotonic seconds)."""
         quiet = self._last + self._quiet if self._first is not None else self._look_at
         blocked = self._blocked_until if self._blocked_until > now else math.inf
         return min(self._ends, quiet, blocked)

@@ -1,14 +1,14 @@
 """Whether Spark has taken everything that a worker wrote.
 
 What it is: the end of a batch's reading. Python hands its rows to a socket and is done, while Spark may take one row and
-close it: `isEmpty` or `limit`. So the worker writes more than Spark buffers behind the last row, batches without rows, and
-waits until the socket is empty at both ends: then Spark has asked for what comes behind the last row. What it is not: an
+close it: `isEmpty` or `limit`. So the worker writes more than Spark buffers after the last row, batches without rows, and
+waits until the socket is empty at both ends: then Spark has requested data after the last row. What it is not: an
 acknowledgement of Spark; that is its commit.
 
-Spark's side is a Java process on this machine. It reads a batch of rows only when those of the batch before are used up,
-through a buffer of `spark.buffer.size`. How much a TCP socket holds is told by the system's table of sockets (Linux,
-proc(5), `/proc/net/tcp`); how much a Unix socket holds, by the sender's own queue (unix(7), SIOCOUTQ). Where neither can be
-read, the end of the writing counts.
+Spark's side is a Java process on this machine. It reads a batch of rows only when the rows of the previous one are consumed,
+through a buffer of `spark.buffer.size`. The bytes in a TCP socket are in the system's table of sockets (Linux,
+proc(5), `/proc/net/tcp`); those in a Unix socket in the sender's own queue (unix(7), SIOCOUTQ). Where neither can be
+read, the end of the writing is decisive.
 
 Invariants:
     I1. On Linux `wait` returns True only when Spark has taken the last row.
@@ -29,7 +29,7 @@ from typing import Any
 
 __all__ = ["BUFFER_BYTES", "Consumption", "worker_stream"]
 
-# Of Spark (`spark.buffer.size`), unless its workers are told otherwise.
+# Of Spark (`spark.buffer.size`), unless its workers are configured otherwise.
 BUFFER_BYTES = 65_536
 POLL_SECONDS = 0.001
 POLL_LIMIT_SECONDS = 0.02
@@ -41,8 +41,8 @@ class Consumption:
     """Watches one socket to Spark.
 
     Args:
-        stream: the file that Spark's worker writes to; None: unknown, so that nothing can be watched.
-        buffer_bytes: what Spark's side reads ahead.
+        stream: the file to which Spark's worker writes; None: unknown, so that nothing can be watched.
+        buffer_bytes: how many bytes Spark's side reads ahead.
     """
 
     def __init__(self, stream: Any, buffer_bytes: int = BUFFER_BYTES) -> None:
@@ -57,11 +57,11 @@ class Consumption:
 
     @classmethod
     def of_this_worker(cls) -> Consumption:
-        """For the Spark worker that calls."""
+        """The consumption of the calling Spark worker."""
         return cls(worker_stream(), int(os.environ.get("SPARK_BUFFER_SIZE") or BUFFER_BYTES))
 
     def wait(self) -> bool:
-        """Waits until all that was written is taken; False if Spark has closed the socket before that."""
+        """Waits until all written data is consumed; returns False if Spark has closed the socket before that."""
         sock = self._socket
         if sock is None:
             return True
@@ -71,7 +71,7 @@ class Consumption:
         closed.register(sock, select.POLLRDHUP | select.POLLHUP | select.POLLERR)
         while True:
             unread = _unread_bytes(sock)
-            # In this order: a socket that was closed is empty, too.
+            # In this order: a closed socket is empty, too.
             if unread is None or closed.poll(0):
                 return False
             if unread == 0:
@@ -80,13 +80,13 @@ class Consumption:
             pause = min(pause * 2, POLL_LIMIT_SECONDS)
 
     def close(self) -> None:
-        """Gives up its copy of the descriptor."""
+        """Closes its copy of the descriptor."""
         if self._socket is not None:
             self._socket.close()
 
 
 def worker_stream() -> Any:
-    """The file that Spark's worker writes a task's rows to, from the frames that called; None where there is none."""
+    """The file to which Spark's worker writes a task's rows, from the calling frames; None where there is none."""
     frame: Any = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "dump_stream":
@@ -98,7 +98,7 @@ def worker_stream() -> Any:
 
 
 def _unread_bytes(sock: socket.socket) -> int | None:
-    """Bytes that the other end has not read; None if it is gone."""
+    """Bytes that the other end has not read; None if it has closed."""
     own = struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0" * 4))[0]
     if sock.family == socket.AF_UNIX or own:
         return int(own)

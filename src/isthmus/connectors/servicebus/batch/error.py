@@ -1,6 +1,6 @@
 """Why a micro-batch failed.
 
-What it is: the errors of a streaming read. What it is not: the faults of connection and link, which are
+What it is: the errors of a streaming read. What it is not: errors of connection and link, which are
 the transport's.
 """
 
@@ -19,7 +19,7 @@ __all__ = [
 
 
 class BatchReadInPartError(IsthmusError):
-    """Spark committed a batch of which it never read all rows; none of its messages was settled."""
+    """Spark committed a batch without reading all its rows; none of its messages was settled."""
 
     code = "batch-read-in-part"
 
@@ -30,7 +30,7 @@ class BatchReadInPartError(IsthmusError):
         a = self.attributes
         return (
             f"'{a.get('path')}': batch {a.get('batch')} of {a.get('count')} messages was read only in part (limit, take, show "
-            "or isEmpty, and no action that reads all rows); none of them was settled, and they come again when their locks "
+            "or isEmpty, and no action that reads all rows); none of them was settled, and they are delivered again when their locks "
             "have expired. Read the batch as a whole: persist() it first, or filter rows with a condition instead of a limit"
         )
 
@@ -53,7 +53,7 @@ class BatchFolderError(IsthmusError):
 
 
 class BatchLockError(IsthmusError):
-    """The folder for the batches of a query is on a file system whose locks do not count on all machines."""
+    """The folder for the batches of a query is on a file system whose locks do not apply across machines."""
 
     code = "batch-lock"
 
@@ -86,7 +86,7 @@ class BatchOverError(IsthmusError):
 
 
 class BatchEntityError(IsthmusError):
-    """The checkpoint is that of a query of another entity."""
+    """The checkpoint belongs to a query of another entity."""
 
     code = "batch-entity"
 
@@ -96,7 +96,7 @@ class BatchEntityError(IsthmusError):
     def text(self) -> str:
         a = self.attributes
         return (
-            f"'{a.get('path')}': the checkpoint is that of a query of '{a.get('other')}', whose messages are in {a.get('folder')} and "
+            f"'{a.get('path')}': the checkpoint belongs to a query of '{a.get('other')}', whose messages are in {a.get('folder')} and "
             "would never be settled. Give this query a checkpointLocation of its own"
         )
 

@@ -1,6 +1,6 @@
-"""Whether locks of a folder's files count on other machines.
+"""Whether locks of a folder's files apply across machines.
 
-What it is: what the mount table says about the file system of a folder. What it is not: a trial; locks that count on one
+What it is: the mount table's entry of the file system of a folder. What it is not: a trial; locks that apply on one
 machine only are granted like any others.
 Spec: nfs(5), `local_lock` and `nolock`; mount.cifs(8), `nobrl`; Lustre manual, `localflock` and `noflock`; proc(5),
 `/proc/PID/mountinfo`.
@@ -12,7 +12,7 @@ from pathlib import Path
 
 __all__ = ["lock_fault", "mount_table"]
 
-# By the begin of a file system's type: options with which flock counts on this machine only, or not at all.
+# By prefix of a file system's type: options with which flock applies on this machine only, or not at all.
 _LOCAL = {
     "nfs": ("nolock", "local_lock=all", "local_lock=flock"),
     "cifs": ("nobrl",),
@@ -22,7 +22,7 @@ _LOCAL = {
 
 
 def mount_table() -> str:
-    """The mounts that this process sees; empty where the system does not tell."""
+    """The mounts visible to this process; empty where the system does not list them."""
     try:
         return Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
@@ -30,11 +30,11 @@ def mount_table() -> str:
 
 
 def lock_fault(folder: Path, mounts: str) -> str:
-    """Why locks of files in a folder do not count on other machines; empty where nothing speaks against them.
+    """Why locks of files in a folder do not apply on other machines; empty where no reason is known.
 
     Args:
         folder: absolute, without symbolic links.
-        mounts: as `mount_table` gives it.
+        mounts: the result of `mount_table`.
     """
     found, longest = "", -1
     for line in mounts.splitlines():
@@ -45,7 +45,7 @@ def lock_fault(folder: Path, mounts: str) -> str:
         place = Path(_plain(fields[4]))
         if len(place.parts) < longest or not folder.is_relative_to(place):
             continue
-        longest = len(place.parts)  # of two mounts at one place, the later one is above
+        longest = len(place.parts)  # of two mounts at one path, the later one is on top
         options = {*fields[5].split(","), *rest[2].split(",")}
         local = next((names for kind, names in _LOCAL.items() if rest[0].startswith(kind)), ())
         bad = next((name for name in local if name in options), "")

@@ -1,7 +1,7 @@
 """The driver's connection to an entity's `$management` node.
 
-What it is: a connection made when it is first needed, and created again once when it was lost: a namespace ends connections on
-which nothing moved during a long batch. What it is not: safe for two threads; each has its own.
+What it is: a connection made when it is first needed, and made again once when it was lost: a namespace closes connections
+that were idle during a long batch. What it is not: safe for two threads; each has its own.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Node:
         self._management: Management | None = None
 
     def call(self, use: Callable[[Management], T]) -> T:
-        """What `use` returns; it is called again, once, where the connection was lost meanwhile.
+        """Returns the result of `use`, which is called again, once, where the connection was lost meanwhile.
 
         Raises:
-            IsthmusError: what the second call raised, or an error that no new connection mends.
+            IsthmusError: the error of the second call, or an error that a new connection does not resolve.
         """
         for attempt in (0, 1):
             try:
@@ -55,7 +55,7 @@ class Node:
         return self._management
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
         if self._client is not None:
             self._client.abandon()
         self._client = self._management = None

@@ -1,15 +1,15 @@
-"""The worker's side of a micro-batch: receive it once, yield it as often as Spark asks.
+"""The worker's side of a micro-batch: receive it once, yield it as often as Spark evaluates it.
 
 What it is: the first evaluation of a batch receives its messages and writes them to the query's folder (`store`); this one
-and all later ones yield what is written there. What it is not: the decisions of when to ask for messages and when to end
+and all later ones yield the messages written there. What it is not: the decisions when to grant credit and when to end
 (`collection`), or settling (`settlement`).
 
 Invariants:
-    I1. Each evaluation of a batch yields the same messages in the same order, whichever attempt of its task runs it.
-    I2. A batch counts as taken only after Spark took its last row (`consumption`).
-    I3. In an ordered read nothing becomes a row while an earlier message is locked by another receiver.
-    I4. A message that is in a committed batch already is completed, and becomes no row again.
-    I5. A batch whose messages were received and are lost stays empty: a sink that has it would skip others in their place.
+    I1. Each evaluation of a batch yields the same messages in the same order, by whichever attempt of its task.
+    I2. A batch counts as taken only after Spark has read its last row (`consumption`).
+    I3. In an ordered read no message becomes a row while an earlier message is locked by another receiver.
+    I4. A message of a committed batch is completed, and becomes no row again.
+    I5. A batch whose received messages are lost stays empty: a sink that has the batch already would skip other messages under its number.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = ["read_batch"]
 CHUNK_ROWS = 5_000
 CHUNK_BYTES = 4 << 20
 DRAIN_SECONDS = 5.0
-# How long another receiver's lock may last behind its end: its duration, and this.
+# How long another receiver's lock may outlast the batch: its duration, and this.
 GUARD_SECONDS = 5.0
 _LOCK_SECONDS_UNKNOWN = 30.0
 
@@ -55,21 +55,21 @@ def read_batch(
     """The rows of one reader of a batch, as Arrow batches.
 
     Args:
-        options: the read's.
+        options: the read's options.
         store: the query's folder.
         batch: the batch's number.
         reader: the partition's number.
-        through: the last sequence number wanted; 0: no such limit.
+        through: the last sequence number wanted; 0: no limit.
 
     Raises:
-        BatchFolderError: this machine does not see the query's folder.
+        BatchFolderError: this machine has no access to the query's folder.
         BatchOverError: Spark has committed the batch.
-        IsthmusError: the namespace is away, or refuses.
+        IsthmusError: the namespace is unreachable, or refuses.
     """
     path = options.entity.strip("/")
     try:
         if not store.exists():
-            raise BatchFolderError(path, str(store.folder), "it is not there")
+            raise BatchFolderError(path, str(store.folder), "it does not exist")
         index = store.index(batch, reader, checked=True)
         if index is None:
             with store.receiving(batch, reader):
@@ -77,7 +77,7 @@ def read_batch(
                 if index is None and store.settled() >= batch:
                     raise BatchOverError(path, batch)
                 if index is None and store.is_torn(batch, reader):
-                    # Spark may have written what it held: other messages under the same number could be lost.
+                    # Spark may have written its messages: others under the same number could be lost.
                     index = store.writer(batch, reader).complete(0)
                 elif index is None:
                     index = _Receiving(options, store, batch, reader, through).run()
@@ -154,15 +154,15 @@ class _Receiving:
         self._clock = SystemClock()
         self._collection = Collection(limits, time.monotonic())
         self._lock_seconds = options.lock_seconds or _LOCK_SECONDS_UNKNOWN
-        # From before anything was asked for: however late it is read, it was sent after that.
+        # Taken before any credit: a message that is read later was sent after this time.
         self._guarded_seconds = store.guarded_seconds()
         self._guarded = False
         self._handed_on = 0
-        self._kept: list[Sequence[int]] = []  # delivery ids of what is written
+        self._kept: list[Sequence[int]] = []  # delivery ids of the written messages
         self._late = store.all_late()
 
     def run(self) -> Index:
-        """Until the batch ends; its content."""
+        """Receives until the batch ends; returns its contents."""
         writer = self._store.writer(*self._place)
         try:
             with open_client(endpoint_of(self._options), self._path, f"isthmus-batch-{os.getpid()}") as client:
@@ -179,11 +179,11 @@ class _Receiving:
 
     @property
     def _renewal_seconds(self) -> float:
-        """The lock duration to renew by; no long one that nobody told, which a clock that is behind makes of a short one."""
+        """The lock duration for renewals; no long one of unknown origin, which a slow clock would make too short."""
         return self._lock_seconds if self._options.lock_seconds else min(self._lock_seconds, _LOCK_SECONDS_UNKNOWN)
 
     def _give_back(self, client: Client, receiver: Receiver) -> None:
-        """With a full disk, messages that wait for their locks to expire again and again would end as dead letters."""
+        """With a full disk, messages whose locks expire again and again would end as dead letters."""
         self._drain(client, receiver)
         for run in receiver.take():
             self._kept.append(range(run.first_id, run.first_id + len(run.payloads)))
@@ -214,15 +214,15 @@ class _Receiving:
             self._take(receiver, management, writer, now)
         self._drain(client, receiver)
         self._take(receiver, management, writer, time.monotonic())
-        # What was received before the connection was lost is locked, and its tokens settle it over another one.
+        # Messages received before the connection was lost are locked, and their tokens settle them over another one.
         error = client.error or receiver.error
         if error is not None or not receiver.drained:
-            self._store.guard()  # what was under way on this link is locked, and never came
+            self._store.guard()  # deliveries in transit on this link are locked, and were never received
         if error is not None and not writer.count:
             raise error
 
     def _take(self, receiver: Receiver, management: Management, writer: Writer, now: float) -> None:
-        while receiver.arrived:  # one after another: what is left when one fails can be given back
+        while receiver.arrived:  # one at a time: the rest can be released when one fails
             run = receiver.arrived.popleft()
             first_id, tokens, payloads = run.first_id, list(run.tags), list(run.payloads)
             self._learn(payloads[0])
@@ -276,12 +276,12 @@ class _Receiving:
                     self._handed_on = max(self._handed_on, sequence)
 
     def _is_late(self, sequence: int, payload: bytes) -> bool:
-        # An entity that was deleted and made again counts from the beginning: the time must be the same, too.
+        # An entity that was deleted and created again numbers from 1: the time must match, too.
         enqueued_ms = self._late.get(sequence) if self._late else None
         return enqueued_ms is not None and enqueued_ms == enqueued_ms_of(payload)
 
     def _learn(self, message: bytes) -> None:
-        """How long locks hold, from the first message."""
+        """Reads the lock duration from the first message."""
         if self._collection.rows:
             return
         longest = self._lock_seconds

@@ -1,11 +1,11 @@
-"""Keeping the locks of a batch while Spark writes it.
+"""The renewal of a batch's locks while Spark writes it.
 
 What it is: a thread at the driver that renews the locks of every batch that was received and is not settled yet, however
-long its sink or the query's trigger takes. What it is not: needed for safety; a message whose lock is lost comes again.
+long its sink or the query's trigger takes. What it is not: needed for safety; a message whose lock is lost is delivered again.
 
 Invariants:
-    I1. A lock that is lost costs no other message of its batch the renewal.
-    I2. It renews only while the driver lives: what a query leaves behind is free once its locks have expired.
+    I1. A lost lock does not prevent the renewal of the other messages of its batch.
+    I2. Locks are renewed only while the driver runs: messages of an ended query are available once their locks have expired.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ LOCK_SHARE = 3.0
 
 
 class BatchRenewal:
-    """Of one query.
+    """The renewal of one query.
 
     Args:
-        options: the read's.
-        store: its batches.
+        options: the read's options.
+        store: the query's batches.
     """
 
     def __init__(self, options: SourceOptions, store: BatchStore) -> None:
@@ -54,7 +54,7 @@ class BatchRenewal:
                 self.renew_due(time.monotonic())
 
     def renew_due(self, now: float) -> None:
-        """Renews what is due."""
+        """Renews the locks that are due."""
         listed = self._store.listed("index")
         self._due = {each: at for each, at in self._due.items() if each in listed}
         for each in listed:
@@ -70,11 +70,11 @@ class BatchRenewal:
             self._due[each] = now + index.lock_ms / 1000 / LOCK_SHARE
 
     def _renew(self, tokens: list[bytes]) -> None:
-        # Of lost locks the settlement finds out.
+        # The settlement detects lost locks.
         self._node.call(lambda management: management.renew_all(tokens))
 
     def stop(self) -> None:
-        """Ends the thread; waits for a request under way."""
+        """Ends the thread; waits for a request in flight."""
         self._ended.set()
         self._thread.join(5.0)
         self._node.close()

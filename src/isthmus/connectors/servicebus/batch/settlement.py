@@ -1,15 +1,15 @@
-"""Settling what Spark has committed, at the driver.
+"""The settlement of batches that Spark has committed, at the driver.
 
-What it is: completes, by lock token, the messages of batches that Spark has committed; also those that a run before this
-one left: the batch's files say what it held. What could not be settled because its lock had expired is noted by sequence
-number, and completed when it comes again, without becoming a row a second time. What it is not: the decision that a batch is
-committed, which is Spark's: its next call names the last one.
+What it is: completes, by lock token, the messages of batches that Spark has committed; also those that an earlier run
+left, which are listed in the batch's files. A message that could not be settled because its lock had expired is noted by sequence
+number, and completed when it is delivered again, without becoming a row a second time. What it is not: the decision that a batch
+is committed, which is Spark's: its next call names the last one.
 
 Invariants:
     I1. Nothing is settled before Spark has committed the batch.
-    I2. Nothing is settled of a batch of which Spark never took all rows; that is an error, raised once.
+    I2. Nothing is settled of a batch of which Spark never read all rows; that is an error, raised once.
     I3. Nothing is settled that was received for a batch after its settlement.
-    I4. A batch's files go only after each of its messages is settled, or noted as late.
+    I4. A batch's files are deleted only after each of its messages is settled, or noted as late.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from isthmus.transport import Management
 
 __all__ = ["BatchSettlement"]
 
-# Requests under way at once: a namespace far away answers each after a round trip.
+# Requests in flight at most: a distant namespace answers each after a round trip.
 PIPELINE = 32
 LATE_LOOK_SECONDS = 5.0
 LATE_PAGE, LATE_PAGES = 100, 4
@@ -41,11 +41,11 @@ DEFERRED = 1
 
 
 class BatchSettlement:
-    """Of one query.
+    """The settlement of one query.
 
     Args:
-        options: the read's.
-        store: its batches.
+        options: the read's options.
+        store: the query's batches.
     """
 
     def __init__(self, options: SourceOptions, store: BatchStore) -> None:
@@ -59,7 +59,7 @@ class BatchSettlement:
 
         Raises:
             BatchReadInPartError: one of them was not read as a whole; it is not settled.
-            IsthmusError: the namespace is away; the same call settles the rest.
+            IsthmusError: the namespace is unreachable; the same call settles the rest.
         """
         partial: BatchReadInPartError | None = None
         settled = self._store.settled()
@@ -67,7 +67,7 @@ class BatchSettlement:
             if number > batch:
                 break
             index = self._store.index(number, reader)
-            if number <= settled:  # an attempt that outlived its batch received it: its rows went nowhere
+            if number <= settled:  # received by an attempt that outlived its batch: its rows were dropped
                 self._store.guard()
             elif index is not None and index.count and not self._store.was_taken(number, reader):
                 partial = partial or BatchReadInPartError(self._path, number, index.count)
@@ -84,14 +84,14 @@ class BatchSettlement:
         tokens = index.token_list()
         chunks = [range(at, min(at + TOKEN_CHUNK, len(tokens))) for at in range(0, len(tokens), TOKEN_CHUNK)]
         refused = self._complete(tokens, chunks)
-        # One lost lock refuses its whole request.
+        # One lost lock fails its whole request.
         lost = self._complete(tokens, [range(at, at + 1) for chunk in refused for at in chunk])
         if lost:
             self._store.add_late(index.batch, index.reader, self._places(index, [at.start for at in lost]))
             self._store.guard()
 
     def _complete(self, tokens: Sequence[bytes], chunks: Sequence[range]) -> list[range]:
-        """Completes; the chunks that were refused because a lock of theirs is lost."""
+        """Completes messages; returns the chunks that were refused because one of their locks is lost."""
         refused: list[range] = []
         for start in range(0, len(chunks), PIPELINE):
             part = chunks[start : start + PIPELINE]
@@ -129,9 +129,9 @@ class BatchSettlement:
                 self._store.remove_late(number, reader)
 
     def _comes_again(self, sequences: set[int]) -> bool:
-        """Whether one of these messages is still there, and will be delivered: a row that was deferred stays, and is not.
+        """Whether one of these messages still exists, and will be delivered: a deferred one still exists, and is not delivered.
 
-        Where other messages are among them, and are more than `LATE_PAGES`, that is not known, and they count as such.
+        Where other messages are among them, and exceed `LATE_PAGES`, that is unknown, and the result is True.
         """
         at, last = min(sequences, default=0), max(sequences, default=-1)
         for _ in range(LATE_PAGES):
@@ -147,5 +147,5 @@ class BatchSettlement:
         return True
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
         self._node.close()

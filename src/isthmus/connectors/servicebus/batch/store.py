@@ -1,27 +1,27 @@
 """The messages of micro-batches, from their receipt to their settlement, as files.
 
 What it is: the folder that the driver and the workers of one query share. A worker receives a batch once and writes it
-here; every evaluation of the batch reads these files, and the driver settles what they list. The folder outlives the
+here; every evaluation of the batch reads these files, and the driver settles the messages that they list. The folder outlives the
 processes: after a restart Spark repeats the batch that it had not committed, with the same messages. What it is not: a
 queue, or a store that survives the loss of the machine; when files are missing, the messages are received again once
 their locks have expired.
 
 Files; BATCH is the number of the batch, READER that of its partition:
     owner                  locked (flock) by the driver that uses the folder
-    entity                 whose messages the batches hold
+    entity                 the entity of the batches' messages
     settled                number of the last batch that is settled
     guard                  its modification time: since when locks of a dead reader may exist
     BATCH-READER.lock      locked by the worker that receives
     BATCH-READER.payloads  encoded messages, one after another
-    BATCH-READER.index     what they are; its rename completes the batch
-    BATCH-READER.taken     Spark has taken every row of it at least once
+    BATCH-READER.index     their list; its rename completes the batch
+    BATCH-READER.taken     Spark has read every row of it at least once
     BATCH-READER.late      messages that Spark has committed, but that could not be settled: (sequence number, enqueued)
 
 Invariants:
-    I1. A batch's content is written once: while an index exists, nobody receives for this batch.
-    I2. An index that is torn, or whose payloads are, is never read; `is_torn` tells it from one that never was.
+    I1. A batch's content is written once: while an index exists, no worker receives for this batch.
+    I2. An index that is damaged, or whose payloads are, is never read; `is_torn` distinguishes it from a missing one.
     I3. One driver at a time uses a folder.
-    I4. Nothing is received for a batch that is settled, and what was received too late is never settled: an attempt of a
+    I4. Nothing is received for a batch that is settled, and messages received too late are never settled: an attempt of a
         task may outlive its batch.
 """
 
@@ -49,7 +49,7 @@ from isthmus.connectors.servicebus.batch.file_system import lock_fault, mount_ta
 
 __all__ = ["BatchStore", "Index", "Writer", "new_name"]
 
-# Folders whose query has ended long ago: it will hardly be restarted, and bodies of messages should not lie about.
+# The age of folders whose query is unlikely to be restarted; message bodies should not remain on disk.
 ABANDONED_SECONDS = 7 * 86_400.0
 OWNER_SECONDS = 20.0
 # Magic, messages, checksums of the entries and of the payloads, bytes of the payloads, time of the locks in ms.
@@ -64,7 +64,7 @@ _NAME = re.compile(r"([0-9]+)-([0-9]+)\.(index|late)")
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """What a batch's reader received.
+    """The messages that a batch's reader received.
 
     Attributes:
         batch: number of the batch.
@@ -72,7 +72,7 @@ class Index:
         sequences: sequence numbers, int64.
         sizes: bytes of each encoded message.
         tokens: lock tokens of 16 bytes, one after another.
-        lock_ms: how long the locks hold, counted from the receipt.
+        lock_ms: lock duration, counted from the receipt.
     """
 
     batch: int
@@ -84,7 +84,7 @@ class Index:
 
     @property
     def count(self) -> int:
-        """How many messages there are."""
+        """The number of messages."""
         return len(self.sequences)
 
     def token_list(self) -> list[bytes]:
@@ -93,7 +93,7 @@ class Index:
 
 
 class Writer:
-    """Writes what one reader receives for one batch; nothing counts before `complete`."""
+    """Writes the messages that one reader receives for one batch; they have no effect before `complete`."""
 
     def __init__(self, store: BatchStore, batch: int, reader: int) -> None:
         self._store, self._batch, self._reader = store, batch, reader
@@ -104,7 +104,7 @@ class Writer:
         self.nbytes = 0
 
     def add(self, sequences: Sequence[int], tokens: Sequence[bytes], payloads: Sequence[bytes]) -> None:
-        """More messages, in their order."""
+        """Appends messages, in their order."""
         entries = np.empty(len(payloads), _ENTRY)
         entries["sequence"] = sequences
         entries["nbytes"] = np.fromiter(map(len, payloads), np.uint32, len(payloads))
@@ -117,7 +117,7 @@ class Writer:
         self.nbytes += len(data)
 
     def complete(self, lock_ms: int) -> Index:
-        """Makes it the batch's content."""
+        """Makes the messages the batch's content."""
         self._file.close()
         entries = np.concatenate(self._entries) if self._entries else np.empty(0, _ENTRY)
         data = entries.tobytes()
@@ -129,7 +129,7 @@ class Writer:
             file.flush()
             os.fsync(file.fileno())
         part.replace(target)
-        # The name must outlive a loss of power: without it other messages would be received for this batch.
+        # The name must survive a power failure: without it other messages would be received for this batch.
         folder = os.open(self._store.folder, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(folder)
@@ -138,7 +138,7 @@ class Writer:
         return _index_of(self._batch, self._reader, entries, lock_ms)
 
     def close(self) -> None:
-        """Ends without a result, unless it is complete."""
+        """Discards the messages, unless it is complete."""
         self._file.close()
 
 
@@ -146,20 +146,20 @@ class BatchStore:
     """The batches of one query.
 
     Args:
-        folder: of this query alone.
+        folder: the folder of this query alone.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._owner: int | None = None
 
-    # ---- the driver's
+    # ---- driver
 
     def claim(self) -> bool:
-        """Makes the folder and takes it for this process; False if another one has it.
+        """Creates the folder and locks it for this process; False if another process has it locked.
 
         Raises:
-            BatchLockError: locks of files in the folder do not keep other machines out.
+            BatchLockError: locks of files in the folder do not exclude other machines.
         """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         fault = lock_fault(self.folder.resolve(), mount_table())
@@ -170,7 +170,7 @@ class BatchStore:
         while self._owner is None:
             fd = self._open_owner()
             try:
-                while not _locked(fd):  # the driver of the run before may just be ending
+                while not _locked(fd):  # the driver of the previous run may just be ending
                     if time.monotonic() > limit:
                         os.close(fd)
                         return False
@@ -192,7 +192,7 @@ class BatchStore:
                 return os.open(self.folder / "owner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def entity(self, path: str) -> str:
-        """Whose messages the batches hold: the path of an earlier run that has left some, else this one, which is noted."""
+        """The entity of the batches' messages: the path of an earlier run with remaining batches, otherwise this path, which is noted."""
         file = self.folder / "entity"
         if self.listed("index") or self.listed("late"):
             with contextlib.suppress(FileNotFoundError):
@@ -209,8 +209,8 @@ class BatchStore:
         return sorted((int(match[1]), int(match[2])) for match in found if match is not None and match[3] == kind)
 
     def remove(self, batch: int, reader: int) -> None:
-        """Forgets a batch's messages: they are settled, or will be received again. What is late stays."""
-        # The index goes first: what has none is received again.
+        """Removes a batch's messages: they are settled, or will be received again. Late ones are kept."""
+        # The index is deleted first: messages without index are received again.
         for kind in ("index", "payloads", "taken", "lock"):
             self.path(batch, reader, kind).unlink(missing_ok=True)
 
@@ -229,11 +229,11 @@ class BatchStore:
         part.replace(target)
 
     def remove_late(self, batch: int, reader: int) -> None:
-        """They have gone from the entity."""
+        """Removes the note: the messages are no longer in the entity."""
         self.path(batch, reader, "late").unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Gives the folder up, and removes it where nothing in it is needed any more."""
+        """Unlocks the folder, and removes it where none of its files is needed any more."""
         if self._owner is None:
             return
         if not self.listed("index") and not self.listed("late"):
@@ -241,15 +241,15 @@ class BatchStore:
         os.close(self._owner)
         self._owner = None
 
-    # ---- the workers'
+    # ---- workers
 
     def exists(self) -> bool:
-        """Whether this machine sees the folder."""
+        """Whether this machine has access to the folder."""
         return (self.folder / "owner").exists()
 
     @contextlib.contextmanager
     def receiving(self, batch: int, reader: int) -> Iterator[None]:
-        """Held while a worker receives; another attempt of the same task waits for it."""
+        """A lock while a worker receives; another attempt of the same task waits for it."""
         fd = os.open(self.path(batch, reader, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
@@ -258,35 +258,35 @@ class BatchStore:
             os.close(fd)
 
     def writer(self, batch: int, reader: int) -> Writer:
-        """To write what is received. An attempt that died before this one has left locks behind."""
+        """A writer for the messages to receive. An attempt that died before this one has left locks behind."""
         if self.path(batch, reader, "payloads").exists():
             self.guard()
         self.path(batch, reader, "taken").unlink(missing_ok=True)
         return Writer(self, batch, reader)
 
     def mark_taken(self, batch: int, reader: int) -> None:
-        """Spark has taken every row."""
+        """Notes that Spark has read every row."""
         self.path(batch, reader, "taken").touch()
 
     # ---- both
 
     def path(self, batch: int, reader: int, kind: str) -> Path:
-        """Where a file is."""
+        """The path of a file."""
         return self.folder / f"{batch}-{reader}.{kind}"
 
     def guard(self) -> None:
-        """Locks of a reader that died may exist from now on."""
+        """Notes that locks of a dead reader may exist from now on."""
         (self.folder / "guard").touch()
 
     def guarded_seconds(self) -> float:
-        """How long ago such locks may have come into being."""
+        """How long ago such locks may have been created."""
         try:
             return max(0.0, time.time() - (self.folder / "guard").stat().st_mtime)
         except FileNotFoundError:
             return 0.0
 
     def was_taken(self, batch: int, reader: int) -> bool:
-        """Whether Spark has taken every row, in this run or one before."""
+        """Whether Spark has read every row, in this run or an earlier one."""
         return self.path(batch, reader, "taken").exists()
 
     def settled(self) -> int:
@@ -297,12 +297,12 @@ class BatchStore:
             return -1
 
     def index(self, batch: int, reader: int, *, checked: bool = False) -> Index | None:
-        """What was received; None while nobody has received it.
+        """The received messages; None while there are none.
 
         Args:
             batch: the batch's number.
             reader: the partition's number.
-            checked: read the payloads, too, whether they are what was written.
+            checked: verify the payloads' checksum, too.
         """
         try:
             data = self.path(batch, reader, "index").read_bytes()
@@ -320,7 +320,7 @@ class BatchStore:
         return _index_of(batch, reader, np.frombuffer(body, _ENTRY), lock_ms)
 
     def is_torn(self, batch: int, reader: int) -> bool:
-        """Whether messages were received whose files cannot be read any more."""
+        """Whether messages were received whose files are unreadable now."""
         return self.path(batch, reader, "index").exists() and self.index(batch, reader, checked=True) is None
 
     def _payloads_checksum(self, batch: int, reader: int) -> int:
@@ -341,7 +341,7 @@ class BatchStore:
                 yield mapped
 
     def late(self, batch: int, reader: int) -> list[tuple[int, int]]:
-        """What `add_late` noted."""
+        """The messages noted by `add_late`."""
         try:
             data = self.path(batch, reader, "late").read_bytes()
         except FileNotFoundError:
@@ -349,7 +349,7 @@ class BatchStore:
         return [(int(one), int(other)) for one, other in np.frombuffer(data, _LATE).tolist()]
 
     def all_late(self) -> dict[int, int]:
-        """Sequence number and time of everything that is late."""
+        """Sequence number and time of all late messages."""
         return dict(place for batch, reader in self.listed("late") for place in self.late(batch, reader))
 
 
@@ -371,7 +371,7 @@ def _locked(fd: int) -> bool:
 
 
 def _is_file(fd: int, path: Path) -> bool:
-    """Whether the path still leads to an open file."""
+    """Whether the path still names an open file."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(fd), path.stat())
     return False

@@ -1,14 +1,14 @@
-"""How an encoded message begins: header, delivery annotations and message annotations.
+"""The front of an encoded message: header, delivery annotations and message annotations.
 
-What it is: `FrontReader` turns the front of a message as its broker delivers it into the front of the copy, and finds what the
-broker said in it; `Front` is how the last message began, so that the next ones, which a broker writes alike, need not be read
-again. What it is not: the sections of the sender behind it (`message_copy`, `message_rewriter`).
+What it is: `FrontReader` converts the front of a message as its broker delivers it into the front of the copy, and reads the
+broker's annotations; `Front` is the layout of the last message's front, so that later ones with the same layout need not be
+parsed. What it is not: the sender's sections after it (`message_copy`, `message_rewriter`).
 Specification: OASIS AMQP 1.0, 3.2.1 to 3.2.3; Microsoft Learn, "AMQP 1.0 in Azure Service Bus and Event Hubs protocol guide".
 
 Invariants:
-    I1. The broker's annotations and the lock token do not go on; the sender's do, byte for byte, but for a PartitionKey that the
+    I1. The broker's annotations and the lock token are dropped; the sender's are kept byte for byte, except a PartitionKey that the
         policy sets.
-    I2. Where the policy limits life, the copy's header ends in four bytes of TimeToLive, whatever the original's was.
+    I2. Where the policy limits TimeToLive, the copy's header ends in four bytes of TimeToLive, with or without one in the original.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAP32 = struct.Struct(">4sII").pack
 U32 = struct.Struct(">I")
 _I64 = struct.Struct(">q").unpack_from
 _CACHE_LIMIT = 4096
-# Longer ones are not learned: the layout would cost more than it saves.
+# Longer fronts are not learned: the layout would cost more than it saves.
 _FRONT_BYTES = 0xFFFF
 
 _BROKER_ANNOTATIONS = frozenset(name.encode() for name in names.BROKER_ANNOTATIONS)
@@ -55,10 +55,10 @@ class Head(NamedTuple):
         delivery: its delivery annotations.
         annotations: its message annotations, encoded pairs.
         ttl_ms: the original's TimeToLive; 0: none.
-        end: where the front ends.
-        sequence: the topic's or else the entity's sequence number; 0 where the message does not say.
-        enqueued_ms: when it was enqueued; 0 where it does not say.
-        first_ms: when it first entered the namespace, on a forwarded dead letter; 0 where it does not say.
+        end: the end of the front.
+        sequence: sequence number of the topic, otherwise of the entity; 0 where the message has none.
+        enqueued_ms: when it was enqueued; 0 where unknown.
+        first_ms: when it first entered the namespace, on a forwarded dead letter; 0 where unknown.
         dead_letter_source: encoded; empty where there is none.
         partition_key: encoded; empty where there is none.
     """
@@ -76,13 +76,13 @@ class Head(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """What differs from message to message, within a front.
+    """A variable field within a front.
 
     Attributes:
-        start: where it is, from the message's beginning.
+        start: offset from the message's beginning.
         size: in bytes.
-        name: of the annotation.
-        out_at: where it is in the copy; -1: it is a broker's number, which does not go on.
+        name: name of the annotation.
+        out_at: offset in the copy; -1: a number of the broker, which is dropped.
     """
 
     start: int
@@ -92,20 +92,20 @@ class Slot(NamedTuple):
 
 
 class Front:
-    """How a message begins, up to its properties: constant bytes and what differs from message to message, by turns.
+    """The layout of a message up to its properties: constant bytes and variable fields, alternating.
 
-    What differs are the broker's 8-byte numbers and, of the sender's annotations, short texts and numbers of a fixed size: these are
+    Variable fields are the broker's 8-byte numbers and, of the sender's annotations, short texts and numbers of a fixed size: the latter are
     in the copy, too.
 
     Attributes:
-        size: how long it is.
-        layout: as `struct` writes it.
-        unpack: takes it apart into constants (even places) and the rest (odd places).
-        constants: what the even places must be.
-        identity: place of the sequence number, or of the topic's where there is one.
-        enqueued: place of the time of enqueueing.
-        is_constant: whether the copy begins with `out`, whatever differs.
-        out: what the copy begins with, without what differs.
+        size: its length.
+        layout: in `struct` notation.
+        unpack: splits it into constants (even indexes) and variable fields (odd indexes).
+        constants: the constants at the even indexes.
+        identity: index of the sequence number, or of the topic's where there is one.
+        enqueued: index of the enqueued time.
+        is_constant: whether the copy begins with `out`, with any variable fields.
+        out: the beginning of the copy, without variable fields.
     """
 
     __slots__ = (
@@ -147,7 +147,7 @@ class Front:
         self._most_ms = most_ms
 
     def begin(self, fields: tuple[Any, ...], now_ms: int) -> bytes:
-        """What the copy of a message begins with that was taken apart into `fields`."""
+        """The beginning of the copy of a message that was split into `fields`."""
         pieces, at, out = [], 0, self.out
         if self._ttl_ms:
             left = min(max(1, self._ttl_ms - max(0, now_ms - fields[self.enqueued])), self._most_ms)
@@ -174,7 +174,7 @@ class FrontReader:
         self._headers: dict[bytes, tuple[bytes, int]] = {}
 
     def read(self, b: bytes, start: int, end: int) -> Head:
-        """The front of a message that begins at `start`; the header's TimeToLive is the original's."""
+        """The front of a message that begins at `start`; `ttl_ms` is the original's."""
         p = start
         raw = delivery = source = partition_key = b""
         if b[p + 2] == 0x70:
@@ -221,13 +221,13 @@ class FrontReader:
         )
 
     def learn(self, b: bytes, start: int, end: int) -> Front | None:
-        """How header and annotations of this message look, for those that follow it; None where they are not to be learned."""
+        """The layout of this message's header and annotations, for later messages; None where it cannot be learned."""
         head = self.read(b, start, end)
         if head.delivery or head.end - start > _FRONT_BYTES:
             return None
         slots: list[Slot] = []
         token = value_end(b, start + 3) if b[start + 2] == 0x70 else start
-        if b.startswith(ONLY_LOCK_TOKEN, token):  # another one in each message: two numbers that nobody reads
+        if b.startswith(ONLY_LOCK_TOKEN, token):  # different in each message: two numbers that are never read
             token += len(ONLY_LOCK_TOKEN) - start
             slots += [Slot(token, 8, b"token", -1), Slot(token + 8, 8, b"token's end", -1)]
         header = head.header
@@ -273,7 +273,7 @@ class FrontReader:
 
 
 def _kept_size(b: bytes, value: int, after: int) -> int:
-    """How many bytes of an annotation's value may differ from message to message: of texts and of numbers in four or eight bytes."""
+    """The size of an annotation's value that may differ from message to message: of texts and of numbers in four or eight bytes."""
     code = b[value]
     return after - value - 2 if code == 0xA1 else after - value - 1 if code in (0x70, 0x71, 0x80, 0x81, 0x83) else 0
 
@@ -302,9 +302,9 @@ def _integer(b: bytes, at: int) -> int:
 
 
 def _delivery_annotations(b: bytes, start: int, end: int) -> bytes:
-    """The sender's delivery annotations; the broker's lock token is not among them."""
+    """The sender's delivery annotations, without the broker's lock token."""
     if b.startswith(ONLY_LOCK_TOKEN, start) and end - start == len(ONLY_LOCK_TOKEN) + 16:
-        return b""  # as every locked message has it
+        return b""  # the usual case of a locked message
     items = section.map_items(b, (start, end))
     kept = [b[key:after] for key, value, after in items if b[key + 2 : value] != _LOCK_TOKEN]
     if not kept:

@@ -1,14 +1,14 @@
-"""How an encoded message is laid out up to its body: what messages of one sender have in common.
+"""The layout of an encoded message up to its body, shared by messages of one sender.
 
-What it is: `Layout` takes a message apart in one step where it has the bytes of others between what differs from message to
-message: the broker's numbers, the MessageId, the properties behind it, the pairs of the application properties, and the body.
-`Layouts` learns them. What it is not: the judgement of what is found (`message_rewriter`), or the front alone (`front`).
+What it is: `Layout` splits a message in one step where its bytes equal those of earlier ones between the variable fields:
+the broker's numbers, the MessageId, the later properties, the pairs of the application properties, and the body.
+`Layouts` learns them. What it is not: the checks of the fields (`message_rewriter`), or the front alone (`front`).
 Specification: OASIS AMQP 1.0 part 3.2.
 
 Invariants:
-    I1. Where a message has a layout's constants, and the body's size leads to the message's end, its sections begin and end
-        where the layout says.
-    I2. A layout is tried only behind two messages that had it: where none repeats, no time is lost on them.
+    I1. Where a message has a layout's constants, and the body's size matches the message's end, its sections begin and end
+        at the layout's offsets.
+    I2. A layout is tried only after two messages with it: where none repeats, no time is lost.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from isthmus.connectors.servicebus.message.front import Front
 
 __all__ = ["BODY_BYTES", "LAYOUTS", "MESSAGE_ID", "PAIRS", "PROPERTIES", "Layout", "Layouts"]
 
-# How many are remembered: senders whose properties differ in length make many.
+# How many are kept: senders whose properties differ in length need many.
 LAYOUTS = 64
 MESSAGE_ID, PROPERTIES, PAIRS, BODY_BYTES = -7, -5, -3, -1
-"""Places of what differs, behind those of the front: MessageId, what follows it in the properties, the pairs of the
+"""Indexes of the variable fields after those of the front: MessageId, the rest of the properties, the pairs of the
 application properties, and the size of the body's contents."""
 # Descriptor, size and count of the properties, code and length of the MessageId; up to the code of the body.
 _PROPERTIES_HEAD_BYTES, _KIND_BYTES = 8, 4
@@ -35,15 +35,15 @@ class Layout:
     """One layout.
 
     Args:
-        key: what all messages with it have in common.
+        key: the common parts of all messages with it.
 
     Attributes:
-        front: the front; its places are the first ones here.
-        unpack: takes a message apart into constants (even places) and what differs (odd places).
-        constants: what the even places must be.
-        properties: what the properties begin with.
-        body: where the section of the body begins.
-        size: where its contents begin.
+        front: the front; its indexes precede the ones here.
+        unpack: splits a message into constants (even indexes) and variable fields (odd indexes).
+        constants: the constants at the even indexes.
+        properties: the beginning of the properties.
+        body: the beginning of the body section.
+        size: the beginning of its contents.
     """
 
     __slots__ = ("body", "constants", "front", "properties", "size", "unpack")
@@ -72,15 +72,15 @@ class Layouts:
         self._last: _Key | None = None
 
     def of(self, front: Front, data: bytes, properties: int, application: int, pairs: int, body: int) -> Layout | None:
-        """The layout of a message with a MessageId, once it was that of the one before as well (I2).
+        """The layout of a message with a MessageId, if the previous message had it, too (I2).
 
         Args:
             front: the message's.
-            data: bytes that hold it.
-            properties: where these begin; they are a short list that begins with a short text.
-            application: where the application properties begin.
-            pairs: where their first key is; as `application`, if there are none.
-            body: where its section begins; it is one of data.
+            data: bytes that contain the message.
+            properties: offset of the properties; they are a short list that begins with a short text.
+            application: offset of the application properties.
+            pairs: offset of their first key; equal to `application` if there are none.
+            body: offset of the body section; it is a data section.
         """
         key = (
             front,

@@ -1,13 +1,13 @@
 """The general copy of a message: sections of any encoding, any of them absent, and any policy.
 
-What it is: what `MessageRewriter` does where its quick way does not serve: the application properties taken apart, provenance
-read, the verdict on what must not go, the copy policy carried out, and the sections put together again. What it is not: the
-quick way, nor the front of a message (`front`).
+What it is: the path of `MessageRewriter` where its fast path does not apply: the application properties are parsed, provenance
+is read, the decision is made which messages are not forwarded, the copy policy is applied, and the sections are joined again. What it
+is not: the fast path, nor the front of a message (`front`).
 Specification: OASIS AMQP 1.0 part 3; docs/explanation/guarantees.md.
 
 Invariants:
-    I1. The sections that the sender wrote come out byte for byte; of properties, annotations and application properties only
-        those change that mark, provenance and the policy name.
+    I1. The sender's sections are kept byte for byte; of properties, annotations and application properties only those change that
+        mark, provenance and the policy name.
 """
 
 from __future__ import annotations
@@ -62,17 +62,17 @@ _WHY = {
 _EARLIER = (names.WHY_REASON, names.WHY_DESCRIPTION, names.WHY_SOURCE)
 
 Verdict = tuple[str, str, str]
-"""What becomes of a message that does not go on: disposition, reason, description."""
+"""The outcome of a message that is not forwarded: disposition, reason, description."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The application property by which a task's rules leave out the task's own copies.
+    """The application property by which a task's rules exclude the task's own copies.
 
     Attributes:
         name: the property's.
-        is_number: whether its value is the number 1, as the guides to federation have it; else it is the copy's MessageId
-            as text, so that another message that carries a copy's properties is no copy.
+        is_number: whether its value is the number 1, as in guides to federation; otherwise it is the copy's MessageId
+            as text, so that another message that has a copy's properties does not count as a copy.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Which entities a route's copies go between, and what they carry of it; as in `MessageRewriter`."""
+    """The entities between which a route's copies are sent, and what they record of them; as in `MessageRewriter`."""
 
     origin: str
     target: str
@@ -94,7 +94,7 @@ class Identity:
 
 
 class MessageCopy:
-    """Copies messages the general way.
+    """Copies messages on the general path.
 
     Args:
         identity: the route's.
@@ -103,7 +103,7 @@ class MessageCopy:
         fronts: reads fronts.
 
     Attributes:
-        looped: messages held back because they would return.
+        looped: messages stopped because they would return.
     """
 
     def __init__(self, identity: Identity, policy: CopyPolicy, tail: Tail, fronts: FrontReader) -> None:
@@ -152,7 +152,7 @@ class MessageCopy:
             proof = "" if identity.trusts else digest(message_id or b"", body)
             tail = self._tail.joined(before, head.sequence, head.enqueued_ms, proof)
             sender_id = None if before is None else found.values.get(names.MESSAGE_ID)
-            # Without a number of its own there is nothing to make a MessageId of that no other message has.
+            # Without its own number no unique MessageId can be made.
             if head.sequence and (identity.makes_message_ids or message_id is None):
                 if sender_id is None and id_at:
                     sender_id = codec.decode(b, id_at)[0]
@@ -183,7 +183,7 @@ class MessageCopy:
         )
 
     def _header(self, head: Head, before: Provenance | None, now_ms: int) -> bytes | None:
-        """The copy's header with what is left of its life; None where nothing is left."""
+        """The copy's header with the remaining TimeToLive; None where it has expired."""
         if not head.ttl_ms and not self._fronts.is_timed:
             return head.header
         first_ms = milliseconds(before.hops[0].enqueued) if before is not None else head.first_ms
@@ -193,7 +193,7 @@ class MessageCopy:
         return None if left_ms is None else head.header[:-4] + U32.pack(left_ms)
 
     def _keyed(self, b: bytes, properties: tuple[int, int], head: Head) -> tuple[bytes, tuple[bytes, ...]]:
-        """Properties and annotations with SessionId or PartitionKey as the policy wants them."""
+        """Properties and annotations with SessionId or PartitionKey according to the policy."""
         encoded_properties = b[slice(*properties)]
         fields = section.decode_properties(b, properties) if encoded_properties else {}
         session = fields.get("group_id")
@@ -214,7 +214,7 @@ class MessageCopy:
         return NUMBER_ONE if mark is not None and mark.is_number else _string(message_id or b"")
 
     def _stop(self, before: Provenance | None, mark: bytes, message_id: bytes | None) -> Verdict | None:
-        """What becomes of a copy that must not go on; None: it may."""
+        """The outcome of a copy that must not be forwarded; None: it may be."""
         identity = self._identity
         if before is None:
             return None
@@ -232,15 +232,15 @@ class MessageCopy:
 
 
 class _Found:
-    """The application properties of a message, taken apart; all of the sender's stay as encoded.
+    """The parsed application properties of a message; the sender's stay encoded.
 
     Attributes:
-        kept: the encoded pairs that stay: without `RuleName`, the mark, what is removed, and provenance unless that is to stay.
-        count: of the keys and values in `kept`.
-        values: provenance as far as it can be read.
-        removed: encoded values of what was removed, by name.
+        kept: the encoded pairs that are kept: without `RuleName`, the mark, removed properties, and provenance unless it is kept.
+        count: the number of keys and values in `kept`.
+        values: provenance as far as it is readable.
+        removed: encoded values of removed properties, by name.
         mark: the encoded pair of the task's mark; empty where there is none.
-        end: where the section ends, or would begin.
+        end: the section's end, or where it would begin.
     """
 
     __slots__ = ("count", "end", "kept", "mark", "removed", "values")
@@ -275,7 +275,7 @@ class _Found:
         self.kept, self.count = b"".join(kept), 2 * len(kept)
 
     def provenance(self, message_id: bytes | None, body: bytes, *, proven: bool) -> Provenance | None:
-        """Where the message has been; None where nothing proves it."""
+        """The message's provenance; None where it is not proven."""
         if names.ORIGIN not in self.values:
             return None
         values: Mapping[str, Any] = self.values
@@ -285,7 +285,7 @@ class _Found:
 
 
 def _why(found: _Found, head: Head) -> list[bytes]:
-    """The encoded pairs that say why and where the original was dead-lettered; else what it carries of an earlier time."""
+    """The encoded pairs with reason and source of the dead-lettering; otherwise the pairs of an earlier one."""
     pairs = [encoded(ours) + found.removed[theirs] for theirs, ours in _WHY.items() if theirs in found.removed]
     if head.dead_letter_source:
         pairs.append(encoded(names.WHY_SOURCE) + head.dead_letter_source)
@@ -295,7 +295,7 @@ def _why(found: _Found, head: Head) -> list[bytes]:
 
 
 def _string(raw: bytes) -> bytes:
-    """An AMQP string of bytes that a sender wrote as one, readable or not."""
+    """An AMQP string of a sender's bytes, readable or not."""
     return b"\xa1%c%b" % (len(raw), raw) if len(raw) < 256 else b"\xb1" + U32.pack(len(raw)) + raw
 
 

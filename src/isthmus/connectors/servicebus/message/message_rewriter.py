@@ -1,25 +1,25 @@
-"""A message as it goes on to its target, made from its encoded bytes without decoding it.
+"""The copy of a message for its target, made from the encoded bytes without decoding them.
 
-What it is: `MessageRewriter` cuts the source broker's own annotations and `RuleName` out, puts provenance and the task's mark in,
-recomputes what is left of TimeToLive, carries out the route's copy policy, and leaves body, footer and every property of the
-sender as they are, to the byte. It also tells which messages must not go: copies that would return to an entity that they have
-been in, copies that this task has made already, those that have used up their hops, and those whose deadline has passed. This
-module holds the quick way, for messages that begin like the one before, and within it the quickest, for those that are laid out
-like it up to the body (`layout`); `message_copy` is the general one. What it is not: a transform of contents; it reads no body
-but for its digest.
+What it is: `MessageRewriter` removes the source broker's own annotations and `RuleName`, adds provenance and the task's mark,
+recomputes the remaining TimeToLive, applies the route's copy policy, and keeps body, footer and every property of the
+sender byte for byte. It also reports the messages that must not be forwarded: copies that would return to an entity that they have
+been in, copies that this task has made already, those that have used up their hops, and expired ones. This
+module contains the fast path, for messages that begin like the previous one, and within it the fastest, for those with the
+same layout up to the body (`layout`); `message_copy` is the general path. What it is not: a transform of contents; it reads a body
+only for its digest.
 Specification: OASIS AMQP 1.0 part 3; docs/explanation/guarantees.md.
 
 Invariants:
-    I1. The sections that the sender wrote come out byte for byte; of the application properties only `RuleName`, the mark,
+    I1. The sender's sections are kept byte for byte; of the application properties only `RuleName`, the mark,
         the properties of provenance and those that the policy names change.
-    I2. The first value of each hop property is the message's identity and never changes on its way.
-    I3. A copy never goes to an entity that is among its hops.
-    I4. A message with a TimeToLive goes on with what is left of it by its broker's clock, at least 1 ms, so that the target
-        expires it openly.
+    I2. The first value of each hop property is the message's identity and never changes.
+    I3. A copy is never sent to an entity that is among its hops.
+    I4. A message with a TimeToLive is forwarded with the rest of it by its broker's clock, at least 1 ms, so that the target
+        expires it visibly.
     I5. A message is stopped only as the copy that its provenance proves it to be (`isthmus.message.provenance`, I1): with
         another MessageId or body it is new, and its provenance begins here.
-    I6. Every copy carries the task's mark, whether the rule of its source has set one or not.
-    I7. All ways make the same copy. Where a quick one cannot, the general one tells what becomes of the message.
+    I6. Every copy has the task's mark, whether or not the rule of its source has set one.
+    I7. All paths make the same copy. Where a fast one cannot, the general one decides the outcome of the message.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ _RULE_NAME = encoded(names.RULE_NAME)
 _SIZE_COUNT = struct.Struct(">II").unpack_from
 _U32_AT = struct.Struct(">I").unpack_from
 _NO_HASH = sha1(usedforsecurity=False)
-# How many ways to begin are remembered: PartitionKeys of different lengths make different ones.
+# How many fronts are kept: PartitionKeys of different lengths need different ones.
 FRONTS = 16
-# The number 1 as brokers write it.
+# The number 1 in the encoding of brokers.
 _ONES = (NUMBER_ONE, b"\x54\x01", b"\x71\0\0\0\1", b"\x81\0\0\0\0\0\0\0\1")
 
 
 class Refused(NamedTuple):
-    """A message that is not sent on: `disposition` is what becomes of it at its source."""
+    """A message that is not sent; `disposition` is its outcome at its source."""
 
     row: int
     disposition: str
@@ -80,15 +80,15 @@ class MessageRewriter:
 
     Args:
         origin: alias of the source namespace and entity, e.g. `ewr/flights`; empty: add no provenance.
-        target: alias of the target namespace; empty: do not look for loops.
+        target: alias of the target namespace; empty: do not check for loops.
         hop_budget: how many copies of copies a message may become.
         origin_namespace: identity of the source namespace; empty: its alias.
         target_namespace: identity of the target namespace; empty: its alias.
         entity: the target's queue or topic; empty: as the source's.
-        mark: what every copy is marked with; None: no mark.
+        mark: the mark of every copy; None: no mark.
         makes_message_ids: whether a copy's MessageId is made of its duplicate key, for a target that keeps no keys.
-        trusts: whether provenance counts though its digest does not fit, since steps of the route change contents.
-        policy: what else a copy differs in.
+        trusts: whether provenance is valid even if its digest does not match, because steps of the route change contents.
+        policy: further differences of a copy.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class MessageRewriter:
             trusts=trusts,
         )
         self._general = MessageCopy(identity, policy, self._tail, self._fronts)
-        # Of the policy the quick way knows the ceiling of TimeToLive. It meets no message with provenance or without MessageId.
+        # Of the policy the fast path implements the limit of TimeToLive. It handles no message with provenance or without MessageId.
         is_simple = policy == CopyPolicy(
             ttl_ceiling_ms=policy.ttl_ceiling_ms,
             dead_letters_returning=policy.dead_letters_returning,
@@ -132,22 +132,22 @@ class MessageRewriter:
         )
         self._is_quick = bool(origin) and not makes_message_ids and is_simple
         self._front: Front | None = None
-        self._others: deque[Front] = deque(maxlen=FRONTS)  # that were learned before, and do not fit the last message
+        self._others: deque[Front] = deque(maxlen=FRONTS)  # learned earlier, and not matching the last message
         self._own = self._own_of(1)
         self._layouts = Layouts()
 
     @property
     def looped(self) -> int:
-        """Messages held back because they would return."""
+        """Messages stopped because they would return."""
         return self._general.looped
 
     def copy_all(self, data: bytes, offsets: list[int], now_ms: int) -> tuple[list[bytes], list[Refused]]:
-        """The copies of `data[offsets[i]:offsets[i + 1]]`, in order, and those that must not go.
+        """The copies of `data[offsets[i]:offsets[i + 1]]`, in order, and the messages that must not be forwarded.
 
         Args:
-            data: encoded messages, one behind the other.
-            offsets: where each starts, and where the last ends.
-            now_ms: wall time of the broker that the messages come from, for what is left of TimeToLive.
+            data: encoded messages, one after the other.
+            offsets: the start of each, and the end of the last.
+            now_ms: wall time of the source broker, for the remaining TimeToLive.
         """
         copies: list[bytes] = []
         refused: list[Refused] = []
@@ -169,7 +169,7 @@ class MessageRewriter:
         for index in range(1, len(offsets)):
             end = offsets[index]
             try:
-                # What is told of each way below holds here too: the message before took it, with these constants.
+                # The conditions of each path below hold here too: the previous message took it, with these constants.
                 if layout is not None:
                     size = layout.size
                     if end - start >= size:
@@ -218,9 +218,9 @@ class MessageRewriter:
                             start = end
                             continue
                     layout = None
-                # The rule: the front is like one before, the MessageId is a short string, or there is none and the properties are
-                # those of a Kafka record, application properties are small and name neither a hop nor, unless it is a number, the
-                # mark, and the body is one data section. Everything else takes the general way.
+                # The common case: the front matches an earlier one, the MessageId is a short string, or there is none and the properties are
+                # those of a Kafka record, application properties are small and contain neither a hop nor, unless it is a number, the
+                # mark, and the body is one data section. All other messages take the general path.
                 if quick and front is not None and end - start > front.size + 8:
                     fields = front.unpack(data, start)
                     if fields[0::2] != front.constants:
@@ -257,7 +257,7 @@ class MessageRewriter:
                                     own = mark_key
                                     count += 2
                                 elif not marks_number or not data.startswith(_ONES, own_at + len(mark_key)):
-                                    count = -1  # it is another value, or not a name at all
+                                    count = -1  # it is another value, or not a name
                             kind = data[e : e + 4]
                             if kind == b"\0Su\xb0":
                                 at = e + 8
@@ -275,7 +275,7 @@ class MessageRewriter:
                                     time = time_of(fields[front.enqueued])
                                     enqueued = fields[front.enqueued]
                                 body = data[at:end]
-                                # As `isthmus.message.digest` has it.
+                                # In the form of `isthmus.message.digest`.
                                 hashed = fresh_hash()
                                 hashed.update(b"%b\0%b" % (message_id, body))
                                 proof = origin_proof = hashed.digest()[:8].hex().encode()
@@ -319,15 +319,15 @@ class MessageRewriter:
                                 )
                                 start = end
                                 continue
-            except Exception:  # noqa: BLE001 - a size within it is wrong; the general way tells what becomes of it
+            except Exception:  # noqa: BLE001 - a size within it is wrong; the general path decides its outcome
                 layout = None
             made: bytes | Verdict
             try:
                 made = self._general.make(data, start, end, now_ms)
             except UNREADABLE as error:
                 made = "dead-letter", MALFORMED, str(error)
-            except Exception as error:  # noqa: BLE001 - one message's fault: it would stop its route permanently
-                made = "dead-letter", MALFORMED, f"no copy can be made of it: {type(error).__name__}: {error}"
+            except Exception as error:  # noqa: BLE001 - an invalid message must not stop its route permanently
+                made = "dead-letter", MALFORMED, f"it cannot be copied: {type(error).__name__}: {error}"
             if quick:
                 front = self._learned(data, start, end, front)
             if isinstance(made, bytes):
@@ -338,7 +338,7 @@ class MessageRewriter:
         return copies, refused
 
     def _other_front(self, data: bytes, start: int, end: int) -> tuple[Front | None, tuple[Any, ...]]:
-        """The front before the last ones that fits a message, and the message taken apart by it."""
+        """An earlier front that matches a message, and the message split by it."""
         for front in self._others:
             if end - start > front.size + 8:
                 fields = front.unpack(data, start)
@@ -347,11 +347,11 @@ class MessageRewriter:
         return None, ()
 
     def _learned(self, data: bytes, start: int, end: int, front: Front | None) -> Front | None:
-        """The front of a message that took the general way; `front` where that fits it."""
+        """The front of a message that took the general path; `front` where that matches."""
         if front is None:
             front, _ = self._other_front(data, start, end)
         if front is None:
-            with suppress(Exception):  # the general way has told what is wrong with it
+            with suppress(Exception):  # the general path has reported the fault
                 front = self._fronts.learn(data, start, end)
             if front is not None:
                 self._others.appendleft(front)
@@ -359,11 +359,11 @@ class MessageRewriter:
         return front
 
     def _own_of(self, digits: int) -> tuple[int, bytes, bytes, bytes, int]:
-        """What a copy's own properties begin with whose sequence number has so many digits.
+        """The beginning of a copy's own properties, for a sequence number with so many digits.
 
         Returns:
-            The digits; what is before the number, between number and offset, and between number and digest in the
-            offset, empty where the offset has no digest; the size of all but the time.
+            The digits; the bytes before the number, between number and offset, and between number and digest in the
+            offset, empty where the offset has no digest; the size of everything but the time.
         """
         tail = self._tail
         dash = b"" if self._trusts else b"-"
@@ -378,7 +378,7 @@ class MessageRewriter:
 
 
 def _without_rule_name(b: bytes, start: int, end: int, count: int) -> tuple[bytes, int]:
-    """The pairs of a map without `RuleName`, and the count of what is left; -1: a size is wrong. The walk makes sure that the name is a
+    """The pairs of a map without `RuleName`, and the count of the rest; -1: a size is wrong. The scan ensures that the name is a
     key, and not within a value.
     """
     width = WIDTH

@@ -1,6 +1,6 @@
 """Application properties as structs of one column, which keep their AMQP types.
 
-What it is: a value to its struct and back; the struct names the type, so that what is read can be written again as it was. What it is
+What it is: a value to its struct and back; the struct names the type, so that a property that is read can be written again unchanged. What it is
 not: a message, or a row (`isthmus.connectors.servicebus.spark.row`).
 
 Invariants:
@@ -19,7 +19,7 @@ from isthmus.amqp import codec, types
 __all__ = ["describe", "is_moment", "milliseconds", "property_of", "restore"]
 
 _KINDS = ("boolean", "long", "double", "string", "datetime", "timespan_microseconds", "uuid", "binary")
-# The years 1 to 9999, which are all that Spark's and Python's times have in common.
+# The years 1 to 9999, the common range of Spark's and Python's times.
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 # AMQP types of application properties by the name in the field `type`, and the field that holds their value.
 _TYPES: dict[type, tuple[str, str]] = {
@@ -61,7 +61,7 @@ _MAKERS: dict[str, Callable[[Any], Any]] = {
     "uuid": uuid.UUID,
     "binary": bytes,
 }
-# The type of a property whose row does not say it, by the field that is set.
+# The type of a property whose row does not name it, by the field that is set.
 _DEFAULTS = {
     "boolean": "boolean",
     "long": "long",
@@ -98,10 +98,10 @@ def describe(value: Any) -> dict[str, Any] | None:
 
 
 def restore(struct: dict[str, Any] | None) -> Any:
-    """The application property that a struct describes; without a `type`, that of the field that is set; null where none is.
+    """The application property that a struct describes; without a `type`, the type of the field that is set; null where none is.
 
     Raises:
-        ValueError: the type is unknown, or the value is none of that type.
+        ValueError: the type is unknown, or the value does not have it.
     """
     if struct is None:
         return None
@@ -133,10 +133,10 @@ def property_of(cell: Any) -> Any:
 
 
 def is_moment(value: Any) -> bool:
-    """Whether milliseconds since the epoch are a time that Spark and Python can tell."""
+    """Whether milliseconds since the epoch are in the range of Spark's and Python's times."""
     return isinstance(value, int) and _FIRST_MS <= value <= _LAST_MS
 
 
 def milliseconds(value: Any) -> int:
-    """Milliseconds since the epoch, of such or of a datetime."""
+    """Milliseconds since the epoch, of a number or of a datetime."""
     return int(value) if isinstance(value, int) else round(value.timestamp() * 1000)

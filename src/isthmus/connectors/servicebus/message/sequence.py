@@ -1,11 +1,11 @@
 """Sequence numbers of many encoded messages at once, and the broker's annotations of one.
 
 What it is: finds `x-opt-sequence-number` in each of a run of messages. A broker writes its annotations alike in every
-message, so the place found in the first is looked at in the others; only where it is not there is a message searched.
+message, so the offset found in the first is tried in the others; a message is searched only where that fails.
 
 Invariants:
     I1. The result is the value that decoding the message annotations would give.
-    I2. Only what is asked for is decoded: what the sender annotated may be such as nobody can read.
+    I2. Only requested annotations are decoded: the sender's may be unreadable.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ __all__ = [
     "sequences_of",
 ]
 
-# What reading bytes raises that are not what they should be.
+# The exceptions of parsing malformed bytes.
 UNREADABLE = (CodecError, ValueError, IndexError, struct.error)
 
 ONLY_LOCK_TOKEN = b"\0Sq\xc1\x24\x02\xa3\x10x-opt-lock-token\x98"
-"""Delivery annotations that hold nothing but the lock token, up to its sixteen bytes."""
+"""Delivery annotations that contain only the lock token, up to its sixteen bytes."""
 _NAME = b"\xa3\x15x-opt-sequence-number\x81"
 _SEQUENCE, _ENQUEUED, _LOCKED_UNTIL = "x-opt-sequence-number", "x-opt-enqueued-time", "x-opt-locked-until"
 # Codes of symbols and strings of less than 256 bytes.
@@ -49,24 +49,24 @@ def sequence_of(message: bytes) -> int:
     """
     found = annotations_of(message, _SEQUENCE).get(_SEQUENCE)
     if not isinstance(found, int):
-        raise CodecError("a message without x-opt-sequence-number came from the broker")
+        raise CodecError("the broker delivered a message without x-opt-sequence-number")
     return found
 
 
 def enqueued_ms_of(message: bytes) -> int:
-    """When the message was enqueued, in milliseconds since the epoch; 0 if it does not say."""
+    """When the message was enqueued, in milliseconds since the epoch; 0 if unknown."""
     found = annotations_of(message, _ENQUEUED).get(_ENQUEUED)
     return found if isinstance(found, int) else 0
 
 
 def broker_times_of(message: bytes) -> tuple[int, int]:
     """When a message was enqueued, and until when it is locked, in milliseconds since the epoch by the broker's clock; 0 where
-    it does not say, or cannot be read.
+    unknown or unreadable.
     """
     try:
         found = annotations_of(message, _ENQUEUED, _LOCKED_UNTIL)
     except UNREADABLE:
-        return 0, 0  # who takes it apart says what is wrong with it
+        return 0, 0  # the parser reports the fault
     enqueued_ms, locked_until_ms = found.get(_ENQUEUED), found.get(_LOCKED_UNTIL)
     return (
         enqueued_ms if isinstance(enqueued_ms, int) else 0,
@@ -75,10 +75,10 @@ def broker_times_of(message: bytes) -> tuple[int, int]:
 
 
 def annotations_of(message: bytes, *names: str) -> dict[str, Any]:
-    """Those of a message's annotations that carry one of the names.
+    """A message's annotations with these names.
 
     Raises:
-        CodecError: the bytes are no message.
+        CodecError: the bytes are not a message.
     """
     found: dict[str, Any] = {}
     for key, value, _ in section.map_items(message, section.locate(message).message_annotations):
@@ -95,9 +95,9 @@ def sequences_of(messages: Sequence[bytes]) -> Sequence[int]:
 
 
 class SequenceFinder:
-    """Finds sequence numbers where the last message had its own; for the messages of one link.
+    """Finds sequence numbers at the offset of the previous message's; for the messages of one link.
 
-    Messages that come one by one cost as little as those of long runs.
+    Single messages cost as little as long runs.
     """
 
     __slots__ = ("_place",)
@@ -139,7 +139,7 @@ class SequenceFinder:
 
 
 class _Place:
-    """Where a broker puts the sequence number: behind a header of the same size and perhaps a lock token, within the message
+    """The offset of a broker's sequence number: after a header of the same size and possibly a lock token, within the message
     annotations.
     """
 
@@ -152,7 +152,7 @@ class _Place:
         self.token_at = sections.header[1]
         self.token = ONLY_LOCK_TOKEN if message.startswith(ONLY_LOCK_TOKEN, self.token_at) else b""
         broker_bytes = len(self.token) + 16 if self.token else 0
-        # Behind anything but what the broker writes, the same bytes in another message may be a sender's.
+        # After other bytes than the broker's, the same bytes in another message may be a sender's.
         known = (
             at > 0
             and low == self.token_at + broker_bytes
@@ -164,7 +164,7 @@ class _Place:
         self.head = message[:8]
 
     def fits(self, message: bytes) -> bool:
-        """Whether a message has its sequence number here, too."""
+        """Whether a message has its sequence number at this offset, too."""
         return (
             message[self.name_at : self.value_at] == _NAME
             and message[self.annotations_at : self.annotations_at + 3] == b"\0Sr"

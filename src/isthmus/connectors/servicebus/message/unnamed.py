@@ -1,6 +1,6 @@
-"""Properties without a MessageId, as those of a record of Kafka: what tells them, and how they get one.
+"""Properties without a MessageId, as of a Kafka record: their detection, and adding a MessageId.
 
-What it is: two functions on encoded properties, for the quick way of `message_rewriter`. What it is not: the making of a
+What it is: two functions on encoded properties, for the fast path of `message_rewriter`. What it is not: the making of a
 MessageId (`isthmus.message.made_message_id`).
 Specification: OASIS AMQP 1.0, 3.2.4.
 """
@@ -14,7 +14,7 @@ _UNNAMED_BYTES = 200
 
 
 def is_unnamed(b: bytes, start: int, end: int) -> bool:
-    """Whether a section of properties is that of a Kafka record: a creation time, perhaps a SessionId, and room for a MessageId."""
+    """Whether a section of properties is of a Kafka record: a creation time, perhaps a SessionId, and room for a MessageId."""
     if b[start + 6 : start + 16] != _NO_FIELDS_BUT_TIME or b[start + 4] > _UNNAMED_BYTES:
         return False
     if end == start + 24:
@@ -24,6 +24,6 @@ def is_unnamed(b: bytes, start: int, end: int) -> bool:
 
 
 def named(properties: bytes, message_id: bytes) -> bytes:
-    """Properties that had no MessageId, with one."""
+    """Adds a MessageId to properties without one."""
     size = properties[4] + 1 + len(message_id)
     return b"\0Ss\xc0%c%c\xa1%c%b%b" % (size, properties[5], len(message_id), message_id, properties[7:])

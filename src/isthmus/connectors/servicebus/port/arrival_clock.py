@@ -1,11 +1,11 @@
-"""What the deliveries of a source tell of time: its broker's clock, and how long it locks.
+"""The broker's clock and lock duration, from the deliveries of a source.
 
-What it is: reads annotations of some deliveries for `SourceClock`, and learns the lock duration. What it is not: a clock.
+What it is: reads annotations of some deliveries for `SourceClock`, and derives the lock duration. What it is not: a clock.
 
 Invariants:
-    I1. The work does not grow with the rate of messages.
-    I2. Locks are renewed by the shorter of the told and the seen duration, and others' waited for by the longer: clocks may be
-        apart.
+    I1. The work is independent of the message rate.
+    I2. Locks are renewed by the shorter of the configured and the observed duration, and others' locks waited for by the longer: clocks
+        may differ.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from isthmus.connectors.servicebus.message.sequence import broker_times_of
 
 __all__ = ["ArrivalClock"]
 
-# The broker's clock is read from a delivery so often at most.
+# The broker's clock is read from a delivery at most this often.
 CLOCK_SECONDS = 0.1
-# A message that comes to a link that has had credit for so long, and got nothing for a while, was enqueued just now.
+# A message that arrives on a link with credit for so long, after a while without messages, was enqueued just now.
 AWAITED_CREDIT_SECONDS = 1.0
 AWAITED_GAP_SECONDS = 0.05
 LOCK_SECONDS_UNKNOWN = 30.0
@@ -32,17 +32,17 @@ class ArrivalClock:
     """The clock of one source.
 
     Args:
-        lock_seconds: the lock duration as told; 0: not told.
+        lock_seconds: the configured lock duration; 0: not configured.
 
     Attributes:
-        lock_seconds: the lock duration, as told or seen.
-        longest_seconds: the lock duration that others' locks may have.
+        lock_seconds: the lock duration, as configured or observed.
+        longest_seconds: the longest lock duration of other receivers.
     """
 
     def __init__(self, lock_seconds: float) -> None:
         self.lock_seconds = lock_seconds or LOCK_SECONDS_UNKNOWN
         self.longest_seconds = self.lock_seconds
-        self._told_seconds = lock_seconds
+        self._configured_seconds = lock_seconds
         self._clock = SourceClock(lock_seconds)
         self._read_at = -math.inf
         self._credit_since = math.inf
@@ -50,34 +50,34 @@ class ArrivalClock:
 
     @property
     def renewal_seconds(self) -> float:
-        """The lock duration to renew by; no long one that nobody told, which a clock that is behind makes of a short one."""
-        return self.lock_seconds if self._told_seconds else min(self.lock_seconds, LOCK_SECONDS_UNKNOWN)
+        """The lock duration for renewals; no long one of unknown origin, which a slow clock would make too short."""
+        return self.lock_seconds if self._configured_seconds else min(self.lock_seconds, LOCK_SECONDS_UNKNOWN)
 
     @property
     def offset_ms(self) -> int | None:
-        """The broker's wall time minus monotonic time; None while nothing is known."""
+        """The broker's wall time minus monotonic time; None while unknown."""
         return self._clock.offset_ms
 
     def wall_ms(self, now: float) -> int:
-        """The broker's wall time; this machine's, while nothing has come."""
+        """The broker's wall time; this machine's before the first message."""
         wall_ms = self._clock.wall_ms(now)
         return _wall_ms() if wall_ms is None else wall_ms
 
     def credit(self, credit: int, now: float) -> None:
-        """What credit the link has now."""
+        """Sets the link's present credit."""
         if not credit:
             self._credit_since = math.inf
         elif self._credit_since == math.inf:
             self._credit_since = now
 
     def learn(self, message: bytes) -> None:
-        """The first delivery of a link: how long it is locked."""
-        found = lock_duration_of(message, self._told_seconds)
+        """Reads the lock duration from the first delivery of a link."""
+        found = lock_duration_of(message, self._configured_seconds)
         if found is not None:
             self.lock_seconds, self.longest_seconds = found
 
     def read(self, payloads: Sequence[bytes], now: float) -> None:
-        """Deliveries came."""
+        """Reads the broker's clock from deliveries."""
         awaited = now - self._credit_since >= AWAITED_CREDIT_SECONDS and now - self._came_at >= AWAITED_GAP_SECONDS
         self._came_at = now
         if now - self._read_at < CLOCK_SECONDS and not awaited:

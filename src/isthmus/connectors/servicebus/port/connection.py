@@ -1,13 +1,13 @@
 """One connection that many routes share.
 
-What it is: the client of a namespace or broker, from when it is dialed until it is lost or no longer used, and the ends that use it. What
+What it is: the client of a namespace or broker, from dialing until it is lost or no longer used, and the ends that use it. What
 it is not: reconnecting; an end that is opened again gets another connection.
 
 Invariants:
-    I1. When the connection is lost, or cannot be made, each of its ends is told once.
-    I2. No more sessions are used than the peer allows, and `SESSIONS`.
-    I3. A token for a path is kept fresh as long as an end uses it, and no longer.
-    I4. A connection takes on a secret that was replaced: as long as some end uses it, no other one is made.
+    I1. When the connection is lost, or cannot be made, each of its ends is notified once.
+    I2. No more AMQP sessions are used than the remote container allows, and `SESSIONS`.
+    I3. A token for a path is renewed as long as an end uses it, and no longer.
+    I4. A connection adopts a replaced secret: as long as an end uses it, no other connection is made.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ __all__ = ["SESSIONS", "Peer", "Place", "SharedConnection", "User", "dial", "pee
 
 _log = logging.getLogger(__name__)
 
-# A namespace takes about 5,000 sessions on a connection, and what shares one waits for its neighbours.
+# A namespace takes about 5,000 sessions on a connection, and ends that share one wait for each other.
 SESSIONS = 1000
 
 
 class Place(NamedTuple):
-    """What tells one connection from another: how its options point to a namespace."""
+    """The key of a connection: how its options reach a namespace."""
 
     connection: str
     host: str
@@ -48,11 +48,11 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """What an end connects to.
+    """The remote namespace or broker of an end.
 
     Attributes:
-        place: ends with the same place share a connection.
-        dial: an open client; blocks, and raises IsthmusError.
+        place: ends with an equal key share a connection.
+        dial: opens a client; blocks, and raises IsthmusError.
     """
 
     place: Hashable
@@ -60,16 +60,16 @@ class Peer:
 
 
 def peer_of(options: SourceOptions | SinkOptions) -> Peer:
-    """The namespace that options point to."""
+    """The namespace of the options."""
     place = Place(options.connection, options.host, options.identity, options.ca_file, options.transport_type)
     return Peer(place, partial(dial, options))
 
 
 def dial(options: SourceOptions | SinkOptions) -> Client:
-    """An open client; blocks.
+    """Opens a client; blocks.
 
     Raises:
-        IsthmusError: the reference leads nowhere, or no connection could be made.
+        IsthmusError: the reference cannot be resolved, or no connection could be made.
     """
     endpoint = endpoint_of(options)
     if isinstance(endpoint.credential, IdentityCredential):
@@ -85,7 +85,7 @@ def dial(options: SourceOptions | SinkOptions) -> Client:
 
 
 def _reread(options: SourceOptions | SinkOptions, endpoint: Endpoint) -> Credential | None:
-    """The credential by the secret as it is now; None: the secret is of another namespace, whose key this one is not to see."""
+    """A credential with the current secret; None: the secret is of another namespace, whose key must not be sent to this one."""
     now = endpoint_of(options)
     return now.credential if now.authority == endpoint.authority else None
 
@@ -100,19 +100,19 @@ class User(Protocol):
         """The connection is open."""
 
     def on_disconnected(self, error: IsthmusError) -> None:
-        """It is lost, or could not be made."""
+        """The connection is lost, or could not be made."""
 
 
 class SharedConnection:
-    """A connection and who uses it.
+    """A connection and its users.
 
     Attributes:
-        place: where it leads.
+        place: its key.
         client: None until it is open.
-        error: why it is of no use any more.
+        error: why it is unusable.
         sessions: AMQP sessions that its users may begin.
         idle_since: when the last user left, in monotonic seconds; 0 while it has users.
-        close_by: when it is closed without the peer's answer; 0 while it is not being closed.
+        close_by: when it is closed without waiting longer for the remote side; 0 while it is not being closed.
     """
 
     def __init__(self, place: Hashable) -> None:
@@ -122,7 +122,7 @@ class SharedConnection:
         self.sessions = 0
         self.idle_since = 0.0
         self.close_by = 0.0
-        self._users: dict[User, str] = {}  # and the path at which each counts
+        self._users: dict[User, str] = {}  # and the path with which each is counted
         self._paths: Counter[str] = Counter()
 
     def takes(self, sessions: int) -> bool:
@@ -139,7 +139,7 @@ class SharedConnection:
         return bool(self._users)
 
     def join(self, user: User) -> None:
-        """A user more; it is told at once where the connection is open."""
+        """Adds a user, and notifies it at once where the connection is open."""
         self._count(user)
         self.sessions += user.sessions
         self.idle_since = 0.0
@@ -153,12 +153,12 @@ class SharedConnection:
     def _tell(self, user: User, client: Client) -> None:
         user.on_connected(client)
         counted = self._users.get(user, user.path)
-        if counted != user.path:  # which an IoT hub tells when it is connected to
+        if counted != user.path:  # an IoT hub reports its path only when it is connected
             self._paths[counted] -= 1
             self._count(user)
 
     def leave(self, user: User, now: float) -> None:
-        """A user less. No error if it has left."""
+        """Removes a user. No error if it has left."""
         if user not in self._users:
             return
         path = self._users.pop(user)
@@ -172,25 +172,27 @@ class SharedConnection:
             self.idle_since = now
 
     def adopt(self, client: Client) -> None:
-        """It is open."""
+        """The connection is open."""
         self.client = client
         for user in list(self._users):
             if self.sessions > self._room():
                 self.leave(user, 0.0)
                 user.on_disconnected(
-                    ConnectionLostError(f"'{user.path}': the namespace takes no more links here; try again")
+                    ConnectionLostError(
+                        f"'{user.path}': the namespace accepts no more links on this connection; try again"
+                    )
                 )
             else:
                 self._tell(user, client)
 
     def lost(self, error: IsthmusError) -> None:
-        """It is lost, or could not be made."""
+        """The connection is lost, or could not be made."""
         self.error = self.error or error
         if self.client is not None:
             try:
                 self.client.abandon()
-            except Exception:  # noqa: BLE001 - whatever a link makes of it, the users have to be told
-                _log.exception("a fault at a connection that is lost")
+            except Exception:  # noqa: BLE001 - after any error of a link, the users must be notified
+                _log.exception("an error while a lost connection is closed")
         users = list(self._users)
         self._users.clear()
         for user in users:

@@ -1,6 +1,6 @@
 """Service Bus as a connector of the bridge.
 
-What it is: the pools of sources and targets, and what the kind can do. What it is not: the Spark data source of the same name.
+What it is: the pools of sources and targets, and the capabilities of the kind. What it is not: the Spark data source of the same name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ServiceBusSources(ConnectionPool):
         """A source that is not open yet.
 
         Raises:
-            ConfigError: an option is of no use.
+            ConfigError: an option is invalid.
         """
         read = read_source(options)
         if read.sessions:
@@ -44,7 +44,7 @@ class ServiceBusTargets(ConnectionPool):
         """A target that is not open yet.
 
         Raises:
-            ConfigError: an option is of no use.
+            ConfigError: an option is invalid.
         """
         return ServiceBusTarget(self, key, read_target(options), origin_identity)
 
@@ -64,7 +64,7 @@ class ServiceBusConnector:
         return ServiceBusTargets()
 
     def refusal_of(self, error: Exception) -> Refusal:
-        """What an error means for a message."""
+        """The refusal that an error means for a message."""
         if isinstance(error, IsthmusError):
             return refusal_of(error)
         return Refusal(RefusalKind.UNCLEAR, "", f"{type(error).__name__}: {error}")

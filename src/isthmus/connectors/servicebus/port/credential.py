@@ -1,13 +1,13 @@
-"""Tokens without waiting, for connections that last.
+"""Tokens without blocking, for long-lived connections.
 
-What it is: a credential of an identity that hands out the token that it has, and has a thread fetch the next one in time; asking a token service
-takes seconds when that is slow. And one of a secret that may be replaced: a connection that many routes share outlives the key that it was
-made with. What it is not: the making of tokens (`isthmus.transport.credential`).
+What it is: a credential of an identity that returns its present token, and fetches the next one in time in a thread, because a token service
+may take seconds. And a credential of a secret that may be replaced: a connection that many routes share outlives the key with which it was
+made. What it is not: the making of tokens (`isthmus.transport.credential`).
 
 Invariants:
     I1. `token` never blocks.
-    I2. A token that has expired is not handed out.
-    I3. A secret that was replaced is used by the second token that is asked for after that, `REREAD_SECONDS` after the secret was read.
+    I2. A token that has expired is not returned.
+    I3. A replaced secret is used for the second token requested after the change, `REREAD_SECONDS` after the secret was read.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from isthmus.transport.credential import Credential, Token, TokenError
 
 __all__ = ["REREAD_SECONDS", "BackgroundCredential", "RereadCredential"]
 
-# The next token is fetched when so much of the life of the last is left, but so long before its end at least.
+# The next token is fetched when this part of the last one's lifetime is left, but at least so long before its expiry.
 LEFT_PART = 0.2
 LEFT_SECONDS = 300.0
 RETRY_SECONDS = 5.0
-# Many routes that open, and looks at an event hub, show a token each: a vault is not asked for all of them.
+# Each opening route, and each query of an event hub, needs a token: a vault is not called for all of them.
 REREAD_SECONDS = 10.0
 
 
 class BackgroundCredential:
-    """Hands out tokens that are not bound to an audience.
+    """Returns tokens that are not bound to an audience.
 
     Args:
-        inner: makes them; blocks.
+        inner: makes the tokens; blocks.
     """
 
     def __init__(self, inner: Credential) -> None:
@@ -46,7 +46,7 @@ class BackgroundCredential:
         """Fetches a token; blocks.
 
         Raises:
-            TokenError: there is none now.
+            TokenError: no token is available now.
         """
         now = time.time()
         token = self._inner.token("", now)
@@ -56,10 +56,10 @@ class BackgroundCredential:
             self._fetch_at = now + life - max(LEFT_PART * life, min(LEFT_SECONDS, life / 2))
 
     def token(self, audience: str, now: float) -> Token | None:
-        """The token that there is.
+        """The present token.
 
         Raises:
-            TokenError: there is none, or it has expired; the next is being fetched.
+            TokenError: there is none, or it has expired; the next one is being fetched.
         """
         with self._lock:
             token = self._token
@@ -78,11 +78,11 @@ class BackgroundCredential:
 
 
 class RereadCredential:
-    """Hands out tokens of a secret, which is read again whenever a token is asked for.
+    """Returns tokens of a secret, which is read again whenever a token is requested.
 
     Args:
-        inner: of the secret as it was read.
-        read: the same of the secret as it is now; blocks. None: it is for somewhere else.
+        inner: the credential of the secret as it was read.
+        read: makes the credential of the current secret; blocks. None: the secret is for another namespace.
         clock: monotonic seconds.
     """
 
@@ -97,10 +97,10 @@ class RereadCredential:
         self._is_reading = False
 
     def token(self, audience: str, now: float) -> Token | None:
-        """A token of the secret as it was read last.
+        """A token of the secret as it was last read.
 
         Raises:
-            TokenError: there is none now.
+            TokenError: no token is available now.
         """
         with self._lock:
             inner = self._inner
@@ -113,7 +113,7 @@ class RereadCredential:
         found: Credential | None = None
         try:
             found = self._read()
-        except Exception:  # noqa: BLE001 - a vault or file that is away, whatever it says: what was read before is tried
+        except Exception:  # noqa: BLE001 - a vault or file is unreachable: the secret read before is used
             found = None
         with self._lock:
             self._inner = found or self._inner

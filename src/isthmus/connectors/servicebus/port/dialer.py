@@ -1,14 +1,14 @@
-"""Connects without holding up the loop.
+"""Connects without blocking the loop.
 
-What it is: short-lived threads that resolve the reference to a connection string, connect, and open; their results are taken by
-the loop, which a socket wakes. What it is not: an owner of connections; a client is touched by its thread until it is a result,
+What it is: short-lived threads that resolve the reference to a connection string, connect, and open; the loop takes
+their results, and is woken by a socket. What it is not: an owner of connections; a client is used by its thread until it is a result,
 and by the loop alone from then on.
 
 Invariants:
-    I1. At most `THREADS` connections to one place are made at a time; the others wait in their order.
+    I1. At most `THREADS` connections with one key are made at a time; the others wait in their order.
     I2. After `close` no client is left open.
-    I3. A place that does not answer holds up no connection to another one.
-    I4. What nobody waits for any more is not dialed: a place that is away would be followed by all that was asked for meanwhile.
+    I3. A remote side that does not answer delays no connection to another one.
+    I4. A request whose owner no longer waits is not dialed: otherwise all requests made during an outage would be dialed after it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Dialed(NamedTuple, Generic[T, C]):
 
 
 class _Asked(NamedTuple, Generic[T, C]):
-    """A connection that is asked for."""
+    """A requested connection."""
 
     owner: T
     dial: Callable[[], C]
@@ -58,7 +58,7 @@ class Dialer(Generic[T, C]):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: dict[Hashable, deque[_Asked[T, C]]] = {}  # by place at which threads are at work
+        self._waiting: dict[Hashable, deque[_Asked[T, C]]] = {}  # by key for which threads are running
         self._results: deque[Dialed[T, C]] = deque()
         self._running: dict[Hashable, int] = {}
         self._closed = False
@@ -76,10 +76,10 @@ class Dialer(Generic[T, C]):
         """Has `dial` called in a thread.
 
         Args:
-            owner: of the result.
+            owner: the owner of the result.
             dial: makes the connection.
-            place: where it leads.
-            is_wanted: whether somebody waits for it still; asked in the thread.
+            place: the key of the connection.
+            is_wanted: whether the owner still waits; called in the thread.
         """
         asked = _Asked(owner, dial, is_wanted)
         with self._lock:
@@ -100,7 +100,7 @@ class Dialer(Generic[T, C]):
         return results
 
     def close(self) -> None:
-        """Takes no more results."""
+        """Accepts no more results."""
         with self._lock:
             self._closed = True
             self._waiting.clear()
@@ -126,7 +126,7 @@ class Dialer(Generic[T, C]):
                 result.client.abandon()
 
     def _next(self, place: Hashable) -> _Asked[T, C] | None:
-        """What a thread does next, under the lock; None: it ends."""
+        """The next request of a thread, under the lock; None: the thread ends."""
         waiting = self._waiting.get(place)
         if waiting:
             return waiting.popleft()
@@ -142,5 +142,5 @@ def _result(owner: T, dial: Callable[[], C]) -> Dialed[T, C]:
         return Dialed(owner, dial(), None)
     except IsthmusError as error:
         return Dialed(owner, None, error)
-    except Exception as error:  # noqa: BLE001 - whatever it is, whoever waits has to be told
+    except Exception as error:  # noqa: BLE001 - the owner must be notified of any error
         return Dialed(owner, None, ConnectionLostError(f"no connection: {type(error).__name__}: {error}"))

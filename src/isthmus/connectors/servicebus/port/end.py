@@ -1,12 +1,12 @@
-"""One route's end of a shared connection: the part that sources and targets have in common.
+"""One route's end of a shared connection: the common part of sources and targets.
 
-What it is: the steps from `open` to an open link - connection, token, attach - each with a limit of time, and the one
-place where a fault of any of them is kept until the end is polled. What it is not: what goes over the link.
+What it is: the steps from `open` to an open link - connection, token, attach - each with a time limit, and the
+error of any of them, which is kept until the end is polled. What it is not: the frames on the link.
 
 Invariants:
     I1. No step lasts longer than `STEP_SECONDS`.
-    I2. What belongs to an earlier opening changes nothing in a later one.
-    I3. A fault of this end's link touches no other end of the connection.
+    I2. Events of an earlier opening do not affect a later one.
+    I3. A fault of this end's link does not affect other ends of the connection.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STEP_SECONDS = 30.0
 
 
 class Step(enum.Enum):
-    """How far an opening is, by what it waits for."""
+    """The step of an opening, named by the event that it waits for."""
 
     CLOSED = "nothing"
     CONNECTING = "the connection"
@@ -44,16 +44,16 @@ class End:
     """An end.
 
     Args:
-        pool: what it belongs to.
-        key: what the pool's owner knows it by.
+        pool: the pool that it belongs to.
+        key: its key in the pool.
         path: the entity.
-        peer: where that is.
+        peer: the remote side.
         sessions: AMQP sessions that it may begin.
 
     Attributes:
-        step: how far it is.
-        fault: why it is lost; the end is told of it when it is polled.
-        client: the connection, from when it is open.
+        step: the present step.
+        fault: why it is lost; reported when the end is polled.
+        client: the connection's client, once it is open.
     """
 
     def __init__(self, pool: ConnectionPool, key: int, path: str, peer: Peer, sessions: int) -> None:
@@ -77,7 +77,7 @@ class End:
         self._connection = self.pool.join(self, self._peer)
 
     def mark(self) -> None:
-        """It has something to tell."""
+        """It has events to report."""
         self.pool.mark(self.key)
 
     def fail(self, error: IsthmusError) -> None:
@@ -95,16 +95,16 @@ class End:
         raise NotImplementedError
 
     def check_time(self, now: float) -> None:
-        """Fails a step that lasts too long."""
+        """Fails a step that takes too long."""
         if now >= self._step_by:
             self.fail(
                 OperationTimeoutError(
-                    f"'{self.path}': waited {STEP_SECONDS:g} s for {self.step.value}; look whether the server answers"
+                    f"'{self.path}': waited {STEP_SECONDS:g} s for {self.step.value}; check whether the server answers"
                 )
             )
 
     def step_deadline(self, now: float) -> float:
-        """When `check_time` has something to do."""
+        """When `check_time` has to be called."""
         return now if self.fault is not None else self._step_by
 
     def attached(self) -> None:
@@ -112,13 +112,13 @@ class End:
         self.step, self._step_by = Step.ATTACHED, math.inf
 
     def disconnect(self, now: float) -> None:
-        """Leaves the connection; the caller has ended what it began on it."""
+        """Leaves the connection; the caller has ended its links and AMQP sessions."""
         connection, self._connection, self.client, self.fault = self._connection, None, None, None
         self.step, self._step_by = Step.CLOSED, math.inf
         if connection is not None:
             connection.leave(self, now)
 
-    # ---- called by the connection
+    # ---- calls of the connection
 
     def on_connected(self, client: Client) -> None:
         """The connection is open."""
@@ -134,7 +134,7 @@ class End:
                 reply.when_done(lambda: self._on_authorized(client, reply))
         except IsthmusError as error:
             self.fail(error)
-        except Exception as fault:  # noqa: BLE001 - of a credential, say: the other ends go on (I3)
+        except Exception as fault:  # noqa: BLE001 - e.g. of a credential: the other ends are not affected (I3)
             self.fail(_unforeseen(self.path, fault))
 
     def on_disconnected(self, error: IsthmusError) -> None:
@@ -165,7 +165,7 @@ def _unforeseen(path: str, fault: Exception) -> IsthmusError:
 
 
 class _Marked:
-    """A link that marks its end when something comes, until it is closed."""
+    """A link that marks its end when a frame arrives, until it is closed."""
 
     _mark: Callable[[], None]
 
@@ -227,4 +227,4 @@ class MarkedSender(_Marked, Sender):
 
 
 def _nothing() -> None:
-    """Nobody is interested any more."""
+    """The callback of an end that has left."""

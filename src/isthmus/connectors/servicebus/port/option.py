@@ -1,11 +1,11 @@
 """The options of a source and a target on the ports.
 
-What it is: which options of a read and a write (`isthmus.connectors.servicebus.option`) count here, where the route's own
-description says the rest (window, order, envelopes, refusals). What it is not: another declaration of them.
+What it is: the options of a read and a write (`isthmus.connectors.servicebus.option`) that apply here, where the route's own
+description has the rest (window, order, envelopes, refusals). What it is not: another declaration of them.
 
 Invariants:
-    I1. Every option that is unknown or malformed is refused by name before anything connects, all at once.
-    I2. What only the Spark data source needs is passed over.
+    I1. Every unknown or malformed option is refused by name before anything connects, all in one error.
+    I2. Options that only the Spark data source needs are ignored.
 """
 
 from __future__ import annotations
@@ -54,9 +54,14 @@ class PortSourceOptions(SourceOptions):
     """Options of a source on the port."""
 
     sessions: int = _option(
-        "The entity requires sessions, and so many are held at once at most; 0: it has none.", 0, minimum=0, maximum=500
+        "Maximum number of concurrent sessions, for an entity that requires sessions; 0: it has none.",
+        0,
+        minimum=0,
+        maximum=500,
     )
-    state_entity: str = _option("With sessions: the queue that their states are copied to; empty: they are not.")
+    state_entity: str = _option(
+        "With sessions: the queue to which their states are copied; empty: they are not copied."
+    )
     state_connection: str = _option("With state_entity: as `connection`.", kind=Kind.REFERENCE, secret=True)
     state_host: str = _option("With state_entity: as `host`.", kind=Kind.HOST)
     state_identity: str = _option("With state_entity: as `identity`.", "default")
@@ -64,10 +69,10 @@ class PortSourceOptions(SourceOptions):
     state_transport_type: str = _option(
         "With state_entity: as `transport_type`.", "amqp", kind=Kind.CHOICE, choices=("amqp", "websockets")
     )
-    state_file: str = _option("With state_entity: file that keeps what was copied.", kind=Kind.PATH)
+    state_file: str = _option("With state_entity: file that records the copied states.", kind=Kind.PATH)
 
     def state_target(self) -> SinkOptions:
-        """Where session states are copied to."""
+        """The target of session states."""
         return SinkOptions(**{name: getattr(self, f"state_{name}") for name in _PLACE})
 
 

@@ -1,13 +1,13 @@
 """The connections of one process to AMQP 1.0 namespaces and brokers, and the ends that use them.
 
-What it is: the part of a pool that sources and targets have in common: which connection an end uses, the service of the sockets,
-and the account of the ends that have something to tell. What it is not: sources or targets.
+What it is: the common part of the pools of sources and targets: which connection an end uses, the service of the sockets,
+and the list of ends that have events. What it is not: sources or targets.
 
 Invariants:
-    I1. Ends with the same place share a connection, up to so many AMQP sessions on each as it takes.
-    I2. The work of `service` and `flush` grows with what happened and with the number of connections, not with that of ends.
-    I3. Nothing here blocks but `close`, for at most `CLOSE_SECONDS`.
-    I4. A fault that nobody foresaw, met while a connection is served, costs that connection, and no end of another one.
+    I1. Ends with an equal key share a connection, up to the AMQP sessions that each allows.
+    I2. The work of `service` and `flush` grows with the number of events and of connections, not with that of ends.
+    I3. Only `close` blocks, for at most `CLOSE_SECONDS`.
+    I4. An unexpected error while a connection is served ends that connection, and affects no end of another one.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ __all__ = ["ConnectionPool", "Leaving"]
 
 _log = logging.getLogger(__name__)
 
-# A route that is opened again finds its connection, if that is soon.
+# A route that is soon opened again reuses its connection.
 IDLE_SECONDS = 10.0
 CLOSE_SECONDS = 5.0
 
 
 class Leaving(Protocol):
-    """An end that is closed, and not done yet."""
+    """An end that is closing."""
 
     leave_by: float
 
     def leave(self, now: float) -> bool:
-        """Does what is left to do; whether that was all."""
+        """Continues closing; returns whether it is done."""
 
 
 class ConnectionPool:
-    """What `SourcePool` and `TargetPool` have in common."""
+    """The common part of `SourcePool` and `TargetPool`."""
 
     def __init__(self) -> None:
         self._dialer: Dialer[SharedConnection, Client] = Dialer()
@@ -57,7 +57,7 @@ class ConnectionPool:
     # ---- for ends
 
     def join(self, user: User, peer: Peer) -> SharedConnection:
-        """The connection that an end uses; it tells the end when it is open."""
+        """The connection for an end; the end is notified when it is open."""
         known = self._connections.setdefault(peer.place, [])
         for connection in known:
             if connection.takes(user.sessions):
@@ -70,34 +70,34 @@ class ConnectionPool:
         return connection
 
     def hold(self, place: Hashable, until: float) -> None:
-        """A peer may hold messages until then for a connection whose end it has not noticed."""
+        """The remote side may keep messages until then for a connection whose loss it has not detected."""
         self._held_until[place] = max(until, self.held_until(place))
 
     def held_until(self, place: Hashable) -> float:
-        """Until when a peer may hold messages for connections that were lost; what it says of its queues is not all until then."""
+        """Until when the remote side may keep messages for lost connections; its queues' answers are incomplete until then."""
         return self._held_until.get(place, -math.inf)
 
     def mark(self, key: int) -> None:
-        """An end has something to tell."""
+        """An end has events."""
         self._marked[key] = None
 
     def unmark(self, key: int) -> None:
-        """An end has nothing to tell any more."""
+        """An end has no events any more."""
         self._marked.pop(key, None)
 
     def add_leaving(self, end: Leaving) -> None:
-        """An end is closed, and not done yet."""
+        """An end is closing."""
         self._leaving.append(end)
         self._leaving_marked[end] = None
 
     def mark_leaving(self, end: Leaving) -> None:
-        """An end that is closed has something to do."""
+        """A closing end has work."""
         self._leaving_marked[end] = None
 
     # ---- the port
 
     def descriptors(self) -> Sequence[tuple[int, int]]:
-        """What to poll."""
+        """The descriptors to poll."""
         found = [(self._dialer.fileno(), select.POLLIN)]
         for connection in self._all():
             client = connection.client
@@ -106,7 +106,7 @@ class ConnectionPool:
         return found
 
     def deadline(self, now: float) -> float:
-        """When `service` has something to do though no descriptor is ready."""
+        """When `service` has work even if no descriptor is ready."""
         if self._marked or self._leaving_marked:
             return now
         due = self._leaving[0].leave_by if self._leaving else math.inf
@@ -121,7 +121,7 @@ class ConnectionPool:
         return due
 
     def service(self, ready: Mapping[int, int], now: float) -> Sequence[int]:
-        """Reads and writes; the keys of the ends that have something to tell."""
+        """Reads and writes; returns the keys of the ends that have events."""
         if self._dialer.fileno() in ready:
             self._adopt()
         for connection in self._all():
@@ -137,13 +137,13 @@ class ConnectionPool:
         return marked
 
     def flush(self) -> None:
-        """Writes what is queued, as far as the sockets take it."""
+        """Writes queued bytes, as far as the sockets accept them."""
         for connection in self._all():
             if connection.client is not None:
                 self._guarded(connection, connection.client.flush)
 
     def close(self) -> None:
-        """Closes everything; waits until the namespaces have taken in what was sent before, for `CLOSE_SECONDS` at most."""
+        """Closes everything; waits until the namespaces have read the sent bytes, for `CLOSE_SECONDS` at most."""
         limit = time.monotonic() + CLOSE_SECONDS
         self._dialer.close()
         while self._leaving and time.monotonic() < limit:
@@ -166,12 +166,12 @@ class ConnectionPool:
 
     @staticmethod
     def _guarded(connection: SharedConnection, call: Callable[[], None]) -> None:
-        """Serve a connection, which is lost where that meets a fault (I4)."""
+        """Serves a connection, which counts as lost after an unexpected error (I4)."""
         try:
             call()
-        except Exception as fault:  # noqa: BLE001 - whatever it is, the other connections go on
-            _log.exception("a fault at a connection, which is given up")
-            connection.lost(ConnectionLostError(f"a fault at the connection: {type(fault).__name__}: {fault}"))
+        except Exception as fault:  # noqa: BLE001 - after any error the other connections continue
+            _log.exception("an error at a connection, which is closed")
+            connection.lost(ConnectionLostError(f"an error at the connection: {type(fault).__name__}: {fault}"))
 
     def _adopt(self) -> None:
         for connection, client, error in self._dialer.take():
@@ -230,9 +230,9 @@ class ConnectionPool:
 
 
 def _has_left(end: Leaving, now: float) -> bool:
-    """Whether a closed end is done; one that meets a fault is (I4)."""
+    """Whether a closing end is done; one with an unexpected error is (I4)."""
     try:
         return end.leave(now)
     except Exception:  # noqa: BLE001 - as above
-        _log.exception("a fault at an end that is closed")
+        _log.exception("an error at a closing end")
         return True

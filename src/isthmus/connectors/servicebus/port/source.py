@@ -1,16 +1,16 @@
 """A source entity on the port.
 
 What it is: the link from one queue, subscription or dead-letter queue: credit, deliveries in their order, settlement, renewal
-of locks. What it is not: the decision what is settled or how much may be under way (`isthmus.bridge`).
+of locks. What it is not: the decision what is settled or how much may be in flight (`isthmus.bridge`).
 
-Credit. The owner's credit counts messages that it is given; those that go back because of the guard are granted to the link again.
+Credit. The owner's credit counts messages that it receives; credit of messages that the guard releases is granted to the link again.
 
 Invariants:
-    I1. The link's credit never exceeds what the owner has granted and not been given.
-    I2. What a lost link delivered is renewed and settled by lock token once the source is open again.
-    I3. In an ordered source nothing is given while an earlier message is locked by a reader before this one.
-    I4. With `only_present` nothing is given that came after the first opening.
-    I5. What was never given goes back before the link is detached, whatever ends it; at the end what was not settled does, too.
+    I1. The link's credit never exceeds the owner's unused grant.
+    I2. Deliveries of a lost link are renewed and settled by lock token once the source is open again.
+    I3. In an ordered source no message is delivered while an earlier one is locked by an earlier reader.
+    I4. With `only_present` no message is delivered that was enqueued after the first opening.
+    I5. Undelivered messages are released before the link is detached, at any end of it; at a close unsettled ones are, too.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from isthmus.transport import Client
 
 __all__ = ["LEAVE_SECONDS", "ServiceBusSource"]
 
-# How long a closed source waits for what is on its way, and for answers to settlements by lock token.
+# How long a closed source waits for deliveries in transit, and for answers to settlements by lock token.
 LEAVE_SECONDS = 3.0
 _LAST_POSITION = (1 << 64) - 1
-# A dead letter gets a number of the dead-letter queue, and keeps the time at which its entity took it in.
+# A dead letter gets a number of the dead-letter queue, and keeps the time at which its entity enqueued it.
 _DEAD_LETTERS = "$deadletterqueue"
 
 
@@ -53,11 +53,11 @@ class ServiceBusSource(End):
     """One route's source.
 
     Args:
-        pool: what it belongs to.
-        key: what the pool's owner knows it by.
-        options: where it leads to.
-        ordered: whether it waits for earlier messages that somebody else holds.
-        only_present: give only what exists when it is opened first.
+        pool: the pool that it belongs to.
+        key: its key in the pool.
+        options: the entity, and how it is read.
+        ordered: whether it waits for earlier messages that other receivers have locked.
+        only_present: deliver only messages that exist when it is first opened.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class ServiceBusSource(End):
 
     @property
     def clock_offset_ms(self) -> int | None:
-        """The wall time of the namespace minus monotonic time, in ms; None while it is not known."""
+        """The wall time of the namespace minus monotonic time, in ms; None while unknown."""
         return self._clock.offset_ms
 
     def poll(self, now: float) -> Sequence[SourceEvent]:
-        """What happened since the last call; renews locks that are due."""
+        """The events since the last call; renews locks that are due."""
         events: list[SourceEvent] = []
         self.check_time(now)
         receiver = self._receiver
@@ -103,7 +103,7 @@ class ServiceBusSource(End):
         return events
 
     def deadline(self, now: float) -> float:
-        """When `poll` has something to do though the sockets are silent."""
+        """When `poll` has work even without socket activity."""
         due = self.step_deadline(now)
         if self.step is Step.ATTACHED:
             due = min(due, self._requests.deadline(), self._node.deadline())
@@ -126,7 +126,7 @@ class ServiceBusSource(End):
         self._refill(time.monotonic())
 
     def drain(self) -> None:
-        """Takes the credit back."""
+        """Withdraws the credit."""
         self._credit.drain()
         if self.step is Step.ATTACHED and self._receiver is not None:
             self._receiver.drain()
@@ -140,11 +140,11 @@ class ServiceBusSource(End):
         self._settle(first, last, state)
 
     def release(self, first: int, last: int) -> None:
-        """Gives delivered positions back."""
+        """Releases delivered positions."""
         self._settle(first, last, Released())
 
     def close(self) -> None:
-        """Ends it. What comes still goes back, in the background; so do settlements by lock token that have no answer yet."""
+        """Closes it. Messages that still arrive are released, and unanswered settlements by lock token repeated, in the background."""
         self.pool.unmark(self.key)
         now = self.leave_by = time.monotonic()
         receiver = self._receiver
@@ -161,20 +161,20 @@ class ServiceBusSource(End):
 
     @property
     def has_left(self) -> bool:
-        """Whether another source may open: it may at once, as what this one still has is locked, which an ordered source waits for."""
+        """True: another source may open at once, because the messages of this one are locked, and an ordered source waits for them."""
         return True
 
     # ---- the end
 
     def mark(self) -> None:
-        """It has something to tell, or to do."""
+        """It has events to report, or work to do."""
         if self.leave_by < math.inf:
             self.pool.mark_leaving(self)
         else:
             super().mark()
 
     def leave(self, now: float) -> bool:
-        """Goes on with the end; whether it is done."""
+        """Continues closing; returns whether it is done."""
         receiver = self._receiver
         if receiver is None:
             return True
@@ -244,7 +244,7 @@ class ServiceBusSource(End):
         self.attached()
         self._link = LinkState(now)
         if self._guard is not None:
-            self._guard.until = math.inf  # until the first delivery tells how long locks are
+            self._guard.until = math.inf  # until the first delivery shows the lock duration
         events.append(SourceOpened(client.namespace_id, self.path.lower().endswith(_DEAD_LETTERS)))
 
     def _arrived(
@@ -259,7 +259,7 @@ class ServiceBusSource(End):
             self._link.has_learned = True
             self._clock.learn(payloads[0])
             if self._guard is not None:
-                # By then every lock that a reader before this one left behind has expired.
+                # By then every lock of an earlier reader has expired.
                 self._guard.until = self._link.began + self._clock.longest_seconds + GUARD_SECONDS
         run = Run(self._link.ids.unwrapped(first_id), sequences, tokens, payloads)
         for part in self._present_parts(receiver, run):
@@ -269,7 +269,7 @@ class ServiceBusSource(End):
                 self._link.ready.append(part)
 
     def _present_parts(self, receiver: MarkedReceiver, run: Run) -> list[Run]:
-        """What of a run belongs to what existed; the rest goes back."""
+        """The parts of a run that belong to the existing messages; the others are released."""
         if self._present is None:
             return [run]
         kept, others = self._present.divided(run)
@@ -297,7 +297,7 @@ class ServiceBusSource(End):
             receiver.drain()
 
     def _retry(self, receiver: MarkedReceiver, now: float) -> None:
-        """After a while, and when nothing is on its way any more, the guard looks again."""
+        """After a while, and when no released message is in transit any more, the guard checks again."""
         guard = self._guard
         if guard is not None and guard.retry_at and now >= guard.retry_at and receiver.drained:
             self._link.is_retrying = False
@@ -305,14 +305,14 @@ class ServiceBusSource(End):
 
     def _check_present(self, receiver: MarkedReceiver, events: list[SourceEvent], now: float) -> None:
         present, guard = self._present, self._guard
-        if present is None or self._link.has_told_end:
+        if present is None or self._link.has_reported_end:
             return
         if not present.is_over:
             is_clear = guard is None or not (guard.kept or guard.retry_at)
             is_idle = receiver.credit > 0 and not self._tokens.unsettled and is_clear and not self._credit.draining
             self._node.run(present.check(now, self._clock.wall_ms(now), is_idle=is_idle))
         if present.is_over:
-            self._link.has_told_end = True
+            self._link.has_reported_end = True
             events.append(Exhausted())
 
     def _tell_blocked(self, events: list[SourceEvent]) -> None:
@@ -335,7 +335,7 @@ class ServiceBusSource(End):
         self._requests.renew(self._tokens.renew(now, lock_seconds) + kept)
 
     def _refill(self, now: float) -> None:
-        """Grants the link what the owner has granted and not been given."""
+        """Sets the link's credit to the owner's unused grant."""
         receiver, guard = self._receiver, self._guard
         if receiver is None or self.step is not Step.ATTACHED or receiver.error is not None or self.fault is not None:
             return
@@ -345,7 +345,7 @@ class ServiceBusSource(End):
             wanted = max(0, self._credit.left - under_way)
             if guard is not None and guard.hole is not None:
                 wanted = min(wanted, PROBE)
-            if wanted > receiver.credit:  # less would cross with what is on its way; `drain` takes credit back
+            if wanted > receiver.credit:  # a lower credit would cross deliveries in transit; `drain` withdraws credit
                 receiver.grant(wanted)
         self._clock.credit(receiver.credit, now)
 

@@ -1,12 +1,12 @@
 """A target entity on the port.
 
-What it is: the link to one queue or topic, the copies as that target takes them, and what it answers as events of the delivery
-machine. What it is not: what is sent when (`isthmus.bridge.delivery.delivery`).
+What it is: the link to one queue or topic, the copies in the form that the target accepts, and its answers as events of the delivery
+machine. What it is not: the decision what to send when (`isthmus.bridge.delivery.delivery`).
 
 Invariants:
     I1. Ordinals of outcomes are those of the present connection, from 0, in the order of sending.
-    I2. Copies are made for the namespace that answered first; another one is refused as long as this target lives.
-    I3. A target that is connected and grants no credit for `CREDIT_SECONDS`, though something is to be sent, is lost.
+    I2. Copies are made for the namespace that answered first; another one is refused by this target.
+    I3. A connected target that grants no credit for `CREDIT_SECONDS`, although messages wait, counts as lost.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from isthmus.transport.sender import envelope
 __all__ = ["CREDIT_SECONDS", "ServiceBusTarget"]
 
 CREDIT_SECONDS = 30.0
-# More would save little more credit, and be more to send again where one is refused; the service takes thousands.
+# A larger number would save little credit, and require more to be sent again where one is refused; the service accepts thousands.
 ENVELOPE_MESSAGES = 200
-# What is larger goes as it is: a namespace expands no more at one go.
+# Larger envelopes are sent uncompressed: a namespace expands no more at a time.
 ENVELOPE_BYTES = 1_000_000
-# Of an envelope a partitioned entity, or an event hub, looks at the envelope's key or at that of its first message.
+# A partitioned entity, or an event hub, uses the key of an envelope or of its first message.
 _PARTITION_KEY = names.PARTITION_KEY.encode()
 
 
@@ -50,32 +50,32 @@ class ServiceBusTarget(End):
     """One route's target.
 
     Args:
-        pool: what it belongs to.
-        key: what the pool's owner knows it by.
-        options: where it leads to, and how copies are made.
-        origin_identity: of the namespace that the messages come from; empty where it is not known.
+        pool: the pool that it belongs to.
+        key: its key in the pool.
+        options: the entity, and how copies are made.
+        origin_identity: identity of the namespace from which the messages are read; empty where unknown.
     """
 
     def __init__(self, pool: ConnectionPool, key: int, options: SinkOptions, origin_identity: str) -> None:
         super().__init__(pool, key, options.entity.strip("/"), peer_of(options), sessions=1)
         self._options = options
         self._origin_identity = origin_identity
-        # Sequence numbers tell messages of one namespace apart: without its identity they are no duplicate keys.
+        # Sequence numbers identify messages of one namespace: without its identity they are not duplicate keys.
         asks = bool(options.origin and origin_identity) and options.duplicates in ("auto", "origin")
         deflates = options.compression == "deflate"
         self._capabilities = (*((DUPLICATE_KEYS,) if asks else ()), *((DEFLATE,) if deflates else ()))
-        self._deflates = False  # the present link takes it
+        self._deflates = False  # the present link accepts deflated envelopes
         self._known: tuple[str, frozenset[str]] | None = None
         self._rewriter: MessageRewriter | None = None
         self._sender: MarkedSender | None = None
         self._credit = 0
         self._no_credit_since = math.inf
-        self._has_work = False  # copies have been made
+        self._has_work = False  # copies were made
 
     # ---- the port
 
     def poll(self, now: float) -> Sequence[TargetEvent]:
-        """What happened since the last call."""
+        """The events since the last call."""
         events: list[TargetEvent] = []
         sender = self._sender
         self.check_time(now)
@@ -94,14 +94,14 @@ class ServiceBusTarget(End):
         return events
 
     def deadline(self, now: float) -> float:
-        """When `poll` has something to do though the sockets are silent."""
+        """When `poll` has work even without socket activity."""
         return min(self.step_deadline(now), self._no_credit_since + CREDIT_SECONDS)
 
     def copies(self, data: bytes, offsets: Sequence[int], now_ms: int) -> Copies:
-        """The copies of messages as this target takes them.
+        """The copies of messages as this target accepts them.
 
         Raises:
-            InvalidArgumentError: the target has never been open.
+            InvalidArgumentError: the target was never open.
         """
         if self._rewriter is None:
             raise InvalidArgumentError(
@@ -112,7 +112,7 @@ class ServiceBusTarget(End):
         return made
 
     def send(self, send: Send) -> None:
-        """Queues deliveries; where the connection is lost nothing happens, and `poll` tells of it."""
+        """Queues deliveries; after a lost connection it does nothing, and `poll` reports the loss."""
         sender = self._sender
         if sender is None or sender.error is not None or self.step is not Step.ATTACHED:
             return
@@ -143,7 +143,7 @@ class ServiceBusTarget(End):
             sender.send((deflated,), message_format=DEFLATED_FORMAT)
 
     def close(self) -> None:
-        """Ends it."""
+        """Closes it."""
         self._disconnect(time.monotonic())
         self.pool.unmark(self.key)
 
@@ -220,6 +220,6 @@ class ServiceBusTarget(End):
 
 
 def _lost(error: IsthmusError) -> Lost:
-    """What a connection that broke, or could not be made, is to the machine."""
+    """The meaning of a lost connection, or a failed opening, for the delivery machine."""
     kind = RefusalKind.UNKNOWN if may_pass(error) else RefusalKind.FATAL
     return Lost(Refusal(kind, "", str(error)))

@@ -1,12 +1,12 @@
-"""What a source has delivered and not yet settled, over all its links.
+"""The unsettled deliveries of a source, across all its links.
 
-What it is: for each delivered position its lock token, and its delivery id where the link that delivered it is the present one.
-What it is not: it sends nothing and holds no message.
+What it is: for each delivered position its lock token, and its delivery id if the present link delivered it.
+What it is not: it sends nothing and keeps no message.
 
 Invariants:
     I1. A position is unsettled from `add` until the first `take` that covers it.
     I2. A position that is delivered again while it is unsettled replaces the older delivery, whose lock is lost.
-    I3. What an older link delivered is settled by lock token; delivery ids are those of the present link alone.
+    I3. Deliveries of an older link are settled by lock token; delivery ids are only those of the present link.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from isthmus.connectors.servicebus.spark.ledger import Ledger, Span, runs_of
 
 __all__ = ["Taken", "TokenMap"]
 
-# Arrivals so close together are renewed together, with the earliest.
+# Deliveries that arrive within this time are renewed together, with the earliest.
 AGE_STEP_SECONDS = 0.25
 
 
 class Taken(NamedTuple):
-    """Deliveries that were unsettled: those of the present link, and those that only their lock tokens settle."""
+    """Unsettled deliveries: those of the present link, and those that only their lock tokens settle."""
 
     on_link: list[Span]
     by_token: list[Span]
@@ -37,8 +37,8 @@ class TokenMap:
         self._link = Ledger()
         self._old = Ledger()
         self._next_old = 0
-        self._ages: deque[tuple[float, int]] = deque()  # when locked, and the delivery id behind the last
-        self._old_renewed_at: float | None = None  # None: at once
+        self._ages: deque[tuple[float, int]] = deque()  # when locked, and the delivery id after the last
+        self._old_renewed_at: float | None = None  # None: due at once
 
     @property
     def unsettled(self) -> int:
@@ -46,7 +46,7 @@ class TokenMap:
         return self._link.outstanding + self._old.outstanding
 
     def add(self, sequences: Sequence[int], first_id: int, tokens: Sequence[bytes], now: float) -> None:
-        """The present link delivered messages; ids do not wrap here."""
+        """Adds deliveries of the present link; ids do not wrap here."""
         if self._old.outstanding:
             for low, high in runs_of(sequences):
                 self._old.settle(sequences[low], sequences[high - 1])
@@ -60,13 +60,13 @@ class TokenMap:
             self._ages.append((now, behind))
 
     def take(self, first: int, last: int) -> Taken:
-        """Positions first to last are settled; those that are not unsettled are passed over."""
+        """Removes positions first to last; those that are not unsettled are ignored."""
         on_link = self._link.settle(first, last) if self._link.outstanding else []
         by_token = self._old.settle(first, last) if self._old.outstanding else []
         return Taken(on_link, by_token)
 
     def link_lost(self) -> None:
-        """The link is gone; its deliveries are settled by lock token from now on."""
+        """The link is lost; its deliveries are settled by lock token from now on."""
         for span in self._link.clear():
             count = len(span.tokens)
             self._old.add(range(span.sequence, span.sequence + count), self._next_old, span.tokens)

@@ -1,14 +1,14 @@
-"""Requests by lock token over an entity's `$management` node, as many as there are, a few at a time.
+"""Requests by lock token over an entity's `$management` node, queued, a few at a time.
 
-What it is: the queue of renewals and settlements by lock token, in requests of a few hundred tokens, that waits for nothing.
-What it is not: the account of what is locked (`token_map`).
+What it is: the queue of renewals and settlements by lock token, in requests of a few hundred tokens, without blocking.
+What it is not: the account of locked messages (`token_map`).
 Spec: docs/explanation/protocol.md, Management.
 
 Invariants:
-    I1. A settlement stays in the queue until the source has answered it, whatever becomes of links and connections meanwhile.
-    I2. A lock that is lost is no error: its message comes again. Where one token of a request is refused for that, the others
-        are asked for again without it.
-    I3. While renewals are under way no others are queued.
+    I1. A settlement stays in the queue until the source has answered it, also across lost links and connections.
+    I2. A lost lock is not an error: its message is redelivered. Where one token of a request is refused for it, the others
+        are requested again without it.
+    I3. While renewals are in flight no others are queued.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RETRY_SECONDS = 0.2
 
 class _Request(NamedTuple):
     tokens: Sequence[bytes]
-    state: Any  # what becomes of the messages
+    state: Any  # the outcome of the messages
     is_renewal: bool
 
 
@@ -40,7 +40,7 @@ class TokenRequests:
 
     Args:
         path: the entity, for errors.
-        on_answer: called whenever `advance` has something to do.
+        on_answer: called whenever `advance` has work.
     """
 
     def __init__(self, path: str, on_answer: Callable[[], None]) -> None:
@@ -52,12 +52,12 @@ class TokenRequests:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is queued or under way."""
+        """Whether nothing is queued or in flight."""
         return not self._queue and not self._under_way
 
     @property
     def is_renewing(self) -> bool:
-        """Whether a renewal is queued or under way."""
+        """Whether a renewal is queued or in flight."""
         return any(request.is_renewal for _, request, _ in self._under_way) or any(
             request.is_renewal for request in self._queue
         )
@@ -80,7 +80,7 @@ class TokenRequests:
             self._queue.append(_Request(tokens[start : start + TOKEN_CHUNK], state, is_renewal))
 
     def link_lost(self) -> None:
-        """The links are gone: what was under way is asked for again; renewals are requested again by the account."""
+        """The links are lost: requests in flight are repeated; the account requests renewals again."""
         for _, request, _ in reversed(self._under_way):
             self._queue.appendleft(request)
         self._under_way.clear()
@@ -88,16 +88,16 @@ class TokenRequests:
         self._not_before = 0.0
 
     def deadline(self) -> float:
-        """When `advance` has something to do though no answer came."""
+        """When `advance` has work even without an answer."""
         due = min((limit for _, _, limit in self._under_way), default=math.inf)
         return min(due, self._not_before) if self._queue and len(self._under_way) < UNDER_WAY else due
 
     def advance(self, now: float, management: Callable[[], Management]) -> None:
-        """Takes answers and asks for more.
+        """Takes answers and sends further requests.
 
         Args:
             now: monotonic seconds.
-            management: the node; called only where something is to be asked.
+            management: returns the node; called only where a request is to be sent.
 
         Raises:
             IsthmusError: the source refused permanently, or gave no answer.

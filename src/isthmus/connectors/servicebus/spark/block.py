@@ -1,6 +1,6 @@
-"""Messages on their way to Spark's rows.
+"""Messages before they become Spark's rows.
 
-What it is: what a read takes of messages, and the choice of their columns. What it is not: the columns themselves (`row`).
+What it is: the fields of messages that a read needs, and the choice of their columns. What it is not: the columns themselves (`row`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What a write takes of its columns: their names, and their types as Spark plans them.
+"""The columns that a write accepts: their names and types in Spark's plan.
 
 What it is: the check of a schema before a task runs. What it is not: the rows (`row`).
 
 Invariants:
-    I1. A column that no message is made of, and one whose values would be sent as something else than they are, is refused by name,
-        all at once.
+    I1. A column that is not part of a message, and one whose values would be changed by sending, is refused by name,
+        all in one error.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from isthmus.errors import ConfigError, Fault, InvalidArgumentError
 
 __all__ = ["PLACE_COLUMNS", "misfit", "written_columns"]
 
-# What is read beside a message: where it comes from, and what becomes of it there.
+# Columns besides the message: its origin, and its disposition there.
 PLACE_COLUMNS = ("lock_token", "sequence_number", "disposition", "reason", "description")
 _TEXT = (StringType,)
-# By the type that a column is read with: the types that it is written from, and what to cast others to.
+# By the type of a column in a read: the types accepted in a write, and the type to cast others to.
 _KINDS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
     "string": (_TEXT, "string"),
     "long": ((IntegralType,), "bigint"),
@@ -70,7 +70,7 @@ def written_columns(schema: StructType) -> list[str]:
 
     Raises:
         InvalidArgumentError: there is no column to make messages of.
-        ConfigError: nothing would be written from a column that is there, or something else than its values.
+        ConfigError: a column would be ignored, or its values would be changed.
     """
     names: list[str] = schema.fieldNames()
     if "message" not in names and "body" not in names:
@@ -98,7 +98,7 @@ def written_columns(schema: StructType) -> list[str]:
 
 def _unknown(name: str, known: Sequence[str], encoded: bool) -> Fault:
     if encoded:
-        hint = "drop it; the column 'message' holds the whole message"
+        hint = "drop it; the column 'message' contains the whole message"
         return Fault(f"servicebus write: nothing is written from column '{name}'", hint)
     near = {one.replace("_", ""): one for one in known}
     found = get_close_matches(name.lower().replace("_", ""), near, 1)
@@ -107,10 +107,10 @@ def _unknown(name: str, known: Sequence[str], encoded: bool) -> Fault:
 
 
 def misfit(name: str, given: DataType) -> str:
-    """What to do with a column of a type of which its values would not be sent as they are; empty where they are.
+    """What to do with a column whose values would be changed by sending; empty where they would not.
 
     Args:
-        name: of a column that is written.
+        name: the name of a written column.
         given: its type.
     """
     if isinstance(given, NullType):
@@ -122,7 +122,7 @@ def misfit(name: str, given: DataType) -> str:
 
 
 def _property_fault(given: DataType) -> str:
-    """What to do with a type that no application properties are made of; empty where they are."""
+    """What to do with a type that cannot be application properties; empty where it can."""
     if not isinstance(given, MapType) or not isinstance(given.keyType, StringType):
         return "make a map<string, struct> as it is read, or a map<string, string>"
     value = given.valueType

@@ -1,7 +1,7 @@
-"""How a source is told what becomes of a message.
+"""How a disposition is sent to a source.
 
 What it is: the AMQP outcome of a disposition, and the request that settles by lock token over `$management` where there is
-no link that delivered, or it is lost. What it is not: the deciding, which is the sink's, or the account of what is delivered (`ledger`).
+no delivering link, or it is lost. What it is not: the decision, which is the sink's, or the account of deliveries (`ledger`).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ TOKEN_CHUNK = 400
 
 
 def start_settling(management: Management, tokens: Sequence[bytes], state: Any) -> Reply:
-    """Queues the request that gives messages an outcome by their lock tokens, `TOKEN_CHUNK` at most.
+    """Queues the request that settles messages by their lock tokens, `TOKEN_CHUNK` at most.
 
-    The service has no release by lock token. What is released is abandoned: it is available again at once, as it would be by
-    `Released` on the link, but its delivery count rises by one, as it would when the lock expires.
+    The service has no release by lock token. Released messages are abandoned: they are available again at once, as by
+    `Released` on the link, but their delivery count rises by one, as it does when the lock expires.
 
     Raises:
-        InvalidArgumentError: `state` is no outcome.
+        InvalidArgumentError: `state` is not an outcome.
     """
     if state is None or isinstance(state, Accepted):
         return management.start_disposition("completed", tokens)
@@ -39,7 +39,9 @@ def start_settling(management: Management, tokens: Sequence[bytes], state: Any) 
         return management.start_disposition("defered" if state.undeliverable_here else "abandoned", tokens)
     if isinstance(state, Released):
         return management.start_disposition("abandoned", tokens)
-    raise InvalidArgumentError(f"{type(state).__name__} is no outcome; accepted, rejected, released and modified are")
+    raise InvalidArgumentError(
+        f"{type(state).__name__} is not an outcome; accepted, rejected, released and modified are"
+    )
 
 
 def outcome_of(disposition: str, reason: str | None, description: str | None) -> Any:

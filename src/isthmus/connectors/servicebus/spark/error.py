@@ -1,6 +1,6 @@
 """Why a read or a write of the data source failed.
 
-What it is: the errors of its own. What it is not: those of a micro-batch (`batch.error`), or the faults of connection and link, which
+What it is: the data source's own errors. What it is not: those of a micro-batch (`batch.error`), or of connection and link, which
 are the transport's.
 """
 
@@ -12,7 +12,7 @@ __all__ = ["HeldElsewhereError", "RowRefusedError", "TargetChangedError"]
 
 
 class HeldElsewhereError(IsthmusError):
-    """A message is locked by somebody else, and stays so for longer than a dead reader's lock would last."""
+    """A message is locked by another receiver, for longer than a dead reader's lock would last."""
 
     code = "held-elsewhere"
     retryable = True
@@ -29,13 +29,13 @@ class HeldElsewhereError(IsthmusError):
 
 
 class TargetChangedError(IsthmusError):
-    """The target is not what it was at first: copies made for it are of another form."""
+    """The target has changed: copies made for it have another form."""
 
     code = "target-changed"
 
 
 class RowRefusedError(IsthmusError):
-    """A row cannot be copied, and this sink has no source to give it to."""
+    """A row cannot be copied, and this sink has no source at which to settle it."""
 
     code = "row-refused"
 
@@ -46,5 +46,5 @@ class RowRefusedError(IsthmusError):
         a = self.attributes
         return (
             f"'{a.get('path')}': a row has the disposition {a.get('disposition')} ({a.get('reason')}: {a.get('description')}), "
-            "and there is no source to give it to; options source_connection and source_entity name one"
+            "and there is no source at which to settle it; options source_connection and source_entity name one"
         )

@@ -1,14 +1,14 @@
-"""What a lease has received and not yet settled.
+"""The unsettled deliveries of a lease.
 
 What it is: the account of one receiver link, kept as runs: sequence number → delivery id and lock token. The sink settles
 by sequence number; the link and the management node settle by delivery id and lock token. What it is not: it sends
-nothing; it holds no message.
+nothing; it keeps no message.
 
 Invariants:
     I1. A delivery is outstanding from `add` until the first `settle` that covers its sequence number, or `clear`.
     I2. A sequence number that is delivered again while it is outstanding replaces its older delivery, whose lock is lost.
-    I3. Memory grows with the number of runs; a run is consecutive in sequence number and in delivery id.
-    I4. The bytes of a delivery count until it is settled or cleared; those that came together count alike.
+    I3. Memory grows with the number of runs; the numbers and the delivery ids of a run are consecutive.
+    I4. The bytes of a delivery count until it is settled or cleared; deliveries that arrived together have equal shares.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Ledger", "Span", "runs_of"]
 
 
 def runs_of(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Consecutive ascending runs of `numbers` as (index of the first, index behind the last)."""
+    """Consecutive ascending runs of `numbers` as (index of the first, index after the last)."""
     count = len(numbers)
     if not count:
         return []
@@ -53,12 +53,12 @@ class Ledger:
     """The account of one link.
 
     Attributes:
-        outstanding: deliveries received and not settled.
-        outstanding_bytes: their bytes.
-        added: deliveries received in all.
-        settled: deliveries settled in all.
-        unknown: sequence numbers that were to be settled and were not outstanding.
-        lowest: whether any delivery is outstanding is told by `outstanding`; `first_sequence` gives the lowest number.
+        outstanding: unsettled deliveries.
+        outstanding_bytes: their size.
+        added: all deliveries received.
+        settled: all deliveries settled.
+        unknown: sequence numbers to settle that were not outstanding.
+        lowest: `first_sequence` gives the lowest number; `outstanding` shows whether there is one.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Ledger:
         self.unknown = 0
         self._starts: list[int] = []
         self._spans: list[Span] = []
-        # What came together: delivery id of the last, deliveries and bytes that are outstanding.
+        # Deliveries that arrived together: delivery id of the last, and the outstanding deliveries and bytes.
         self._last_ids: list[int] = []
         self._loads: list[list[int]] = []
 
@@ -79,7 +79,7 @@ class Ledger:
         return self._starts[0] if self._starts else None
 
     def add(self, sequences: Sequence[int], first_id: int, tokens: Sequence[bytes], nbytes: int = 0) -> None:
-        """Notes deliveries `first_id` and following, which have so many bytes together."""
+        """Adds deliveries from `first_id` on, with their total size."""
         self.added += len(sequences)
         self._last_ids.append(first_id + len(sequences) - 1)
         self._loads.append([len(sequences), nbytes])
@@ -101,7 +101,7 @@ class Ledger:
         return span.sequence + len(span.tokens) - 1
 
     def settle(self, first: int, last: int) -> list[Span]:
-        """Takes sequence numbers first to last off the account; the deliveries to dispose of."""
+        """Removes sequence numbers first to last from the account; returns the deliveries to settle."""
         found = self._cut(first, last)
         count = sum(len(span.tokens) for span in found)
         self.outstanding -= count
@@ -156,7 +156,7 @@ class Ledger:
         return iter(tuple(self._spans))
 
     def clear(self) -> list[Span]:
-        """Takes everything off the account; what was outstanding."""
+        """Removes everything from the account; returns the outstanding deliveries."""
         left, self._spans, self._starts = self._spans, [], []
         self._last_ids, self._loads = [], []
         self.outstanding = self.outstanding_bytes = 0

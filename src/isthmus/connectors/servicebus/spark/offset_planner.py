@@ -1,12 +1,12 @@
 """The driver's side of a streaming read.
 
-What it is: the looks that tell whether a batch is worth starting, and what Spark's progress shows. What it is not: Spark
+What it is: the queries that decide whether a batch is started, and the data of Spark's progress. What it is not: Spark
 (`source`), or the settling of batches (`batch.settlement`).
 
 Invariants:
-    I1. A look finds what waits and locks nothing; it blocks no longer than `look_seconds`, or, in a run with an end, than
-        a lock held elsewhere can last.
-    I2. After a batch that moved nothing past the first message, the next look comes later, and later.
+    I1. A query finds waiting messages and locks none; it blocks no longer than `look_seconds`, or, in a run with an end, than
+        another receiver's lock can last.
+    I2. After a batch that moved nothing past the first message, the next query is delayed, with growing delays.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ from isthmus.transport import Client, Management
 __all__ = ["OffsetPlanner"]
 
 FIRST_LOOK_SECONDS = 0.05
-# A look that found only what others hold, or a batch that moved nothing: the next comes after so long, then later.
+# The delay after a query that found only messages locked by others, or a batch that moved nothing; it grows.
 FRUITLESS_SECONDS = 0.5
 FRUITLESS_LIMIT_SECONDS = 30.0
 FRUITLESS_NOW_SECONDS = 3.0
-# The longest LockDuration is 5 minutes: what is held for longer is held by somebody who is alive.
+# The longest LockDuration is 5 minutes: a longer lock belongs to a running receiver.
 HELD_SECONDS = 310.0
 EVERYTHING = 1 << 62
-# What has expired by this machine's clock for less than that may not have by the broker's. A batch that finds nothing costs
-# little; a message that no batch is begun for is lost.
+# A message that expired by this machine's clock less than that ago may not have by the broker's. A batch without messages costs
+# little; a message for which no batch is started is lost.
 CLOCK_SLACK_MS = 120_000
 
 
 class OffsetPlanner:
-    """The part of a streaming read that lives as long as the query.
+    """The state of a streaming read during the whole query.
 
     Args:
-        options: the read's.
+        options: the read's options.
 
     Attributes:
-        through: with a trigger of what is available now, the last sequence number of that; else 0.
+        through: with the trigger availableNow, the last sequence number available; else 0.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -77,10 +77,10 @@ class OffsetPlanner:
         self._found_at = 0.0
         self._tail = 0
 
-    # ---- looking
+    # ---- queries
 
     def latest(self, batch: int) -> int:
-        """The number of the next batch if something waits, else the same."""
+        """The number of the next batch if a message waits, else the same."""
         self._batch = batch
         if self._available_now and self.through == 0:
             return batch
@@ -96,7 +96,7 @@ class OffsetPlanner:
             if self._available_now:
                 if self._last_found is None:
                     return batch
-                limit = self._not_before + 1.0  # what others hold comes free, or an error names it
+                limit = self._not_before + 1.0  # locked messages become available, or an error names them
             if now >= limit:
                 return batch
             wait = min(max(self._not_before, self._next_look), limit) - time.monotonic()
@@ -111,7 +111,7 @@ class OffsetPlanner:
             return False
         now = time.monotonic()
         if self._last_found is not None and found.sequence == self._last_found.sequence:
-            # The batch before moved nothing past this message: somebody else holds it.
+            # The previous batch moved nothing past this message: another receiver has it locked.
             self._fruitless += 1
             longest = FRUITLESS_NOW_SECONDS if self._available_now else FRUITLESS_LIMIT_SECONDS
             delay = min(longest, FRUITLESS_SECONDS * 2 ** min(self._fruitless, 10))
@@ -149,10 +149,10 @@ class OffsetPlanner:
         self._client = self._management = None
 
     def prepare_available_now(self) -> None:
-        """Notes the last sequence number that exists now: nothing later is moved in this run."""
+        """Notes the last existing sequence number: no later message is moved in this run."""
         self._available_now = True
         self.through = last_sequence(self._peek, 0)
-        if self.through >> FRAGMENT_BITS:  # what comes later to a lower fragment is told by its time
+        if self.through >> FRAGMENT_BITS:  # later messages of a lower fragment are recognised by their time
             firsts = [standing(message).sequence for message in self._peek(0, 1)]
             lasts = [last for first in firsts for _, last in spans(self._peek, first, self.through)]
             tails = [standing(message).enqueued_ms for last in lasts for message in self._peek(last, 1)]
@@ -160,22 +160,24 @@ class OffsetPlanner:
 
     @property
     def batch_through(self) -> int:
-        """The last sequence number that a batch should hold; of a partitioned entity a batch ends when nothing comes, for
-        the last number may come first.
+        """The last sequence number of a batch; of a partitioned entity a batch ends when no message arrives, because
+        the last number may arrive first.
         """
         return EVERYTHING if self.through >> FRAGMENT_BITS else self.through
 
     def standing(self) -> dict[str, Any]:
-        """For Spark's progress: the batch under way and what waits at its end."""
-        told: dict[str, Any] = {"batch": self._batch, "entity": self.path}
+        """Data for Spark's progress: the present batch and the waiting messages at its end."""
+        progress: dict[str, Any] = {"batch": self._batch, "entity": self.path}
         with contextlib.suppress(IsthmusError):
             head = first_waiting(self._peek, self._clock.wall_ms())
             self._tail = last_sequence(self._peek, self._tail)
-            told["waiting_at_most"] = waiting_at_most(self._peek, head.sequence, self._tail) if head is not None else 0
-            told["lag_ms"] = max(0, self._clock.wall_ms() - head.enqueued_ms) if head is not None else 0
-        return told
+            progress["waiting_at_most"] = (
+                waiting_at_most(self._peek, head.sequence, self._tail) if head is not None else 0
+            )
+            progress["lag_ms"] = max(0, self._clock.wall_ms() - head.enqueued_ms) if head is not None else 0
+        return progress
 
     def close(self) -> None:
-        """The query is over."""
+        """The query has ended."""
         if self._client is not None:
             self._client.close(1.0)

@@ -1,12 +1,12 @@
-"""A write's messages on their way to their target.
+"""The sending of a write's messages to their target.
 
-What it is: what a task hands messages to: a host of the bridge with one route, whose target the options of the write name. It
-begins with the first rows, so that a task without rows connects to nothing. What it is not: the sending (`isthmus.bridge.host.sender.sender`),
+What it is: the bridge's host with one route that a task passes messages to; the options of the write name its target. It
+starts with the first rows, so that a task without rows connects to nothing. What it is not: the sending (`isthmus.bridge.host.sender.sender`),
 or the rows (`sink`).
 
 Invariants:
-    I1. `finish` returns only after the target has acknowledged everything that was sent.
-    I2. A message that is not sent gets its disposition at its source, or is an error; only one that is to be left out needs no source.
+    I1. `finish` returns only after the target has acknowledged all messages.
+    I2. A message that is not sent gets its disposition at its source, or is an error; only omitted messages need no source.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ORIGIN_SECONDS = 10.0
 def route_of(options: SinkOptions) -> RouteSpec:
     """The route of a write, whose source is Spark."""
     given = {each.name: getattr(options, each.name) for each in fields(options)}
-    told = {
+    target_options = {
         each.name: str(given[each.name]).lower() if isinstance(given[each.name], bool) else str(given[each.name])
         for each in fields(options)
         if given[each.name] != each.default
@@ -45,7 +45,7 @@ def route_of(options: SinkOptions) -> RouteSpec:
     return RouteSpec(
         name=f"servicebus write to {options.entity.strip('/')}",
         source=End(KIND, ""),
-        target=End(KIND, "", told),
+        target=End(KIND, "", target_options),
         in_flight=options.window,
         envelope_messages=options.batch_messages,
         block_refused=options.refused == "block",
@@ -54,10 +54,10 @@ def route_of(options: SinkOptions) -> RouteSpec:
 
 
 class Outward:
-    """Takes the messages of one task.
+    """Sends the messages of one task.
 
     Args:
-        options: the write's.
+        options: the write's options.
     """
 
     def __init__(self, options: SinkOptions) -> None:
@@ -73,13 +73,13 @@ class Outward:
         offsets: Sequence[int],
         disposed: Sequence[tuple[int, Disposition]] = (),
     ) -> None:
-        """Hands messages over; waits while much waits to be sent.
+        """Passes messages on; blocks while many wait to be sent.
 
         Args:
             positions: their sequence numbers at the source; None where they have none.
-            data: encoded messages, one behind the other.
-            offsets: where each starts, and where the last ends; empty where there is none.
-            disposed: messages that are not sent: (sequence number, what becomes of it).
+            data: encoded messages, one after the other.
+            offsets: the start of each, and the end of the last; empty where there is none.
+            disposed: messages that are not sent: (sequence number, disposition).
 
         Raises:
             IsthmusError: the target failed, or a message could not be disposed of.
@@ -89,7 +89,7 @@ class Outward:
         host.hand_over(HANDLE, positions, data, offsets, disposed, clock_offset_ms=clock)
 
     def know(self, positions: Sequence[int], tokens: Sequence[bytes]) -> None:
-        """Tells by which lock tokens messages are disposed of; before they are handed over."""
+        """Sets the lock tokens by which messages are settled; before they are passed on."""
         if not self._options.source_connection:
             return
         if self._host is None:
@@ -112,7 +112,7 @@ class Outward:
             self._host.abort(error)
 
     def close(self) -> None:
-        """Ends the connection to the source."""
+        """Closes the connection to the source."""
         if self._settler is not None:
             self._settler.close()
 
@@ -136,7 +136,7 @@ class Outward:
 
 
 def _clock_offset_ms(message: bytes) -> int | None:
-    """How far the clock by which a message's time to live runs is from monotonic time; None where it is this machine's."""
+    """The offset from monotonic time of the clock of a message's time to live; None where it is this machine's."""
     wall_ms = time.time_ns() // 1_000_000
     enqueued_ms, locked_until_ms = broker_times_of(message)
     bounded = bounded_ms(wall_ms, enqueued_ms, locked_until_ms)
@@ -144,7 +144,7 @@ def _clock_offset_ms(message: bytes) -> int | None:
 
 
 def _origin_identity(options: SinkOptions) -> str:
-    """The identity of the namespace that the rows come from; empty where nothing says how to reach it."""
+    """The identity of the namespace from which the rows were read; empty where no option reaches it."""
     if not (options.origin and (options.origin_connection or options.origin_host)):
         return ""
     source = SourceOptions(

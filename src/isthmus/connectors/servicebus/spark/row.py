@@ -36,14 +36,14 @@ __all__ = [
     "raw_batch",
 ]
 
-# The body's type in the row of a message that cannot be read.
+# The body's type in the row of an unreadable message.
 UNREADABLE_BODY = "unreadable"
 _BODY_TYPES = ("data", "value", "sequence", "none", UNREADABLE_BODY)
 
 RAW_DDL = "message binary, lock_token binary, sequence_number long"
 RAW_SCHEMA = pa.schema([("message", pa.binary()), ("lock_token", pa.binary()), ("sequence_number", pa.int64())])
 
-# Columns of the decoded schema behind the first three, by Spark's type. The names of system properties and the fields of
+# Columns of the decoded schema after the first three, by Spark's type. The names of system properties and the fields of
 # `application_properties` are those of the rules' columns (`isthmus.replication.rule_cell`).
 DECODED_TYPES: dict[str, str] = {
     "message_id": "string",
@@ -113,7 +113,7 @@ _FIELDS = {
 # ---- raw
 
 
-# Up to so many, plain Python is faster than numpy.
+# Up to this size plain Python is faster than numpy.
 _FEW_VALUES = 32
 
 
@@ -154,7 +154,7 @@ def _longs(values: Sequence[int]) -> pa.Array:
 def decoded_batch(
     payloads: Sequence[bytes], tokens: Sequence[bytes | None], sequences: Sequence[int]
 ) -> pa.RecordBatch:
-    """Encoded messages as a batch of `DECODED_SCHEMA`; one that cannot be read is there whole, as its body."""
+    """Encoded messages as a batch of `DECODED_SCHEMA`; an unreadable one is included as its whole body."""
     columns: dict[str, list[Any]] = {name: [] for name in DECODED_SCHEMA.names}
     for payload, token, sequence in zip(payloads, tokens, sequences, strict=True):
         try:
@@ -170,9 +170,9 @@ def decoded_batch(
 
 
 def _unreadable(payload: bytes, sequence: int) -> dict[str, Any]:
-    """A row from which `encode` makes the same bytes again: a query that failed for it would never get past it."""
-    told = {"body": payload, "sequence_number": sequence, "body_type": UNREADABLE_BODY, "size_bytes": len(payload)}
-    return {name: told.get(name) for name in DECODED_SCHEMA.names if name != "lock_token"}
+    """A row from which `encode` makes the same bytes: a query that failed for it would never get past it."""
+    values = {"body": payload, "sequence_number": sequence, "body_type": UNREADABLE_BODY, "size_bytes": len(payload)}
+    return {name: values.get(name) for name in DECODED_SCHEMA.names if name != "lock_token"}
 
 
 def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
@@ -182,10 +182,10 @@ def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def decode(message: bytes) -> dict[str, Any]:
-    """The columns of one message but for its lock token; times are milliseconds since the epoch.
+    """The columns of one message without its lock token; times are milliseconds since the epoch.
 
     Raises:
-        CodecError: the bytes are no message.
+        CodecError: the bytes are not a message.
     """
     sections = section.locate(message)
     header = section.decode_header(message, sections.header)
@@ -223,7 +223,7 @@ def decode(message: bytes) -> dict[str, Any]:
 
 
 def _decode_body(message: bytes, place: tuple[int, int]) -> tuple[bytes | None, str]:
-    """The bytes of data sections joined; of other bodies the encoded sections, which `encode` puts back as they are."""
+    """The joined bytes of data sections; of other bodies the encoded sections, which `encode` restores unchanged."""
     at, end = place
     if not end:
         return None, "none"
@@ -233,7 +233,7 @@ def _decode_body(message: bytes, place: tuple[int, int]) -> tuple[bytes | None, 
     while at < end:
         value, at = codec.decode(message, at + 3)
         if not isinstance(value, bytes):
-            raise CodecError(f"a data section holds {type(value).__name__}, not binary")
+            raise CodecError(f"a data section contains {type(value).__name__}, not binary")
         parts.append(value)
     return b"".join(parts), "data"
 
@@ -243,7 +243,7 @@ def _text(value: Any) -> str | None:
 
 
 def _integer(value: Any) -> int | None:
-    """An annotation that the broker writes, where it is what the broker would write."""
+    """An annotation of the broker, if it has the broker's type."""
     return value if isinstance(value, int) and -(1 << 63) <= value < 1 << 63 else None
 
 
@@ -252,10 +252,10 @@ def encode(row: dict[str, Any], *, with_place: bool = False) -> bytes:
 
     Args:
         row: the columns.
-        with_place: also write the broker's annotations that tell where the message was and since when, for the rewriter.
+        with_place: also write the broker's annotations of position and enqueued time, for the rewriter.
 
     Raises:
-        ValueError: a property's type or text is of no use.
+        ValueError: a property's type or text is invalid.
     """
     if row.get("body_type") == UNREADABLE_BODY:
         return bytes(row.get("body") or b"")
@@ -273,7 +273,7 @@ def encode(row: dict[str, Any], *, with_place: bool = False) -> bytes:
     application = {key: property_of(value) for key, value in (own.items() if isinstance(own, dict) else own)}
     body, body_type = row.get("body"), row.get("body_type") or "data"
     if body_type not in _BODY_TYPES:
-        raise ValueError(f"column 'body_type' holds {body_type!r}; write {', '.join(_BODY_TYPES)} or null")
+        raise ValueError(f"column 'body_type' contains {body_type!r}; write {', '.join(_BODY_TYPES)} or null")
     if isinstance(body, str):
         body = body.encode()
     if body_type in ("value", "sequence") and body:

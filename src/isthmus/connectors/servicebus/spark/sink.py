@@ -1,15 +1,15 @@
-"""The Spark data sink `servicebus`: what Spark calls to write.
+"""The Spark data sink `servicebus`: the classes that Spark calls to write.
 
-What it is: writers that take Arrow batches apart and hand messages on. Raw rows (column `message`) go on as they are but for
+What it is: writers that split Arrow batches and pass messages on. Raw rows (column `message`) are sent unchanged except for
 the rewriting; other rows are encoded from the decoded columns. A row whose column `disposition` is not null is not sent: it gets that
 disposition at its source (`complete`, `dead-letter`, `defer`), with the columns `reason` and `description`. What it is not: the
 sending (`outward`), the making of copies (`message_rewriter`), the routes of a run (`isthmus.bridge.spark`).
 
 Invariants:
     I1. `write` returns only after the target has acknowledged every row.
-    I2. Rows are handed over in their order.
-    I3. Every row that has a place at a source gets a disposition there; none is dropped silently.
-    I4. What cannot be written is refused when the query is planned: overwriting, and columns that no message is made of (`column`).
+    I2. Rows are passed on in their order.
+    I3. Every row with a position at a source gets a disposition there; none is dropped silently.
+    I4. Unsupported writes are refused when the query is planned: overwriting, and columns that are not part of a message (`column`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from isthmus.errors import InvalidArgumentError
 __all__ = ["DISPOSITIONS", "BatchWriter", "ServiceBusSinkMixin", "StreamWriter"]
 
 DISPOSITIONS = ("complete", "dead-letter", "defer")
-# Up to so many, a loop is faster than numpy.
+# Up to this size a loop is faster than numpy.
 FEW_ROWS = 32
 
 
@@ -88,14 +88,14 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """A streaming write."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Nothing is left to do: what Spark commits was acknowledged before."""
+        """Does nothing: the committed rows were acknowledged before."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Nothing can be taken back: what was acknowledged stays."""
+        """Does nothing: acknowledged messages cannot be withdrawn."""
 
 
 def hand_over(batch: pa.RecordBatch, outward: Outward) -> None:
-    """Takes a batch apart.
+    """Splits a batch, and passes its messages on.
 
     Raises:
         InvalidArgumentError: a cell cannot be written.
@@ -133,9 +133,9 @@ def _numbers(sequences: np.ndarray[Any, Any]) -> Sequence[int]:
 
 
 def _bytes_of(column: pa.Array) -> tuple[bytes, list[int]]:
-    """The bytes of a binary column in one piece, and the offsets of its cells."""
+    """The bytes of a binary column as one value, and the offsets of its cells."""
     if column.null_count:
-        raise InvalidArgumentError("column 'message' holds null; give such rows a disposition instead")
+        raise InvalidArgumentError("column 'message' contains null; give such rows a disposition instead")
     _, offset_buffer, data_buffer = column.buffers()
     width = np.int64 if column.type == pa.large_binary() else np.int32
     offsets = np.frombuffer(offset_buffer, width)[column.offset : column.offset + len(column) + 1]
@@ -145,7 +145,7 @@ def _bytes_of(column: pa.Array) -> tuple[bytes, list[int]]:
 
 
 def _encoded(batch: pa.RecordBatch) -> tuple[bytes, list[int]]:
-    # Times as milliseconds: Spark's go beyond those of Python.
+    # Times as milliseconds: Spark's range exceeds Python's.
     times = {name: _milliseconds(batch.column(name)) for name in batch.schema.names if _is_time(batch, name)}
     rows = batch.drop_columns(list(times)).to_pylist()
     for name, values in times.items():
@@ -170,7 +170,7 @@ def _milliseconds(column: pa.Array) -> list[int | None]:
 def _disposed(
     batch: pa.RecordBatch, numbers: Sequence[int] | None
 ) -> tuple[pa.RecordBatch, Sequence[int] | None, list[tuple[int, Disposition]]]:
-    """The rows that go on, and those that get another disposition."""
+    """The rows to send, and those with another disposition."""
     names = batch.schema.names
 
     def cells(name: str) -> list[Any]:
@@ -186,12 +186,12 @@ def _disposed(
             continue
         if disposition == "abandon":
             raise InvalidArgumentError(
-                "column 'disposition' holds 'abandon', which a write cannot do: each row of a committed batch is completed, and one "
+                "column 'disposition' contains 'abandon', which a write cannot do: each row of a committed batch is completed, and one "
                 "that was abandoned would be lost; write 'dead-letter' or 'defer'"
             )
         if disposition not in DISPOSITIONS:
             raise InvalidArgumentError(
-                f"column 'disposition' holds '{disposition}'; write {', '.join(DISPOSITIONS)} or null"
+                f"column 'disposition' contains '{disposition}'; write {', '.join(DISPOSITIONS)} or null"
             )
         number = numbers[row] if numbers is not None else 0
         disposed.append((number, Disposition(disposition, str(reason or ""), str(description or ""))))

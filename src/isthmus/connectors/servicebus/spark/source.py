@@ -1,15 +1,15 @@
-"""The Spark data source `servicebus`: what Spark calls.
+"""The Spark data source `servicebus`: the classes that Spark calls to read.
 
 What it is: `ServiceBusDataSource` and its readers. A streaming read is a sequence of micro-batches, each settled once Spark has
-committed it (see `batch`); a batch read browses. What it is not: the options (`option`), the rows (`row`), the looks
+committed it (see `batch`); a batch read browses. What it is not: the options (`option`), the rows (`row`), the queries
 (`offset_planner`), the sink (`sink`), the routes of a run, whose messages are settled one by one (`isthmus.bridge.spark`).
 
 Which process runs what: `latestOffset`, `partitions` and `commit` run in one Python process at the driver that lives as
-long as the query; `read` runs in a worker, again for every evaluation. What passes between them is pickled, and holds no
+long as the query; `read` runs in a worker, again for every evaluation. Data between them is pickled, and contains no
 secret.
 
-Offsets are {"batch": n, "batches": name}: a queue has no position to go back to. n counts batches, and the name is that of the
-folder of the query's batches, so that it is found again after a restart.
+Offsets are {"batch": n, "batches": name}: a queue has no position to return to. n counts batches, and the name is that of the
+folder of the query's batches, so that a restart finds it.
 
 Invariants:
     I1. `latestOffset` starts a batch only when a message waits, and never blocks much longer than `look_seconds`.
@@ -76,7 +76,7 @@ class ServiceBusDataSource(ServiceBusSinkMixin, DataSource):
         own = RAW_SCHEMA if options.mode == "raw" else DECODED_SCHEMA
         if not to_arrow_schema(schema, timezone="UTC").equals(own):
             raise InvalidArgumentError(
-                f"servicebus read: the schema {schema.simpleString()} is not that of mode={options.mode}; remove .schema(...) and "
+                f"servicebus read: the schema {schema.simpleString()} does not match mode={options.mode}; remove .schema(...) and "
                 "select or cast columns after load()"
             )
         return options
@@ -107,7 +107,7 @@ class BrowseReader(DataSourceReader):
 
 
 class BatchPartition(InputPartition):
-    """What one reader of a micro-batch is told."""
+    """The parameters of one reader of a micro-batch."""
 
     def __init__(self, batch: int, number: int, through: int, folder: str) -> None:
         super().__init__(number)
@@ -121,7 +121,7 @@ class BatchPartition(InputPartition):
 
 
 class BatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A streaming read; at the driver but for `read`."""
+    """A streaming read; runs at the driver, except `read`."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
@@ -151,7 +151,7 @@ class BatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._here.prepare_available_now()
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark says so only when a later batch begins: `latestOffset` has it sooner."""
+        """Does nothing: Spark calls it only when a later batch begins; `latestOffset` knows it sooner."""
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         return ReadMaxRows(self.options.batch_rows)

@@ -1,11 +1,11 @@
-"""Settles rows of a write at the source that they come from.
+"""Settles rows of a write at their source.
 
-What it is: a connection to the source over which rows that are not sent get their disposition, by lock token; it blocks. What it is
-not: the settling of the rows that are sent, which follows Spark's commit (`batch.settlement`).
+What it is: a connection to the source over which unsent rows get their disposition, by lock token; it blocks. What it is
+not: the settling of sent rows, which follows Spark's commit (`batch.settlement`).
 
 Invariants:
-    I1. A row whose lock is lost and that is still there is an error: its disposition would be lost with it.
-    I2. A repeated task passes over what the first one has settled.
+    I1. A row whose lock is lost and whose message still exists is an error: its disposition would be lost with it.
+    I2. A repeated task skips the rows that the first one has settled.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SourceSettler:
     """Settles at the source that the options of a write name.
 
     Args:
-        options: the write's.
+        options: the write's options.
     """
 
     def __init__(self, options: SinkOptions) -> None:
@@ -54,12 +54,12 @@ class SourceSettler:
         self._tokens.update(zip(sequences, tokens, strict=True))
 
     def settle(self, sequence: int, disposition: Disposition) -> None:
-        """Settles a row that is known.
+        """Settles a row whose token is known.
 
         Raises:
             InvalidArgumentError: the lock token is missing.
-            LockLostError: its lock is lost, and nobody has settled it.
-            IsthmusError: the source is away, or refuses.
+            LockLostError: its lock is lost, and the message is not settled.
+            IsthmusError: the source is unreachable, or refuses.
         """
         outcome = outcome_of(disposition.kind, disposition.reason, disposition.description)
         token = self._tokens.get(sequence)
@@ -71,7 +71,7 @@ class SourceSettler:
         try:
             try:
                 self._management.finish(start_settling(self._management, tokens, outcome))
-            except ConnectionLostError:  # nothing moved on it while the batch was under way
+            except ConnectionLostError:  # the connection was idle during the batch
                 self._client.abandon()
                 self._connect()
                 self._management.finish(start_settling(self._management, tokens, outcome))
@@ -79,13 +79,13 @@ class SourceSettler:
             self._check_settled(sequence)
 
     def _check_settled(self, sequence: int) -> None:
-        """A repeated task finds what the first one has settled; a message that is still there has lost its lock."""
+        """A repeated task finds rows settled by the first one; a message that still exists has lost its lock."""
         page = self._management.peek(sequence, 1)
         found = standing(page[0]) if page else None
         if found is not None and found.sequence == sequence and found.state == ACTIVE:
             raise LockLostError(
                 f"'{self._path}': the lock of message {sequence} is lost, and with it its disposition; stop the query, remove the "
-                "folder of its batches (option spool), and start it: the messages of the batch come again"
+                "folder of its batches (option spool), and start it: the messages of the batch are delivered again"
             )
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A spool as a source on the port: a route sends on what another route, or a query, has written.
+"""A spool as a source on the port: a route forwards the messages that another route, or a query, has written.
 
 What it is: the port's calls, on the loop's thread, and the credit. What it is not: the reading
 (`isthmus.connectors.spool.port.thread`), whose invariants hold here, too.
@@ -24,11 +24,11 @@ class SpoolSource:
     """One route's source.
 
     Args:
-        pool: what it belongs to.
-        key: what the pool's owner knows it by.
-        options: where it leads to.
-        only_present: give only what exists when it is opened first.
-        thread: makes what reads.
+        pool: the pool that it belongs to.
+        key: its key in the pool.
+        options: the spool, and how it is read.
+        only_present: deliver only messages that exist when it is first opened.
+        thread: makes the reading thread.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class SpoolSource:
 
     @property
     def clock_offset_ms(self) -> int | None:
-        """A spool tells no time of its own: this machine's."""
+        """The offset of this machine's clock: a spool has no clock of its own."""
         return round((time.time() - time.monotonic()) * 1000)
 
     def open(self) -> None:
-        """Begins to take the spool."""
+        """Begins to open the spool."""
         if self._is_closed:
             return
         before = self._leave()
@@ -70,7 +70,7 @@ class SpoolSource:
         self._thread.start()
 
     def poll(self, now: float) -> Sequence[SourceEvent]:
-        """What happened since the last call."""
+        """The events since the last call."""
         if self._is_closed or self._thread is None:
             return ()
         events = self._thread.take()
@@ -83,7 +83,7 @@ class SpoolSource:
         return events
 
     def deadline(self, now: float) -> float:
-        """Never: the thread tells what happens."""
+        """Infinite: the thread reports events."""
         return math.inf
 
     def grant(self, credit: int) -> None:
@@ -94,7 +94,7 @@ class SpoolSource:
             self._thread.grant(credit)
 
     def drain(self) -> None:
-        """Takes the credit back; what is queued comes before `Drained`."""
+        """Withdraws the credit; queued messages precede `Drained`."""
         self._credit = 0
         self._is_draining = True
         if self._thread is not None:
@@ -113,12 +113,12 @@ class SpoolSource:
             self._thread.set_aside(first, last, disposition)
 
     def release(self, first: int, last: int) -> None:
-        """Gives delivered positions back."""
+        """Releases delivered positions."""
         if self._thread is not None:
             self._thread.give_back(first, last)
 
     def close(self) -> None:
-        """Ends it."""
+        """Closes it."""
         if self._is_closed:
             return
         self._is_closed = True

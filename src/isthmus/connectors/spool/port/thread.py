@@ -1,15 +1,15 @@
 """The thread that reads a spool for a source on the port.
 
-What it is: what the source's owner asks of it under a lock (credit, settlement, return), and the reading. What is settled is noted by
-number; segments that are settled as a whole are deleted. A message that is set aside is kept in the spool's folder `refused`. What it is
+What it is: the requests of the source's owner, under a lock (credit, settlement, release), and the reading. Settlements are written by
+number; segments that are settled as a whole are deleted. A message that is set aside is stored in the spool's folder `refused`. What it is
 not: the port (`isthmus.connectors.spool.port.source`), the files (`reader`), the account (`cursor`).
 
 Invariants:
-    I1. Nothing is noted as settled that the owner has not settled.
+    I1. Nothing is written as settled that the owner has not settled.
     I2. One process reads a spool for a route at a time; the lock ends with the process, however it ends.
     I3. A message that is set aside is on disk in `refused` before it counts as settled.
-    I4. Records without a key are notes of the query that wrote them (`noted`), and are no messages.
-    I5. All messages of one opening come from one namespace; where others follow, the source is lost and opened again.
+    I4. Records without a key are notes of the query that wrote them (`noted`), and are not messages.
+    I5. All messages of one opening are from one namespace; where messages of another follow, the source is lost and opened again.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from isthmus.connectors.spool.refused import set_aside
 
 __all__ = ["LOCK_SECONDS", "SpoolSourceThread"]
 
-# One look at the file that tells how far the spool is on disk.
+# How often the file of the spool's synced part is read.
 _LOOK_SECONDS = 0.02
 _CHUNK_BYTES = 1 << 20
-# Read and not yet taken by the owner; what it has taken it bounds itself.
+# Messages read and not yet taken by the owner; the owner limits those that it has taken.
 _QUEUED_BYTES = 16 << 20
 _RELEASE_SECONDS = 5.0
 LOCK_SECONDS = 10.0
-# Whoever writes the spool may not know for long where messages come from: while their namespace is away.
+# The writer of the spool may not know the origin for long: while the origin's namespace is unreachable.
 _ORIGIN_SECONDS = 60.0
 
 
@@ -49,11 +49,11 @@ class SpoolSourceThread(threading.Thread):
 
     Args:
         options: of the source.
-        cursor: the account; that of the opening before, where there was one.
-        identity: of the spool that the account is of; empty before the first opening.
-        credit: how many messages may be given.
-        on_news: called when there is something to take.
-        only_present: tell when what was at the opening has been given.
+        cursor: the account; that of the previous opening, where there was one.
+        identity: of the spool of the account; empty before the first opening.
+        credit: how many messages may be delivered.
+        on_news: called when there are results.
+        only_present: report when all messages that existed at the opening are delivered.
     """
 
     def __init__(
@@ -81,7 +81,9 @@ class SpoolSourceThread(threading.Thread):
         self._payloads: list[bytes] = []
         self._queued_bytes = 0
         self._to_set_aside: list[tuple[int, int, Disposition]] = []
-        self._blocks: deque[tuple[int, Range]] = deque()  # first record and place of what was read and is not settled
+        self._blocks: deque[tuple[int, Range]] = (
+            deque()
+        )  # first record and position of blocks that were read and are not settled
         self._lock = self._taken = -1
         self._noted = -1
         self._origin = ""
@@ -90,11 +92,11 @@ class SpoolSourceThread(threading.Thread):
     # ---- for the owner
 
     def take(self) -> list[SourceEvent]:
-        """What happened since the last call."""
+        """The events since the last call."""
         with self._condition:
             events, self._events = self._events, []
             if self._positions:
-                # What was told before the messages came before them.
+                # Events that precede the messages stay before them.
                 events = [
                     *(each for each in events if type(each) is SourceOpened),
                     Arrived(self._positions, self._payloads),
@@ -108,18 +110,18 @@ class SpoolSourceThread(threading.Thread):
     def grant(self, credit: int) -> None:
         """Sets the credit."""
         with self._condition:
-            # What is queued was given by the credit before, and counts against this one.
+            # Queued messages were read with the previous credit, and count against this one.
             self._credit = max(0, credit - len(self._positions))
             self._condition.notify()
 
     def settle(self, first: int, last: int) -> None:
-        """Settles given positions."""
+        """Settles delivered positions."""
         with self._condition:
             self.cursor.settle(first, last)
             self._note_low()
 
     def set_aside(self, first: int, last: int, disposition: Disposition) -> None:
-        """Keeps given positions in `refused`, and settles them then; where the thread has ended, they are read again."""
+        """Stores delivered positions in `refused`, and then settles them; where the thread has ended, they are read again."""
         with self._condition:
             if self._has_ended:
                 self.cursor.give_back(first, last)
@@ -128,7 +130,7 @@ class SpoolSourceThread(threading.Thread):
                 self._condition.notify()
 
     def give_back(self, first: int, last: int) -> None:
-        """Given positions are read again."""
+        """Releases delivered positions; they are read again."""
         with self._condition:
             if self.cursor.give_back(first, last):
                 self._goes_back = True
@@ -154,14 +156,14 @@ class SpoolSourceThread(threading.Thread):
                 self._serve()
         except (SpoolError, OSError) as error:
             self._lose(str(error), is_fatal=isinstance(error, SpoolError) and not error.retryable)
-        except Exception as error:  # noqa: BLE001 - a thread that ended silently would leave its route waiting
+        except Exception as error:  # noqa: BLE001 - a thread that ends silently would leave its route waiting
             self._lose(f"{type(error).__name__}: {error}", is_fatal=False)
         finally:
             self._close()
 
     def _lose(self, text: str, *, is_fatal: bool) -> None:
         with self._condition:
-            # What is queued was never given: it is read again.
+            # Queued messages were never delivered: they are read again.
             for position in self._positions:
                 self.cursor.give_back(position, position)
             self._positions, self._payloads = [], []
@@ -182,16 +184,16 @@ class SpoolSourceThread(threading.Thread):
             self._taken = self._lock = -1
 
     def _pause(self, seconds: float) -> bool:
-        """Wait; whether to go on."""
+        """Waits; returns whether to continue."""
         with self._condition:
             if not self._must_end:
                 self._condition.wait(seconds)
             return not self._must_end
 
     def _open(self) -> bool:
-        # Its writer makes the spool, and tells where messages come from.
+        # The writer creates the spool, and writes the messages' origin.
         limit = time.monotonic() + _ORIGIN_SECONDS
-        while not self._folder.identity() or (self._told_origin() is None and time.monotonic() < limit):
+        while not self._folder.identity() or (self._known_origin() is None and time.monotonic() < limit):
             if not self._pause(_LOOK_SECONDS * 5):
                 return False
         limit = time.monotonic() + LOCK_SECONDS
@@ -213,21 +215,21 @@ class SpoolSourceThread(threading.Thread):
                 self.cursor = Cursor(self._reader.first().number if taken is None else taken)
                 self._noted = self.cursor.low
             self._taken = self._folder.open_taken()
-            self._note_low()  # what was settled since the opening before ended
+            self._note_low()  # settlements since the previous opening ended
         following = next((each for each in self._records() if each is None or each[1].key), None)
-        self._origin = self._told_origin() or "" if following is None else _origin_of(following[1])
+        self._origin = self._known_origin() or "" if following is None else _origin_of(following[1])
         with self._condition:
             self._events.append(SourceOpened(self._origin))
         self._on_news()
         return True
 
-    def _told_origin(self) -> str | None:
-        """Where messages that are to come will come from; None where nobody has told it yet."""
+    def _known_origin(self) -> str | None:
+        """The origin of the messages to come; None where it has not been written yet."""
         found = self._folder.origin()
         return SpoolFolder(Path(self._follows)).origin() if found is None and self._follows else found
 
     def _serve(self) -> None:
-        """Read and give until stopped."""
+        """Reads and delivers until stopped."""
         last = self._reader.last().number if self._only_present else None
         release_at = time.monotonic() + _RELEASE_SECONDS
         records = _Following(self._records())
@@ -256,7 +258,7 @@ class SpoolSourceThread(threading.Thread):
             is_waiting = not self._give(records)
 
     def _give(self, records: _Following) -> bool:
-        """Queue records as far as there is credit; whether there were any."""
+        """Queues records as far as there is credit; returns whether there were any."""
         has_given = False
         while (found := records.look()) is not None:
             number, record = found
@@ -271,7 +273,7 @@ class SpoolSourceThread(threading.Thread):
                 elif _origin_of(record) != self._origin:
                     if self.cursor.outstanding:
                         break
-                    raise SpoolError(f"the messages that follow come from another namespace, {_origin_of(record)}")
+                    raise SpoolError(f"the next messages are from another namespace, {_origin_of(record)}")
                 elif self.cursor.give(number):
                     self._positions.append(number)
                     self._payloads.append(record.message)
@@ -284,7 +286,7 @@ class SpoolSourceThread(threading.Thread):
         return has_given
 
     def _records(self) -> Iterator[tuple[int, Record] | None]:
-        """Records from the next one on; None whenever there are no more for now."""
+        """Records from the next one on; None when there are no more for now."""
         start = self.cursor.following
         place = self._reader.place(start)
         self._blocks.clear()
@@ -306,7 +308,7 @@ class SpoolSourceThread(threading.Thread):
             place = end
 
     def _release(self) -> None:
-        """Delete segments of which everything is settled."""
+        """Deletes segments that are wholly settled."""
         with self._condition:
             low = self.cursor.low
         place = self._reader.place(low)
@@ -328,7 +330,7 @@ class SpoolSourceThread(threading.Thread):
                     self.settle(number, number)
                 pending.popleft()
         except BaseException:
-            # What is not set aside is given again after the next opening: nobody would ask for it a second time.
+            # A message that is not set aside is delivered again after the next opening: the owner does not repeat the request.
             with self._condition:
                 for first, last, _ in [*pending, *self._to_set_aside]:
                     self.cursor.give_back(first, last)
@@ -336,12 +338,12 @@ class SpoolSourceThread(threading.Thread):
             raise
 
     def _message(self, number: int) -> bytes | None:
-        """A record that was given and is not settled."""
+        """A record that was delivered and is not settled."""
         found = [part for first, part in self._blocks if first <= number]
         for block, records in self._reader.blocks(found[-1]) if found else ():
             if block.first <= number < block.end:
                 return records[number - block.first].message
-        place = self._reader.place(number)  # read before reading went back
+        place = self._reader.place(number)  # before reading goes back
         for part in self._reader.ranges(place, self._reader.last(), 1 << 62):
             for block, records in self._reader.blocks(part):
                 if block.first <= number < block.end:
@@ -350,7 +352,7 @@ class SpoolSourceThread(threading.Thread):
 
 
 class _Following:
-    """Records with a look at the next one."""
+    """Records with a peek at the next one."""
 
     def __init__(self, records: Iterator[tuple[int, Record] | None]) -> None:
         self._records = records
@@ -363,10 +365,10 @@ class _Following:
         return self._next
 
     def take(self) -> None:
-        """Go beyond it."""
+        """Removes it."""
         self._next = None
 
 
 def _origin_of(record: Record) -> str:
-    """Identity of the namespace that a record comes from."""
+    """Identity of the namespace from which a record was read."""
     return record.key.rpartition(" ")[2]

@@ -1,4 +1,4 @@
-"""What an event hub has lost unread is told once."""
+"""Events that are lost unread are reported once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def losses(gaps: dict[int, list[tuple[int, int]]] | None = None) -> Losses:
 def test_i1_what_an_opening_finds_lost_fails_it_once() -> None:
     made = losses()
     openings = {0: Opening(Begin(8), lost=(3, 7)), 1: Opening(Begin(), begins_again=True), 2: Opening(Begin(4))}
-    with pytest.raises(ConnectionLostError, match=r"partition 0: events 3 to 7 .*; partition 1: .* made again"):
+    with pytest.raises(ConnectionLostError, match=r"partition 0: events 3 to 7 .*; partition 1: .* created again"):
         made.check_openings(openings)
     made.check_openings(openings)
     with pytest.raises(ConnectionLostError, match="events 8 to 9"):

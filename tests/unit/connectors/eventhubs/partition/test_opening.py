@@ -7,7 +7,7 @@ import pytest
 from isthmus.connectors.checkpoint.checkpoint import Checkpoint
 from isthmus.connectors.eventhubs.partition.address import Begin
 from isthmus.connectors.eventhubs.partition.look import PartitionView
-from isthmus.connectors.eventhubs.partition.opening import Opening, opening, remade, told_apart
+from isthmus.connectors.eventhubs.partition.opening import Opening, distinct_created_ms, opening, remade
 
 VIEW = PartitionView(100, 199, "9900")
 
@@ -104,8 +104,8 @@ def test_i3_an_event_hub_that_was_made_at_another_time_is_another_one(
 
 def test_regions_of_a_namespace_may_tell_other_times() -> None:
     empty = PartitionView(0, -1, "-1", True)
-    assert told_apart(7, [VIEW, empty]) == 7
-    assert told_apart(7, [VIEW._replace(last_offset="1:2:9900"), empty]) == 0
+    assert distinct_created_ms(7, [VIEW, empty]) == 7
+    assert distinct_created_ms(7, [VIEW._replace(last_offset="1:2:9900"), empty]) == 0
 
 
 @pytest.mark.parametrize(

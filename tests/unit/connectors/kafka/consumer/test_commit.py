@@ -1,4 +1,4 @@
-"""isthmus.connectors.kafka.consumer.commit: when which offsets are committed."""
+"""isthmus.connectors.kafka.consumer.commit: which offsets are committed when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""isthmus.connectors.kafka.consumer.consumer: calls of the client that fail. See test_consumer_model for all else."""
+"""isthmus.connectors.kafka.consumer.consumer: calls of the client that fail. See test_consumer_model for the rest."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""A reader of a topic in a world of faults, by seed: what it gives, what it tells as lost, and what it commits.
+"""A reader of a topic under random faults, by seed: deliveries, reported losses, and commits.
 
-W1. Nothing is given twice by a reader that was not given back, nothing beyond the credit; records of a partition come in order.
-W2. No offset is committed beyond a record that has no outcome, is there, and was given by this reader.
-W3. What is told as lost was removed, and is told once by a reader.
-W4. In the end every record that is there was given and settled, and each that the retention removed unread, or that was removed after it
-    had been given back, was told: by a later reader, too, where that was noted beside the offset.
+W1. A reader delivers no record twice that was not released, and none beyond the credit; records of a partition are in order.
+W2. No offset is committed beyond an existing record without outcome that this reader has delivered.
+W3. Records reported as lost were removed, and a reader reports them once.
+W4. In the end every existing record was delivered and settled, and each that the retention removed unread, or that was removed after its
+    release, was reported: by a later reader, too, if it was noted with the offset.
 """
 
 from __future__ import annotations
@@ -343,7 +343,7 @@ class World:
 
     def kill(self) -> None:
         self.leave(self.out | self.back)
-        for event in self.thread._told:
+        for event in self.thread._state_events:
             if isinstance(event, SourceLost):
                 self.hear(event.text)
         self.begin()
@@ -351,7 +351,7 @@ class World:
     def close(self) -> None:
         self.thread.stop()
         self.thread._close_consumer()
-        for event in self.thread._told:
+        for event in self.thread._state_events:
             if isinstance(event, SourceLost):
                 self.hear(event.text)
         for logged in self.caplog.messages:

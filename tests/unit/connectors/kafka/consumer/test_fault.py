@@ -64,7 +64,7 @@ def test_a_consumer_that_is_shut_out_is_not_used_again(fault: ConsumerFault, cod
     assert fault.is_spent
     told = fault.take()
     assert told is not None
-    assert told[0].startswith("the consumer is spent")
+    assert told[0].startswith("the consumer has failed")
     assert not told[1]
 
 

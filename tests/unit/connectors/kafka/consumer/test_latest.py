@@ -1,4 +1,4 @@
-"""isthmus.connectors.kafka.consumer.latest: how a group begins with the latest records; without a cluster."""
+"""isthmus.connectors.kafka.consumer.latest: the start of a group at the latest records; without a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""isthmus.connectors.kafka.consumer.offset: what may be committed, and what is read again."""
+"""isthmus.connectors.kafka.consumer.offset: which offsets may be committed, and which records are read again."""
 
 from __future__ import annotations
 

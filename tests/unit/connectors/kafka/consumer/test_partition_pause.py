@@ -1,4 +1,4 @@
-"""isthmus.connectors.kafka.consumer.partition_pause: when a consumer without credit fetches no more."""
+"""isthmus.connectors.kafka.consumer.partition_pause: when a consumer without credit pauses its partitions."""
 
 from __future__ import annotations
 

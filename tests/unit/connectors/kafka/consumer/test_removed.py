@@ -122,11 +122,9 @@ def test_what_was_given_back_and_is_gone_is_told_whatever_removed_it() -> None:
     removed.gap(0, 9, 11)
     told = removed.look(consumer, 0.0)
     assert "records 2 to 4 were removed by the retention before they were read, and are lost" in told
-    assert (
-        "partition 0: records 5 to 6 were given back, and compaction removed them before they were read again" in told
-    )
+    assert "partition 0: records 5 to 6 were released, and compaction removed them before they were read again" in told
     removed.gap(0, 5, 8, is_return=True)
-    assert "records 7 to 7 were given back" in removed.look(consumer, SPACING_SECONDS), "I1"
+    assert "records 7 to 7 were released" in removed.look(consumer, SPACING_SECONDS), "I1"
     removed.begins_again([0])
     removed.gap(0, 5, 8, is_return=True)
     assert "records 5 to 7" in removed.look(consumer, 2 * SPACING_SECONDS)

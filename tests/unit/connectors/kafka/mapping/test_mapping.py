@@ -1,4 +1,4 @@
-"""isthmus.connectors.kafka.mapping.mapping: records and messages say the same, both ways."""
+"""isthmus.connectors.kafka.mapping.mapping: records and messages are equivalent, in both directions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MessageIds that are made of where a record stands."""
+"""MessageIds made of a record's position."""
 
 from __future__ import annotations
 

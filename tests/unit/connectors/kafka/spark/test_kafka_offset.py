@@ -1,4 +1,4 @@
-"""isthmus.connectors.kafka.spark.offset: how far the next batch goes."""
+"""isthmus.connectors.kafka.spark.offset: the end of the next batch."""
 
 from __future__ import annotations
 

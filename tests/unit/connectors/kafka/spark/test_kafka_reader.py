@@ -1,4 +1,4 @@
-"""isthmus.connectors.kafka.spark.source: what Spark calls at the driver, without Spark's Java and without a cluster."""
+"""isthmus.connectors.kafka.spark.source: the calls of Spark at the driver, without Spark's Java and without a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""isthmus.connectors.kafka.spark.topic: what a topic removes while it is read, without a cluster."""
+"""isthmus.connectors.kafka.spark.topic: records that are removed while a topic is read, without a cluster."""
 
 from __future__ import annotations
 

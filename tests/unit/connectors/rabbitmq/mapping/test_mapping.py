@@ -1,4 +1,4 @@
-"""isthmus.connectors.rabbitmq.mapping.mapping and outward: both kinds of message say the same, both ways."""
+"""isthmus.connectors.rabbitmq.mapping.mapping and outward: both kinds of message are equivalent, in both directions."""
 
 from __future__ import annotations
 

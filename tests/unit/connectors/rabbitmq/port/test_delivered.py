@@ -1,4 +1,4 @@
-"""isthmus.connectors.rabbitmq.port.delivered: what is delivered again is known, and nothing else."""
+"""isthmus.connectors.rabbitmq.port.delivered: redelivered messages are recognised, and no others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def traits(number: int) -> Traits:
 
 def told(delivered: Delivered, position: int, number: int, *, is_named: bool = True) -> Entry:
     entry = Entry(position, position, traits(number), is_named)
-    delivered.told(entry)
+    delivered.add(entry)
     return entry
 
 

@@ -1,4 +1,4 @@
-"""isthmus.connectors.rabbitmq.port.flight: which confirm is whose outcome."""
+"""isthmus.connectors.rabbitmq.port.flight: the assignment of confirms to deliveries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""isthmus.connectors.rabbitmq.port.present: the end of what stood in a queue at the beginning."""
+"""isthmus.connectors.rabbitmq.port.present: the end of the messages that existed at the first opening."""
 
 from __future__ import annotations
 

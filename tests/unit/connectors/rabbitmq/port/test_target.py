@@ -1,4 +1,4 @@
-"""isthmus.connectors.rabbitmq.port.target: what the delivery machine is told."""
+"""isthmus.connectors.rabbitmq.port.target: the events for the delivery machine."""
 
 from __future__ import annotations
 

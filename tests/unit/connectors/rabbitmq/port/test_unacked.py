@@ -1,4 +1,4 @@
-"""isthmus.connectors.rabbitmq.port.unacked: the least that acknowledges what is done."""
+"""isthmus.connectors.rabbitmq.port.unacked: the fewest acknowledgements of done deliveries."""
 
 from __future__ import annotations
 

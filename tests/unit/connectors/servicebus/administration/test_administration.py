@@ -207,7 +207,7 @@ def test_i3_what_somebody_else_has_set_since_the_plan_is_not_set_back() -> None:
     for before in (queue, subscription):
         change = update(before, max_delivery_count=10, lock_duration_ms=60_000)
         with pytest.raises(
-            EntityChangedError, match="was changed since it was looked at \\(MaxDeliveryCount 10 → 5\\)"
+            EntityChangedError, match="was changed since the plan was made \\(MaxDeliveryCount 10 → 5\\)"
         ) as told:
             ewr.make(change)
         assert told.value.retryable
@@ -303,7 +303,7 @@ def answered(status: int) -> HttpResponseError:
     ("error", "message", "retryable"),
     [
         (refused("SharedAccessKey=hunter2"), "refused the key or identity", False),
-        (ClientAuthenticationError("SharedAccessKey=hunter2"), "was not asked: no token for the identity", True),
+        (ClientAuthenticationError("SharedAccessKey=hunter2"), "was not called: no token for the identity", True),
         (ServiceRequestError("[SSL: CERTIFICATE_VERIFY_FAILED]"), "not trusted here", False),
         (ServiceRequestError("no route"), "cannot be reached", True),
         (ServiceResponseError("reset"), "gave no answer", True),

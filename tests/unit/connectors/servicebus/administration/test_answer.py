@@ -1,4 +1,4 @@
-"""What is an answer of a namespace, and what is not."""
+"""Which answers are a namespace's."""
 
 from __future__ import annotations
 

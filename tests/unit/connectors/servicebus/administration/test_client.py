@@ -1,4 +1,4 @@
-"""What the administration client raises, as errors of ours."""
+"""The conversion of the administration client's errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def test_an_answer_that_breaks_off_is_told_as_one_that_cannot_be_read() -> None:
 
 def test_a_token_service_that_is_away_is_no_refusal_of_the_namespace() -> None:
     with (
-        pytest.raises(NamespaceUnreachableError, match=r"ewr: was not asked: no token for the identity \(it is away\)"),
+        pytest.raises(
+            NamespaceUnreachableError, match=r"ewr: was not called: no token for the identity \(it is away\)"
+        ),
         administration_errors("ewr"),
     ):
         raise ClientAuthenticationError("it is away")

@@ -1,4 +1,4 @@
-"""What runtime properties say of an entity's messages."""
+"""The counts of an entity's messages in runtime properties."""
 
 from __future__ import annotations
 

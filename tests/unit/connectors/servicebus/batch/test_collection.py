@@ -1,4 +1,4 @@
-"""When a batch asks for messages and when it ends, without a connection and without time."""
+"""When a batch grants credit and when it ends, without a connection and without time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the other end of a socket has read what was written, with real sockets."""
+"""Whether the other end of a socket has read the written bytes, with real sockets."""
 
 from __future__ import annotations
 

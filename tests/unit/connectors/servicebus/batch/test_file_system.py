@@ -1,4 +1,4 @@
-"""Where locks of files do not count on other machines."""
+"""File systems whose locks do not apply on other machines."""
 
 from __future__ import annotations
 

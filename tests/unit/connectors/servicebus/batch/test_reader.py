@@ -1,4 +1,4 @@
-"""The receiving of a batch, as far as it needs no namespace."""
+"""Receiving a batch, without a namespace."""
 
 import os
 import time
@@ -29,15 +29,15 @@ def test_a_message_that_is_read_late_is_guarded_as_when_it_was_asked_for_i3(
 
 
 @pytest.mark.parametrize("ahead_seconds", [-3600, -20, 0, 20, 3600])
-@pytest.mark.parametrize("told_seconds", [0, 60])
+@pytest.mark.parametrize("configured_seconds", [0, 60])
 def test_a_clock_that_is_wrong_shortens_no_guard_and_lengthens_no_renewal_i3(
-    tmp_path: Path, ahead_seconds: int, told_seconds: int
+    tmp_path: Path, ahead_seconds: int, configured_seconds: int
 ) -> None:
     """A lock of 60 s of a reader that died 50 s ago, by a broker whose clock is apart from this one."""
     store = BatchStore(tmp_path)
     store.guard()
     os.utime(tmp_path / "guard", (time.time() - 50,) * 2)
-    options = SourceOptions(connection="env:PLACE", entity="q", lock_seconds=told_seconds)
+    options = SourceOptions(connection="env:PLACE", entity="q", lock_seconds=configured_seconds)
     receiving = _Receiving(options, store, 1, 0, 0)
     broker_ms = int((time.time() - ahead_seconds) * 1000)
     told = {"x-opt-enqueued-time": Timestamp(broker_ms - 30_000), "x-opt-locked-until": Timestamp(broker_ms + 60_000)}

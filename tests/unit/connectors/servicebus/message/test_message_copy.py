@@ -1,4 +1,4 @@
-"""The copy policy, field by field, as the rewriter carries it out."""
+"""The copy policy, field by field, as the rewriter applies it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An entity that looks are served from."""
+"""An entity that answers peeks."""
 
 from __future__ import annotations
 

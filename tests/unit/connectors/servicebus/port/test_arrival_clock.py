@@ -1,4 +1,4 @@
-"""How long a source locks, as its deliveries tell it."""
+"""The lock duration of a source, from its deliveries."""
 
 from __future__ import annotations
 

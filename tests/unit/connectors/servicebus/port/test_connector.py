@@ -1,4 +1,4 @@
-"""The connector, its options and what connects in the background."""
+"""The connector, its options and the connecting in the background."""
 
 import operator
 import select

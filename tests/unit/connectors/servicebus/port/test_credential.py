@@ -1,4 +1,4 @@
-"""isthmus.connectors.servicebus.port.credential, and connections that show tokens of a secret which was replaced."""
+"""isthmus.connectors.servicebus.port.credential, and connections with tokens of a replaced secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What starts again with each link."""
+"""The state that is reset with each link."""
 
 from isthmus.connectors.servicebus.port.link_state import LinkState, OwnerCredit
 

@@ -1,4 +1,4 @@
-"""A source against a fake broker, driven by a loop as a host drives it."""
+"""A source against a fake broker, driven by a loop as in a host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A source of Service Bus, and one of another AMQP 1.0 broker, in a world of faults, by seed; `source_world` tells what is checked."""
+"""A source of Service Bus, and one of another AMQP 1.0 broker, under random faults, by seed; `source_world` lists the checks."""
 
 from __future__ import annotations
 

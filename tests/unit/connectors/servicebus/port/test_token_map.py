@@ -1,4 +1,4 @@
-"""What is delivered and not settled, over links."""
+"""The unsettled deliveries, across links."""
 
 from isthmus.connectors.servicebus.port.token_map import TokenMap
 

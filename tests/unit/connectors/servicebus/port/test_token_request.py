@@ -1,4 +1,4 @@
-"""Requests by lock token that wait for nothing."""
+"""Non-blocking requests by lock token."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -39,6 +39,6 @@ def test_each_outcome_has_its_request(state: Any, asked: tuple[Any, ...]) -> Non
 
 def test_what_is_no_outcome_settles_nothing() -> None:
     requests = Requests()
-    with pytest.raises(InvalidArgumentError, match="Received is no outcome"):
+    with pytest.raises(InvalidArgumentError, match="Received is not an outcome"):
         start_settling(requests, [b"token"], Received())  # type: ignore[arg-type]
     assert requests.asked == []

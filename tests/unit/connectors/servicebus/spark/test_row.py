@@ -197,5 +197,5 @@ def test_a_sender_does_not_choose_the_sequence_number_that_is_read() -> None:
 
 
 def test_a_body_of_a_type_that_is_unknown_is_refused() -> None:
-    with pytest.raises(ValueError, match="column 'body_type' holds 'Value'; write data, value, sequence"):
+    with pytest.raises(ValueError, match="column 'body_type' contains 'Value'; write data, value, sequence"):
         encode({"body": b"x", "body_type": "Value"})

@@ -274,7 +274,7 @@ def test_overwriting_is_refused_when_the_write_is_planned_i4() -> None:
         (("body", "messageid"), "there is no column 'messageid'; write message_id"),
         (("body", "order"), "there is no column 'order'; drop it, or put it into application_properties"),
         (("body", "subject", "body"), "there are two columns 'body'; drop one of them"),
-        (("message", "subject"), "nothing is written from column 'subject'; drop it; the column 'message' holds"),
+        (("message", "subject"), "nothing is written from column 'subject'; drop it; the column 'message' contains"),
     ],
 )
 def test_columns_that_no_message_is_made_of_are_refused_by_name_i4(names: tuple[str, ...], told: str) -> None:

@@ -1,4 +1,4 @@
-"""What Spark asks of a streaming read at the driver, before anything connects."""
+"""Spark's calls of a streaming read at the driver, before anything connects."""
 
 import pickle
 from collections.abc import Iterator
@@ -109,7 +109,7 @@ def test_another_schema_is_refused_i4() -> None:
     wrong = StructType([StructField("body", StringType())])
     for make in (source.reader, source.streamReader):
         with pytest.raises(
-            InvalidArgumentError, match=r"struct<body:string> is not that of mode=decoded; remove \.schema"
+            InvalidArgumentError, match=r"struct<body:string> does not match mode=decoded; remove \.schema"
         ):
             make(wrong)
 
@@ -123,7 +123,7 @@ def test_a_checkpoint_of_another_entity_is_refused_while_messages_of_it_are_unse
     writer.complete(30_000)
     start, end = {"batch": 0}, {"batch": 1, "batches": "abc"}
     other = BatchReader(SourceOptions.read(OPTIONS | {"spool": str(tmp_path), "entity": "another"}))
-    with pytest.raises(BatchEntityError, match=r"'another': the checkpoint is that of a query of .*checkpointLocation"):
+    with pytest.raises(BatchEntityError, match=r"'another': the checkpoint belongs to a query of .*checkpointLocation"):
         other.partitions(start, end)
     again = BatchReader(SourceOptions.read(OPTIONS | {"spool": str(tmp_path)}))
     assert len(again.partitions(start, end)) == 1

@@ -1,1 +1,1 @@
-"""One member of a pair: everything that pairing asks of a namespace, and does there."""
+"""One member of a pair: the requests of pairing to a namespace."""

@@ -1,12 +1,12 @@
 """The administration clients of one member of a pair, and the threads that use them.
 
-What it is: a client for each thread, made at its first request, and several requests at a time. What it is not: what is asked (`member`,
+What it is: a client for each thread, opened at its first request, and several requests at a time. What it is not: the requests (`member`,
 `count`, `step`, `marker`).
 
 Invariants:
     I1. Each thread has its own client: a transport that adds rules serves one thread.
-    I2. Readings that overlap do not wait for each other's work: they have a thread of their own.
-    I3. A client whose key was refused is not used again: the key may have been replaced, and `isthmus pair run` goes on for months.
+    I2. Concurrent reads do not wait for each other's work: they have a thread of their own.
+    I3. A client whose key was refused is not used again: the key may have been replaced, and `isthmus pair run` runs for months.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _Answer = TypeVar("_Answer")
 
 
 class PairClients:
-    """Those of one namespace.
+    """The clients of one namespace.
 
     Args:
-        namespace: how to reach it.
+        namespace: the namespace, with its connection.
 
     Attributes:
         alias: its name in the topology.
@@ -48,7 +48,7 @@ class PairClients:
         self._lock = threading.Lock()
         self.endpoint = self.open().endpoint
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix=f"pair-{namespace.alias}")
-        # A reading waits for work of the pool: in the pool itself, readings that overlap would leave that work no thread.
+        # A read waits for work of the pool: in the pool itself, concurrent reads would leave no thread for that work.
         self._reader = ThreadPoolExecutor(1, thread_name_prefix=f"pair-{namespace.alias}-read")
 
     def close(self) -> None:
@@ -79,13 +79,13 @@ class PairClients:
         return found
 
     def map(self, work: Callable[[_Asked], _Answer], asked: Iterable[_Asked]) -> list[_Answer]:
-        """Answers in the order of what is asked, several requests at a time."""
+        """Answers in the order of the arguments, several requests at a time."""
         return list(self._pool.map(work, asked))
 
     def submit(self, work: Callable[[], _Answer]) -> Future[_Answer]:
-        """Begins one request."""
+        """Starts one request."""
         return self._pool.submit(work)
 
     def read(self, work: Callable[[], _Answer]) -> Future[_Answer]:
-        """Begins a reading of many requests, after those that were begun before (I2)."""
+        """Starts a read of many requests, after those that were started before (I2)."""
         return self._reader.submit(work)

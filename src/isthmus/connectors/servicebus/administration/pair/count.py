@@ -1,4 +1,4 @@
-"""The messages of a member of a pair: how many each entity holds.
+"""The messages of a member of a pair: the count of each entity.
 
 What it is: the runtime properties of queues, topics and subscriptions. What it is not: a decision about them (`step`, `isthmus.pairing`).
 Specification: Microsoft Learn, "Service Bus resource manager", Atom API.
@@ -18,17 +18,17 @@ __all__ = ["PairCounts"]
 
 
 class PairCounts:
-    """Those of one namespace.
+    """The counts of one namespace.
 
     Args:
-        clients: of the namespace.
+        clients: the clients of the namespace.
     """
 
     def __init__(self, clients: PairClients) -> None:
         self._clients = clients
 
     def of_all(self, entities: Iterable[Description]) -> Mapping[str, Counts]:
-        """Messages of queues, subscriptions and topics (those scheduled there) by path; those without any are left out.
+        """Messages of queues, subscriptions and topics (scheduled ones) by path; entities without messages are omitted.
 
         Raises:
             AdministrationError: no answer, or a refusal.

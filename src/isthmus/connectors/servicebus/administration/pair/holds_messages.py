@@ -1,4 +1,4 @@
-"""Why an entity is not deleted: it holds messages."""
+"""The error for an entity that is not deleted because it contains messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["HoldsMessagesError"]
 
 
 class HoldsMessagesError(IsthmusError):
-    """An entity that was to be deleted holds messages; it is as before."""
+    """An entity that was to be deleted contains messages; it is unchanged."""
 
     code = "holds-messages"
 
@@ -17,4 +17,4 @@ class HoldsMessagesError(IsthmusError):
         self.path, self.count = path, count
 
     def text(self) -> str:
-        return f"{self.path} holds {self.count} messages; receive them, or sync with --delete-messages"
+        return f"{self.path} contains {self.count} messages; receive them, or sync with --delete-messages"

@@ -1,11 +1,11 @@
-"""The marker that tells which member of a pair is active.
+"""The marker of the active member of a pair.
 
-What it is: a JSON document in the metadata of a queue that holds no message. What it is not: what it says (`isthmus.pairing`).
+What it is: a JSON document in the metadata of a queue without messages. What it is not: its contents (`isthmus.pairing`).
 Specification: docs/how-to/recover-from-a-disaster.md.
 
 Invariants:
-    I1. The queue of a marker takes and gives no messages.
-    I2. What was written meanwhile is kept where the writer says so: it is asked just before it is replaced.
+    I1. The queue of a marker accepts and delivers no messages.
+    I2. A value that was written meanwhile is kept if the writer decides so: it is asked just before the value is replaced.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class PairMarker:
     """Markers in one namespace.
 
     Args:
-        clients: of the namespace.
+        clients: the clients of the namespace.
     """
 
     def __init__(self, clients: PairClients) -> None:
         self._clients = clients
 
     def read(self, pair: str) -> Mapping[str, Any]:
-        """What the namespace says of a pair; empty where it says nothing.
+        """The namespace's marker of a pair; empty where there is none.
 
         Raises:
             AdministrationError: no answer, or a refusal.
@@ -49,15 +49,15 @@ class PairMarker:
     def write(
         self, pair: str, value: Mapping[str, Any], *, unless: Callable[[Mapping[str, Any]], bool] = lambda marker: False
     ) -> bool:
-        """Say something of a pair in the namespace: in the metadata of a queue that holds no message.
+        """Writes the marker of a pair in the namespace: in the metadata of a queue without messages.
 
         Args:
             pair: its name.
-            value: what to say.
-            unless: is asked about what the namespace says now, just before that is replaced; where it says nothing, about nothing.
+            value: the marker.
+            unless: called with the present marker, or an empty one, just before it is replaced; True keeps it.
 
         Returns:
-            Whether the namespace says it; False where `unless` kept what was there.
+            Whether the marker was written; False where `unless` kept the present one.
 
         Raises:
             AdministrationError: no answer, or a refusal.
@@ -80,7 +80,7 @@ class PairMarker:
         return True
 
     def delete(self, pair: str) -> None:
-        """Say nothing of a pair any more.
+        """Deletes the marker of a pair.
 
         Raises:
             AdministrationError: no answer, or a refusal.

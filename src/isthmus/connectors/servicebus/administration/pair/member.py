@@ -1,13 +1,12 @@
 """One member of a pair, through azure-servicebus's administration client.
 
-What it is: everything that pairing asks of a namespace: all that it holds, and, over its parts, counts (`count`), steps and statuses
-(`step`), and the marker that tells which member is active (`marker`). What it is not: a decision
+What it is: all requests of pairing to a namespace: its entities, and, in the parts, counts (`count`), steps and statuses
+(`step`), and the marker of the active member (`marker`). What it is not: a decision
 (`isthmus.topology.pair.difference`, `isthmus.pairing`).
 Spec: Microsoft Learn, "Service Bus resource manager", Atom API; docs/how-to/recover-from-a-disaster.md.
 
 Invariants:
-    I1. Descriptions that were read once are given again only while the namespace tells that none has changed since before
-        they were read.
+    I1. Cached descriptions are returned only while the namespace reports that none has changed since before they were read.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _Answer = TypeVar("_Answer")
 
 
 class _Read(NamedTuple):
-    """Descriptions, and the version that the namespace told before they were read; empty for none."""
+    """Descriptions, and the catalog version before they were read; empty for none."""
 
     version: str
     descriptions: list[Description]
@@ -52,7 +51,7 @@ class PairMember:
     """A namespace of a pair. Its methods block; several threads may use it.
 
     Args:
-        namespace: how to reach it.
+        namespace: the namespace, with its connection.
 
     Attributes:
         alias: its name in the topology.
@@ -82,10 +81,10 @@ class PairMember:
         """As `PairClients.map`."""
         return self._clients.map(work, asked)
 
-    # ---- what exists
+    # ---- entities
 
     def identity(self) -> str:
-        """What the namespace calls itself.
+        """The namespace's identity.
 
         Raises:
             AdministrationError: no answer, or a refusal.
@@ -95,7 +94,7 @@ class PairMember:
 
     @property
     def tells_changes(self) -> bool:
-        """Whether the namespace has told a version of its descriptions, so that reading them again costs one request."""
+        """Whether the namespace has reported a catalog version, so that reading the descriptions again costs one request."""
         return self._read is not None and bool(self._read.version)
 
     def descriptions(self) -> list[Description]:
@@ -125,7 +124,7 @@ class PairMember:
         return [*queues.result(), *topics, *subscriptions, *rules]
 
     def begin_descriptions(self) -> Future[list[Description]]:
-        """Begin to ask for `descriptions`, after those that were begun before; cancel what is not needed."""
+        """Starts reading `descriptions`, after the reads that were started before; cancel the future if it is not needed."""
         return self._clients.read(self.descriptions)
 
     def _queues(self) -> list[Description]:
@@ -142,7 +141,7 @@ class PairMember:
         return [describe_rule(topic, name, each) for each in found]
 
     def holds(self, entity: Description) -> bool:
-        """Whether there is an entity or rule of this name now, of whatever kind.
+        """Whether an entity or rule of this name exists now, of any kind.
 
         Raises:
             AdministrationError: no answer, or a refusal.
@@ -152,11 +151,11 @@ class PairMember:
                 getattr(self._clients.open().client, f"get_{entity.kind}")(*entity.names)
             except ResourceNotFoundError:
                 return False
-            except AttributeError:  # of a topic where a queue is asked for, or the other way round
+            except AttributeError:  # a topic where a queue is requested, or vice versa
                 return True
             return True
 
-    # ---- parts: what each method does, and raises, is told there
+    # ---- parts, which document each method
 
     def counts(self, entities: Iterable[Description]) -> Mapping[str, Counts]:
         """As `PairCounts.of_all`."""

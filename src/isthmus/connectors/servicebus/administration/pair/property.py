@@ -3,9 +3,9 @@
 What it is: pure translation, in both directions. What it is not: any call of the client (`member`).
 
 Invariants:
-    I1. Every setting that the client reads and can write is translated; what only the service sets (times, counts,
-        availability) is not.
-    I2. A copy is made of the client's own object for the original, so that no filter, parameter or key is lost on the way.
+    I1. Every setting that the client can read and write is translated; values that only the service sets (times, counts,
+        availability) are not.
+    I2. A copy is made of the client's own object for the original, so that no filter, parameter or key is lost.
 """
 
 from __future__ import annotations
@@ -71,34 +71,34 @@ _CORRELATION = (
 )
 
 
-# Spaces between words say nothing; within a literal or a name in quotes they do.
+# Spaces between words have no meaning; within a literal or a quoted name they do.
 _QUOTED_OR_SPACES = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\[[^\]]*\]|\s+""")
 
 
 def describe_queue(stands: QueueProperties) -> Description:
-    """A queue as it stands."""
+    """The description of an existing queue."""
     return Description(kind="queue", names=(stands.name,), settings=_settings(stands, _QUEUE), native=stands)
 
 
 def describe_topic(stands: TopicProperties) -> Description:
-    """A topic as it stands."""
+    """The description of an existing topic."""
     return Description(kind="topic", names=(stands.name,), settings=_settings(stands, _TOPIC), native=stands)
 
 
 def describe_subscription(topic: str, stands: SubscriptionProperties) -> Description:
-    """A subscription as it stands."""
+    """The description of an existing subscription."""
     settings = _settings(stands, _SUBSCRIPTION)
     return Description(kind="subscription", names=(topic, stands.name), settings=settings, native=stands)
 
 
 def describe_rule(topic: str, subscription: str, stands: RuleProperties) -> Description:
-    """A rule as it stands."""
+    """The description of an existing rule."""
     settings = {"filter": _filter(stands.filter), "action": _sql(stands.action)}
     return Description(kind="rule", names=(topic, subscription, stands.name), settings=settings, native=stands)
 
 
 def creation(wanted: Description) -> dict[str, Any]:
-    """Keyword arguments of the client's `create_…` for a copy. The status is none of them: the client has no argument for it."""
+    """Keyword arguments of the client's `create_…` for a copy. Without the status: the client has no argument for it."""
     names = {"queue": _QUEUE, "topic": _TOPIC, "subscription": _SUBSCRIPTION}[wanted.kind]
     values = {name: _value(name, wanted) for name in names if name != "status"}
     if not wanted.settings.get("requires_duplicate_detection"):
@@ -106,7 +106,7 @@ def creation(wanted: Description) -> dict[str, Any]:
     if wanted.settings.get("enable_partitioning"):
         values.pop(
             "max_size_in_megabytes", None
-        )  # of a partitioned entity the service tells that of all its partitions
+        )  # of a partitioned entity the service reports the total of all its partitions
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -144,7 +144,7 @@ def _canonical(name: str, value: Any) -> Any:
 
 def _milliseconds(value: timedelta) -> int:
     length_ms = int(value / timedelta(milliseconds=1))
-    # The client rounds the largest TimeSpan; what is written `infinite` is one value.
+    # The client rounds the largest TimeSpan; all values written `infinite` are one value.
     return INFINITE_MS if format_ms(length_ms) == format_ms(INFINITE_MS) else length_ms
 
 
@@ -154,7 +154,7 @@ def _access(rule: AuthorizationRule) -> AccessRule:
 
 
 def _value(name: str, wanted: Description) -> Any:
-    """A setting as the client takes it."""
+    """A setting with the client's type."""
     value = wanted.settings.get(name)
     if name == "authorization_rules":
         return getattr(wanted.native, name, None) or []

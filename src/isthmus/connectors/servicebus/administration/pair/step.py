@@ -1,14 +1,14 @@
-"""The steps that make one member of a pair what the other one is.
+"""The steps that make one member of a pair equal to the other.
 
-What it is: creation, change and deletion of entities and rules, each so that it can be made again. What it is not: which steps there are
+What it is: creation, change and deletion of entities and rules, each idempotent. What it is not: the choice of steps
 (`isthmus.topology.pair.difference`), or their order (`isthmus.pairing`).
 Specification: Microsoft Learn, "Service Bus resource manager", Atom API; docs/how-to/recover-from-a-disaster.md.
 
 Invariants:
-    I1. A step that was made already (the process was killed before it could note it) is made again without harm.
-    I2. An entity that holds messages is not deleted: it takes none while they are counted.
-    I3. A new subscription never selects more than its rules do, not even between its creation and theirs: it is created with
-        its only rule, or with one that selects nothing.
+    I1. A step that was made already (the process was killed before it could note it) is repeated without harm.
+    I2. An entity that contains messages is not deleted: it accepts none while they are counted.
+    I3. A new subscription never matches more than its rules do, not even between its creation and theirs: it is created with
+        its only rule, or with one that matches nothing.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ __all__ = ["PairSteps"]
 
 _DEFAULT_RULE = "$Default"
 _NONE = RuleState(_DEFAULT_RULE, "1=0")
-"""What a subscription is created with when its first rule cannot be given to its creation: it selects nothing."""
+"""The rule of a new subscription whose first rule cannot be given at its creation: it matches nothing."""
 
 
 class PairSteps:
     """Makes steps in one namespace.
 
     Args:
-        clients: of the namespace.
-        counts: of its messages.
+        clients: the clients of the namespace.
+        counts: the counts of its messages.
     """
 
     def __init__(self, clients: PairClients, counts: PairCounts) -> None:
@@ -50,14 +50,14 @@ class PairSteps:
         self._counts = counts
 
     def make(self, step: Step, *, with_messages: bool = False) -> None:
-        """Make one step.
+        """Makes one step.
 
         Args:
             step: of a `Drift`.
-            with_messages: delete an entity although it holds messages.
+            with_messages: delete an entity even if it contains messages.
 
         Raises:
-            HoldsMessagesError: the entity to delete holds messages.
+            HoldsMessagesError: the entity to delete contains messages.
             AdministrationError: no answer, or a refusal.
         """
         with administration_errors(self._clients.endpoint):
@@ -85,7 +85,7 @@ class PairSteps:
                 self._create_rule(entity)
                 return
         except ResourceExistsError:
-            # A request that was sent again, or another process: whatever differs is the next comparison's.
+            # A repeated request, or another process: the next comparison finds any difference.
             if entity.kind != "subscription":
                 return
             rules_left = True
@@ -95,7 +95,7 @@ class PairSteps:
             self.set_status(entity, entity.status)
 
     def _give_rules(self, subscription: Description, rules: Iterable[Description]) -> None:
-        """Replace the rule that a subscription was created with; it selects nothing until then."""
+        """Replaces the rule with which a subscription was created; the subscription matches nothing until then."""
         wanted = {rule.key[-1]: rule for rule in rules}
         for name, rule in wanted.items():
             if name != _DEFAULT_RULE.lower():
@@ -136,7 +136,7 @@ class PairSteps:
             self._update_rule(entity)
 
     def set_status(self, entity: Description, status: str) -> None:
-        """Change the status of a queue, topic or subscription; nothing happens where it is gone.
+        """Changes the status of a queue, topic or subscription; does nothing where it does not exist.
 
         Raises:
             AdministrationError: no answer, or a refusal.
@@ -160,13 +160,13 @@ class PairSteps:
                     client.delete_topic(*entity.names)
                 else:
                     client.delete_subscription(*entity.names)
-            except HttpResponseError:  # not without an answer: it may be deleted yet, and takes nothing until then
+            except HttpResponseError:  # not without an answer: it may be deleted yet, and accepts nothing until then
                 if not with_messages:
                     self._accept_messages(entity)
                 raise
 
     def _refuse_messages(self, entity: Description) -> None:
-        """Raise where an entity holds messages; from the look on it takes none. A subscription has no status for that."""
+        """Raises where an entity contains messages; from the count on it accepts none. A subscription has no status for that."""
         try:
             if _is_stopped_to_count(entity):
                 self.set_status(entity, "SendDisabled")
@@ -180,7 +180,7 @@ class PairSteps:
             raise HoldsMessagesError(f"{self._clients.alias}/{entity.path}", count)
 
     def _accept_messages(self, entity: Description) -> None:
-        """Give an entity the status back that it had before its messages were counted; its caller has an error to tell."""
+        """Restores the status that an entity had before its messages were counted; the caller has an error to report."""
         if _is_stopped_to_count(entity):
             with contextlib.suppress(IsthmusError):
                 self.set_status(entity, entity.status)

@@ -1,1 +1,1 @@
-"""What is at an entity: looks that wait for nothing."""
+"""Non-blocking peeks at an entity."""

@@ -1,16 +1,16 @@
-"""Keeps the order of a source while a reader before this one may still hold messages.
+"""Keeps the order of a source while an earlier reader may still have messages locked.
 
-What it is: decides for each run of deliveries whether it goes on, is kept until a look has an answer, or goes back because an
-earlier message is locked by somebody else: a reader that died leaves its locks behind, and the source delivers what lies
-behind them. What it is not: the looking, or the link.
+What it is: decides for each run of deliveries whether it is passed on, kept until a peek has its answer, or released because an
+earlier message is locked by another receiver: a reader that died leaves locks behind, and the source delivers the messages
+after them. What it is not: the peeking, or the link.
 
 Invariants:
-    I1. While it guards, nothing goes on behind a message of its fragment that waits at the source and has not come; an ordinary
+    I1. While it guards, no message is passed on after a message of its fragment that waits at the source and was not received; an ordinary
         entity has one fragment.
-    I2. Runs go on in the order in which they came.
-    I3. It guards what the source sent before every lock had expired that a reader before this one can have left behind. What has come,
-        or may come under credit granted before, counts as sent before, however late it is read: a process or a network may stand still.
-    I4. What is kept stays locked, however long the looks take: its owner renews it.
+    I2. Runs are passed on in the order of their arrival.
+    I3. It guards the messages that the source sent before every lock of an earlier reader can have expired. Messages that were received,
+        or may arrive under credit granted before, count as sent before, however late they are read: a process or a network may stall.
+    I4. Kept messages stay locked, however long the peeks take: the owner renews their locks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["GUARD_SECONDS", "PROBE", "RETRY_SECONDS", "HeadGuard", "Run"]
 
 GUARD_SECONDS = 5.0
 RETRY_SECONDS = 1.0
-# How many messages are asked for to see whether the one that is waited for is free.
+# How many messages are peeked to see whether the awaited one is available.
 PROBE = 8
 
 
@@ -40,7 +40,7 @@ class Run(NamedTuple):
     payloads: Sequence[bytes]
 
     def part(self, start: int, stop: int) -> Run:
-        """Deliveries start up to stop of it."""
+        """The deliveries from `start` up to `stop`."""
         return Run(
             self.first_id + start, self.sequences[start:stop], self.tokens[start:stop], self.payloads[start:stop]
         )
@@ -50,13 +50,13 @@ class HeadGuard:
     """The guard of one source.
 
     Attributes:
-        handed_on: the highest sequence number that went on, by fragment.
+        handed_on: the highest sequence number passed on, by fragment.
         until: when the last such lock has expired, in monotonic seconds; the owner sets it.
-        ready: runs that go on; the owner takes them.
-        refused: runs that go back; the owner takes them.
-        look: the look under way, for the owner to serve.
-        hole: the message that is waited for.
-        retry_at: until when everything goes back; 0 where nothing does.
+        ready: runs to pass on; the owner takes them.
+        refused: runs to release; the owner takes them.
+        look: the pending peek, which the owner serves.
+        hole: the awaited message.
+        retry_at: until when all messages are released; 0 where none are.
     """
 
     def __init__(self) -> None:
@@ -67,23 +67,25 @@ class HeadGuard:
         self.look: Look[Standing | None] | None = None
         self.hole: Standing | None = None
         self.retry_at = 0.0
-        self._kept: deque[tuple[Run, bool]] = deque()  # whether it has to be looked at; the first is being looked at
+        self._kept: deque[tuple[Run, bool]] = (
+            deque()
+        )  # whether the run has to be checked; the first one is being checked
         self._sent_before: int | None = (
-            None  # deliveries to come that may have been sent before `until`; None before that
+            None  # expected deliveries that may have been sent before `until`; None before that
         )
 
     @property
     def kept(self) -> int:
-        """Deliveries that wait for the look."""
+        """Deliveries that wait for the peek."""
         return sum(len(run.tokens) for run, _ in self._kept)
 
     def note_coming(self, count: int, now: float) -> None:
-        """So many deliveries have come and are not taken, or may come under the credit of now."""
+        """So many deliveries were received and are not taken, or may arrive under the present credit."""
         if now >= self.until:
             self._sent_before = count if self._sent_before is None else min(count, self._sent_before)
 
     def take(self, run: Run, now: float, now_ms: int) -> None:
-        """A run came; `now_ms` is the source's wall time."""
+        """Adds a run; `now_ms` is the source's wall time."""
         is_guarded = now < self.until or self._sent_before != 0
         if self._sent_before is not None:
             self._sent_before = max(0, self._sent_before - len(run.tokens))
@@ -96,7 +98,7 @@ class HeadGuard:
             self._go_on(now, now_ms)
 
     def renewal_due(self, lock_seconds: float) -> float:
-        """When the locks of what is kept have to be renewed; infinite where nothing is."""
+        """When the locks of kept deliveries have to be renewed; infinite where there are none."""
         return self._locked_at + lock_seconds / 3 if self._kept else math.inf
 
     def renew(self, now: float, lock_seconds: float) -> list[bytes]:
@@ -107,23 +109,23 @@ class HeadGuard:
         return [token for run, _ in self._kept for token in run.tokens]
 
     def looked(self, now: float, now_ms: int) -> None:
-        """The look has its result."""
+        """The peek has its result."""
         self._decide(now)
         self._go_on(now, now_ms)
 
     def retry(self) -> None:
-        """Nothing more is on its way of what had to go back: the next runs are looked at again."""
+        """No released message is in transit any more: the next runs are checked again."""
         self.retry_at = 0.0
 
     def link_lost(self) -> None:
-        """The link is gone, and with it what was kept."""
+        """The link is lost, and with it the kept deliveries."""
         self._kept.clear()
         self.refused.clear()
         self.look = self.hole = self._sent_before = None
         self.retry_at = 0.0
 
     def clear(self) -> None:
-        """What is kept goes back."""
+        """Releases the kept deliveries."""
         self.look = None
         self.refused += (run for run, _ in self._kept)
         self._kept.clear()

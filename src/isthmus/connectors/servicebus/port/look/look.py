@@ -1,11 +1,11 @@
-"""Looks at an entity that wait for nothing.
+"""Non-blocking peeks at an entity.
 
-What it is: the looks of `isthmus.connectors.servicebus.head` as steps: each asks for a page and goes on when it is given. What
-it is not: the asking (`peek`).
+What it is: the queries of `isthmus.connectors.servicebus.head` as steps: each requests a page and continues when it is available. What
+it is not: the requests (`node`).
 
 Invariants:
-    I1. A look asks for one page at a time, and for none where what came decides.
-    I2. A look for holes asks for no page twice, however many gaps there are.
+    I1. A query requests one page at a time, and none where the received messages decide.
+    I2. A search for gaps requests no page twice, however many gaps there are.
     I3. Deferred, scheduled and expired messages do not count as waiting.
 """
 
@@ -24,7 +24,7 @@ _EVERYTHING = 1 << 64
 
 
 class Page(NamedTuple):
-    """What a look asks for: messages from a sequence number on, at most so many."""
+    """A page that a query requests: messages from a sequence number on, at most so many."""
 
     start: int
     size: int
@@ -35,11 +35,11 @@ Steps = Generator[Page, Sequence[bytes], T]
 
 
 class Look(Generic[T]):
-    """A look under way.
+    """A query in progress.
 
     Attributes:
-        wanted: the page to ask for; None once there is a result.
-        result: what was found.
+        wanted: the page to request; None once there is a result.
+        result: the result.
     """
 
     def __init__(self, steps: Steps[T]) -> None:
@@ -52,7 +52,7 @@ class Look(Generic[T]):
             self.result = end.value
 
     def answer(self, messages: Sequence[bytes]) -> None:
-        """The page that was wanted; no messages where none are there."""
+        """Passes the requested page; no messages where there are none."""
         try:
             self.wanted = self._steps.send(messages)
         except StopIteration as end:
@@ -62,7 +62,7 @@ class Look(Generic[T]):
 def first_waiting(
     now_ms: int, start: int, through: int, is_ours: Callable[[int], bool] = lambda sequence: False
 ) -> Steps[Standing | None]:
-    """The first message that waits, or is locked by somebody else, from `start` up to `through`."""
+    """The first message that waits, or is locked by another receiver, from `start` up to `through`."""
     while True:
         page = [standing(message) for message in (yield Page(start, PAGE))]
         for found in page:
@@ -76,17 +76,17 @@ def first_waiting(
 
 
 def first_hole(now_ms: int, before: Mapping[int, int], sequences: Sequence[int]) -> Steps[Standing | None]:
-    """A message before or between those that came, in the same fragment, that somebody else holds.
+    """A message before or between the received ones, in the same fragment, that another receiver has locked.
 
     Args:
         now_ms: wall time.
-        before: the highest sequence number that came before, by fragment.
-        sequences: what came now; a range is of one fragment.
+        before: the highest sequence number received before, by fragment.
+        sequences: the numbers received now; a range is of one fragment.
     """
     passed = dict(before)
     known: dict[
         int, tuple[int, int, list[Standing]]
-    ] = {}  # by fragment, all that is there from a sequence number up to another
+    ] = {}  # by fragment, all existing numbers from one sequence number up to another
     for sequence in sequences[:1] if isinstance(sequences, range) else sequences:
         fragment = sequence >> FRAGMENT_BITS
         last = passed.get(fragment, fragment << FRAGMENT_BITS)

@@ -1,11 +1,11 @@
-"""The `$management` node of a source, and the looks that ask it for pages.
+"""The `$management` node of a source, and the queries that request pages from it.
 
-What it is: the links to the node, made when they are needed first and again when they are lost, and one page at a time for the
-looks that wait. What it is not: the looks (`look`).
+What it is: the links to the node, opened when they are first needed and again when they are lost, and one page at a time for the
+waiting queries. What it is not: the queries (`look`).
 
 Invariants:
-    I1. At most one page is asked for at a time; looks are served in their order.
-    I2. A page that does not come within `PAGE_SECONDS` ends the source's link.
+    I1. At most one page is requested at a time; queries are served in their order.
+    I2. A page that does not arrive within `PAGE_SECONDS` ends the source's link.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from isthmus.transport.management import peeked
 __all__ = ["Node"]
 
 PAGE_SECONDS = 30.0
-# After an answer that says to try again later.
+# After an answer that requests a retry.
 RETRY_SECONDS = 0.5
 
 
@@ -32,7 +32,7 @@ class Node:
 
     Args:
         path: the source's entity.
-        on_answer: called when `advance` has something to do.
+        on_answer: called when `advance` has work.
     """
 
     def __init__(self, path: str, on_answer: Callable[[], None]) -> None:
@@ -55,17 +55,17 @@ class Node:
         return management
 
     def run(self, look: Look[Any] | None) -> None:
-        """Serves a look; `advance` tells when it has its result. No error if it is being served."""
+        """Serves a query; `advance` returns it when it has its result. No error if it is being served."""
         if look is not None and look.wanted is not None and look not in self._looks:
             self._looks.append(look)
             self._on_answer()
 
     def deadline(self) -> float:
-        """When `advance` has something to do though no answer came."""
+        """When `advance` has work even without an answer."""
         return self._due
 
     def advance(self, now: float, client: Client) -> list[Look[Any]]:
-        """Takes answers and asks for pages; the looks that have their result.
+        """Takes answers and requests pages; returns the queries that have their result.
 
         Raises:
             IsthmusError: the source refused permanently, or gave no answer.
@@ -107,7 +107,7 @@ class Node:
         return True
 
     def link_lost(self) -> None:
-        """The connection or the source's link is gone, and with it the looks."""
+        """The connection or the source's link is lost, and with it the queries."""
         management, self._management = self._management, None
         self._looks.clear()
         self._reply, self._due = None, math.inf

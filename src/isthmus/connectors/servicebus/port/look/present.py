@@ -1,13 +1,13 @@
-"""What is at a source when it is opened, for a run that moves that and ends.
+"""The messages that exist at a source when it is opened, for a run that moves these and ends.
 
 What it is: the last sequence number of each fragment at the first opening, which deliveries belong to it, and when it is
-all delivered. What it is not: the looking (`node`).
+completely delivered. What it is not: the queries (`node`).
 
 Invariants:
-    I1. Nothing behind the last sequence number of the first opening belongs to it.
-    I2. It is over when the last has been delivered, or when nothing came for `IDLE_SECONDS`, nothing is unsettled and a look
-        finds nothing that somebody else holds.
-    I3. Over a lost link it begins again with what is left.
+    I1. No message after the last sequence number of the first opening belongs to it.
+    I2. It is over when the last has been delivered, or when no message arrived for `IDLE_SECONDS`, nothing is unsettled and a query
+        finds no message that another receiver has locked.
+    I3. After a lost link it begins again with the remaining messages.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ __all__ = ["Present"]
 
 IDLE_SECONDS = 1.0
 CHECK_SECONDS = 0.25
-# Stands for a fragment whose last never comes: only a look tells that it is over.
+# For a fragment whose last never arrives: only a query detects the end.
 _BY_LOOK = -1
 
 
 class Present:
-    """What one source had at its first opening.
+    """The messages that existed at a source's first opening.
 
     Args:
-        in_order: whether deliveries come in the order of their sequence numbers, so that the last one tells the end; else only a look does.
+        in_order: whether deliveries have the order of their sequence numbers, so that the last one marks the end; else only a query does.
 
     Attributes:
         is_over: whether everything has been delivered.
-        held: the sequence number of a message that somebody else holds; 0 where none is known.
+        held: the sequence number of a message that another receiver has locked; 0 where none is known.
     """
 
     def __init__(self, *, in_order: bool = True) -> None:
@@ -45,11 +45,11 @@ class Present:
         self._first: Look[dict[int, int]] | None = None
         self._last: Look[Standing | None] | None = None
         self._lasts: dict[int, int] | None = None
-        self._left: set[int] = set()  # fragments whose last has not come
+        self._left: set[int] = set()  # fragments whose last has not arrived
         self._check_at = math.inf
 
     def begin(self, now: float) -> Look[dict[int, int]] | None:
-        """The look before the source is open; None once what exists is known."""
+        """The query before the source is open; None once the existing messages are known."""
         if self._lasts is None:
             if self._first is None:
                 self._first = Look(last_sequences())
@@ -62,7 +62,7 @@ class Present:
         return None
 
     def belong(self, sequences: Sequence[int]) -> list[bool] | bool:
-        """Which of them belong to it: all, none, or each by itself."""
+        """Which numbers belong to them: all, none, or one answer for each."""
         lasts = self._lasts or {}
         if self.is_over:
             return False
@@ -70,7 +70,7 @@ class Present:
         return all(kept) or (kept if any(kept) else False)
 
     def divided(self, run: Run) -> tuple[list[Run], list[Run]]:
-        """What of a run belongs to it, and what does not."""
+        """The parts of a run that belong to them, and those that do not."""
         belong = self.belong(run.sequences)
         if isinstance(belong, bool):
             return ([run], []) if belong else ([], [run])
@@ -80,7 +80,7 @@ class Present:
         ]
 
     def given(self, sequences: Sequence[int], now: float) -> None:
-        """Deliveries were given to the owner."""
+        """Deliveries were passed to the owner."""
         self._check_at, self.held = now + IDLE_SECONDS, 0
         lasts = self._lasts or {}
         highest = max(sequences)
@@ -93,7 +93,7 @@ class Present:
         self.is_over = not self._left
 
     def check(self, now: float, now_ms: int, *, is_idle: bool) -> Look[Standing | None] | None:
-        """The look that is due; `is_idle`: the link has credit, nothing is unsettled, kept or on its way back."""
+        """The query that is due; `is_idle`: the link has credit, nothing is unsettled, kept or being released."""
         if self.is_over or now < self._check_at or self._last is not None:
             return None
         if not is_idle:
@@ -103,7 +103,7 @@ class Present:
         return self._last
 
     def looked(self, now: float) -> None:
-        """The look of `check` has its result."""
+        """The query of `check` has its result."""
         look, self._last = self._last, None
         if look is None:
             return
@@ -112,11 +112,11 @@ class Present:
         self._check_at = now + IDLE_SECONDS
 
     def deadline(self) -> float:
-        """When `check` has something to do."""
+        """When `check` has work."""
         return math.inf if self.is_over or self._last is not None else self._check_at
 
     def link_lost(self) -> None:
-        """What was delivered and not settled may come again."""
+        """The link is lost: unsettled deliveries may be redelivered."""
         self._first = self._first if self._lasts is not None else None
         self._last = None
         self._check_at = math.inf

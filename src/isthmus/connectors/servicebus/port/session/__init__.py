@@ -1,1 +1,1 @@
-"""Sources that require sessions: several session links under one route."""
+"""Sources that require sessions: several session links of one route."""

@@ -1,20 +1,20 @@
-"""What a source with sessions has delivered and not yet settled, over all its session links.
+"""The unsettled deliveries of a source with sessions, across all its session links.
 
-What it is: for each delivered position the link and the delivery id that settle it, and the positions that a lost session may deliver
-again although they were completed. What it is not: it sends nothing, and holds no message but the newest of each link.
+What it is: for each delivered position the link and the delivery id that settle it, and the positions that a lost session may redeliver
+although they were completed. What it is not: it sends nothing, and keeps no message except the newest of each link.
 
-A message of a session can be settled only by the link that holds the session. When a link is lost its messages are available again, and
-come over the session's next link, which the source or somebody else gets. Meanwhile the owner may still settle them: what it completes
-is remembered, and completed again when it comes.
+A message of a session can be settled only by the link that has the session locked. When a link is lost its messages are available again, and
+are redelivered over the session's next link, to the source or to another receiver. Meanwhile the owner may still settle them: a completion
+is remembered, and repeated when the message is redelivered.
 
-Why no message is taken for another. A position is known only for `KEPT_SECONDS`, and only for a message that the source's system took in
-no later than the newest that the lost link delivered: where an entity goes back to an earlier state, positions are given to others.
+Why no message is taken for another. A position is remembered only for `KEPT_SECONDS`, and only for a message that was enqueued no later than
+the newest that the lost link delivered: where an entity returns to an earlier state, positions are assigned to other messages.
 
 Invariants:
     I1. A position is unsettled from `admit` until the first `settle` that covers it.
-    I2. A position that comes again while it is unsettled is settled over the link on which it came last.
-    I3. What was completed within `RECENT_SECONDS` before its link or the connection was lost, or after that, is completed again when it
-        comes again, and not handed on.
+    I2. A position that is redelivered while it is unsettled is settled over the link of its last delivery.
+    I3. A message that was completed within `RECENT_SECONDS` before its link or the connection was lost, or after that, is completed again when
+        it is redelivered, and not passed on.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from isthmus.bridge.lease.message_age import enqueued_ms
 
 __all__ = ["KEPT_SECONDS", "RECENT_SECONDS", "Admitted", "SessionAccount", "Span"]
 
-# So long before a loss is noticed a settlement may have come to a lock that was lost already.
+# So long before a loss is detected a settlement may have met a lock that was already lost.
 RECENT_SECONDS = 10.0
-# A lock lasts five minutes at most; then the message comes again.
+# A lock lasts five minutes at most; then the message is redelivered.
 KEPT_SECONDS = 600.0
 _NO_LINK = 0
 
@@ -43,7 +43,7 @@ class Span(NamedTuple):
 
 
 class Admitted(NamedTuple):
-    """Deliveries that came: those to give to the owner, and those to complete at once."""
+    """Received deliveries: those to pass to the owner, and those to complete at once."""
 
     positions: Sequence[int]
     payloads: Sequence[bytes]
@@ -56,7 +56,7 @@ class _Known(NamedTuple):
 
 
 class _LinkState:
-    """What is known of a link: how many deliveries are unsettled, what was completed lately, and its newest message."""
+    """The state of a link: the count of unsettled deliveries, recent completions, and its newest message."""
 
     __slots__ = ("newest", "recent", "unsettled")
 
@@ -67,7 +67,7 @@ class _LinkState:
 
 
 class SessionAccount:
-    """The account of one source. Links are known by numbers from 1 on."""
+    """The account of one source. Links are identified by numbers from 1 on."""
 
     def __init__(self) -> None:
         self._entries: dict[int, tuple[int, int]] = {}  # by position: link and delivery id
@@ -76,7 +76,7 @@ class SessionAccount:
             int, int
         ] = {}  # by position without a link: the newest enqueued time of the link that delivered it
         self._known: dict[int, _Known] = {}
-        self._closed: deque[tuple[float, _LinkState]] = deque()  # links that gave their session back lately
+        self._closed: deque[tuple[float, _LinkState]] = deque()  # links that released their session lately
 
     @property
     def unsettled(self) -> int:
@@ -117,13 +117,13 @@ class SessionAccount:
         return Admitted(positions, payloads, again)
 
     def settle(self, first: int, last: int, now: float, *, completes: bool) -> list[Span]:
-        """Takes positions first to last off the account; how to settle those that a link still holds.
+        """Removes positions first to last from the account; returns how to settle those whose link is open.
 
         Args:
             first: position.
             last: position.
             now: monotonic seconds.
-            completes: whether they are completed; other dispositions are lost with a link, and the messages come again.
+            completes: whether they are completed; other dispositions are lost with a link, and the messages are redelivered.
         """
         spans: list[Span] = []
         entries = self._entries
@@ -154,7 +154,7 @@ class SessionAccount:
         return spans
 
     def link_lost(self, link: int, now: float) -> None:
-        """A link is gone with its locks: its unsettled messages come again, and perhaps some that were completed lately."""
+        """A link is lost with its locks: its unsettled messages are redelivered, and possibly some that were completed recently."""
         state = self._links.pop(link, None)
         if state is None:
             return
@@ -166,7 +166,7 @@ class SessionAccount:
                 self._bounds[position] = bound
 
     def link_closed(self, link: int, now: float) -> None:
-        """A link that has nothing unsettled gives its session back. What it settled before goes the same way as that, and is taken in unless
+        """A link without unsettled messages releases its session. Its earlier settlements precede the release, and are received unless
         the connection is lost.
         """
         while self._closed and self._closed[0][0] < now - RECENT_SECONDS:
@@ -176,18 +176,18 @@ class SessionAccount:
             self._closed.append((now, state))
 
     def connection_lost(self, now: float) -> None:
-        """All links are gone."""
+        """All links are lost."""
         for link in list(self._links):
             self.link_lost(link, now)
         while self._closed:
             self._know(self._closed.popleft()[1], now)
 
     def forget(self) -> None:
-        """The positions mean nothing any more."""
+        """Forgets all positions."""
         self._known.clear()
 
     def _know(self, state: _LinkState, now: float) -> int:
-        """Remembers what a link completed lately; the enqueued time of its newest message."""
+        """Remembers a link's recent completions; returns the enqueued time of its newest message."""
         bound = enqueued_ms(state.newest)
         for at, position in state.recent:
             if at >= now - RECENT_SECONDS:

@@ -1,12 +1,12 @@
 """One session link of a source.
 
 What it is: the receiver of one session, or the request for the next free one, and the renewal of its lock. What it is not: the
-decision which sessions are held (`turn`), or the account of what they delivered (`account`).
+decision which sessions are locked (`turn`), or the account of their deliveries (`account`).
 Spec: docs/explanation/protocol.md, Sessions.
 
 Invariants:
     I1. A lock is renewed from when the session is granted until the link is closed, every third of its duration.
-    I2. At most one renewal is under way.
+    I2. At most one renewal is in flight.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from isthmus.transport import Client, Management, Reply
 
 __all__ = ["SessionLink"]
 
-# A namespace answers a request for the next session within a minute, whether there is one or not.
+# A namespace answers a request for the next session within a minute, with or without one.
 REQUEST_SECONDS = 90.0
 ANSWER_SECONDS = 30.0
 RETRY_SECONDS = 0.5
-# What ends one session, or the request for one, and nothing else.
+# Errors that end one session, or the request for one, and nothing else.
 _OF_ONE_SESSION = (LockLostError, OperationTimeoutError, ServerBusyError, ConnectionLostError)
 
 
@@ -33,16 +33,16 @@ class SessionLink:
     """A link.
 
     Args:
-        number: what the account knows it by.
-        mark: called when something comes.
+        number: its number in the account.
+        mark: called when a frame arrives.
         client: the connection.
         path: the entity.
         now: monotonic seconds.
 
     Attributes:
         receiver: of the session.
-        held: the session as turns are decided; None while it is only asked for.
-        fault: why the lock is lost, though the link is not told yet.
+        held: the session for the scheduling; None while it is only requested.
+        fault: why the lock is lost, although the link is open.
     """
 
     def __init__(self, number: int, mark: Callable[[], None], client: Client, path: str, now: float) -> None:
@@ -59,30 +59,30 @@ class SessionLink:
 
     @property
     def session_id(self) -> str:
-        """Which session it holds."""
+        """The id of its session."""
         return self.receiver.session_id or ""
 
     @property
     def error(self) -> IsthmusError | None:
-        """Why it is of no use any more."""
+        """Why it is unusable."""
         return self.receiver.error or self.fault
 
     def is_lost_alone(self, error: IsthmusError) -> bool:
-        """Whether an error of it concerns no other session."""
+        """Whether an error of it affects no other session."""
         return self.receiver.client.error is None and isinstance(error, _OF_ONE_SESSION)
 
     def update(self, unsettled: int) -> None:
-        """Notes what turns are decided by."""
+        """Updates the values for the scheduling."""
         if self.held is not None:
             self.held.credit, self.held.unsettled = self.receiver.credit, unsettled
 
     def granted(self, now: float) -> None:
-        """The session is held from now on."""
+        """The session is locked from now on."""
         self.held = HeldSession(since=now, quiet_since=now)
         self._asked_until, self._renewed_at = math.inf, now
 
     def check_time(self, now: float) -> None:
-        """Gives up a request that nobody answers."""
+        """Gives up an unanswered request."""
         if now >= self._asked_until:
             self.fault = OperationTimeoutError(f"'{self.receiver.path}': no answer to the request for a session")
 
@@ -112,7 +112,7 @@ class SessionLink:
             self._reply.when_done(self._mark)
 
     def deadline(self, lock_seconds: float) -> float:
-        """When `check_time` or `renew` has something to do though nothing came."""
+        """When `check_time` or `renew` has work even without events."""
         due = self._renewal_due(lock_seconds) if self._reply is None else self._reply_by
         return min(self._asked_until, due)
 
@@ -120,6 +120,6 @@ class SessionLink:
         return max(self._renewed_at + lock_seconds / 3, self._not_before)
 
     def close(self) -> None:
-        """Detaches, which gives the session back with all that is locked in it."""
+        """Detaches, which releases the session with all its locked messages."""
         if self.receiver.client.error is None:
             self.receiver.close()

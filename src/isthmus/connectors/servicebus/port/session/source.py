@@ -1,21 +1,21 @@
 """A source entity that requires sessions, on the port.
 
-What it is: several session links from one queue or subscription under one route: sessions taken as they become free, credit shared
-among them, deliveries in the order of each session, settlement, renewal of the sessions' locks. What it is not: the decisions which
-session is held for how long (`turn`), and what becomes of a message whose session was lost (`account`).
+What it is: several session links from one queue or subscription for one route: it accepts sessions as they become available, shares credit
+among them, and keeps the order of each session; settlement, and renewal of the sessions' locks. What it is not: the decisions which
+session is kept for how long (`turn`), and the handling of messages whose session was lost (`account`).
 
-Order. A session has one holder at a time, and its link delivers in the session's order. A session is given back only when everything
-that it delivered is settled, so that its next holder goes on behind that. When its lock is lost, what was in flight comes again over
-its next link: the owner still has it and does not hand it on twice, and what follows comes behind it.
+Order. A session has one receiver at a time, and its link delivers in the session's order. A session is released only when all its
+deliveries are settled, so that its next receiver continues after them. When its lock is lost, messages in flight are redelivered over
+its next link: the owner still has them and does not pass them on twice, and later messages follow them.
 
-A session that another receiver holds is not offered; the others go on.
+A session that another receiver has locked is not offered; the others continue.
 
 Invariants:
-    I1. The credit of all links together never exceeds what the owner has granted and not been given.
-    I2. Messages of one session are given in the session's order; between sessions there is none.
+    I1. The credit of all links together never exceeds the owner's unused grant.
+    I2. Messages of one session are delivered in the session's order; between sessions there is none.
     I3. The loss of one session ends neither the source nor another session.
-    I4. With `only_present` nothing is given that came after the first opening.
-    I5. `close` gives back every session and every message that is not settled.
+    I4. With `only_present` no message is delivered that was enqueued after the first opening.
+    I5. `close` releases every session and every unsettled message.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ from isthmus.transport.receiver import Deliveries
 
 __all__ = ["SessionSource"]
 
-# Before another session is asked for, after a request failed for a reason that passes.
+# The delay before another session is requested, after a request failed temporarily.
 RETRY_SECONDS = 0.5
-# How long such requests may fail before the source counts as lost, and is reported so.
+# How long such requests may fail before the source counts as lost, and is reported as such.
 REFUSED_SECONDS = 10.0
-# AMQP sessions beside one for each Service Bus session: those of the management node, and of links that are being ended.
+# AMQP sessions besides one for each Service Bus session: those of the management node, and of links that are being ended.
 _SPARE_AMQP_SESSIONS = 2
 _LAST_POSITION = (1 << 64) - 1
 
@@ -69,10 +69,10 @@ class SessionSource(End):
     """One route's source.
 
     Args:
-        pool: what it belongs to.
-        key: what the pool's owner knows it by.
-        options: where it leads to, and how many sessions it may hold.
-        only_present: give only what exists when it is opened first.
+        pool: the pool that it belongs to.
+        key: its key in the pool.
+        options: the entity, and how many sessions it may lock.
+        only_present: deliver only messages that exist when it is first opened.
     """
 
     def __init__(self, pool: ConnectionPool, key: int, options: PortSourceOptions, *, only_present: bool) -> None:
@@ -83,13 +83,13 @@ class SessionSource(End):
         self._has_learned = False
         self._node = Node(self.path, self.mark)
         self._present = Present(in_order=False) if only_present else None
-        self._has_told_end = False
+        self._has_reported_end = False
         self._credit = OwnerCredit()
         self._turns = SessionTurns(options.sessions)
         self._account = SessionAccount()
-        self._links: dict[int, SessionLink] = {}  # served longest ago first
+        self._links: dict[int, SessionLink] = {}  # least recently served first
         self._last_number = 0
-        self._refused_since = math.inf  # since when every request for a session was refused
+        self._refused_since = math.inf  # since when all requests for a session were refused
         self._states: StateCopier | NoStates = (
             StateCopier(pool, key, self.mark, options) if options.state_entity else NoStates()
         )
@@ -98,11 +98,11 @@ class SessionSource(End):
 
     @property
     def clock_offset_ms(self) -> int | None:
-        """The wall time of the namespace minus monotonic time, in ms; None while it is not known."""
+        """The wall time of the namespace minus monotonic time, in ms; None while unknown."""
         return self._clock.offset_ms
 
     def poll(self, now: float) -> Sequence[SourceEvent]:
-        """What happened since the last call; renews locks that are due."""
+        """The events since the last call; renews locks that are due."""
         events: list[SourceEvent] = []
         self.check_time(now)
         client = self.client
@@ -120,7 +120,7 @@ class SessionSource(End):
         return events
 
     def deadline(self, now: float) -> float:
-        """When `poll` has something to do though the sockets are silent."""
+        """When `poll` has work even without socket activity."""
         due = self.step_deadline(now)
         if self.step in (Step.ATTACHING, Step.ATTACHED):
             due = min(due, self._node.deadline())
@@ -138,7 +138,7 @@ class SessionSource(End):
         self.mark()
 
     def drain(self) -> None:
-        """Takes the credit back."""
+        """Withdraws the credit."""
         self._credit.drain()
         for link in self._held_links():
             link.receiver.drain()
@@ -152,11 +152,11 @@ class SessionSource(End):
         self._settle(first, last, state, completes=state is None)
 
     def release(self, first: int, last: int) -> None:
-        """Gives delivered positions back."""
+        """Releases delivered positions."""
         self._settle(first, last, Released(), completes=False)
 
     def close(self) -> None:
-        """Ends it: its sessions are free at once, and what was locked in them is available again."""
+        """Closes it: its sessions are available at once, and so are the messages that were locked in them."""
         self.pool.unmark(self.key)
         self.release(0, _LAST_POSITION)
         self._end_links(time.monotonic())
@@ -165,13 +165,13 @@ class SessionSource(End):
 
     @property
     def has_left(self) -> bool:
-        """Whether another source may open: it may at once, as it gets a session only when this one has given it back."""
+        """True: another source may open at once, because it gets a session only when this one has released it."""
         return True
 
     # ---- the links
 
     def attach(self, client: Client) -> None:
-        """Begins: links follow as sessions are asked for."""
+        """Begins: links follow as sessions are requested."""
         self.mark()
 
     def _work(self, client: Client, events: list[SourceEvent], now: float) -> None:
@@ -187,7 +187,7 @@ class SessionSource(End):
             self._states.opened(client)
             events.append(SourceOpened(client.namespace_id))
         for link in list(self._links.values()):
-            # First: what a lost link settled last is known by then, should it come again over another.
+            # First: the last settlements of a lost link are known then, if its messages are redelivered over another.
             link.check_time(now)
             if link.error is not None:
                 self._link_lost(link, link.error, now)
@@ -242,11 +242,11 @@ class SessionSource(End):
     def _present_parts(
         self, link: SessionLink, first_id: int, sequences: Sequence[int], payloads: Sequence[bytes]
     ) -> list[tuple[int, tuple[Sequence[int], Sequence[bytes]]]]:
-        """What of a run belongs to what existed, by the first delivery id; the rest goes back."""
+        """The parts of a run that belong to the existing messages, by the first delivery id; the others are released."""
         belong = self._present.belong(sequences) if self._present is not None else True
         if belong is True:
             return [(first_id, (sequences, payloads))]
-        # Its next message is a later one: it is given back, and others are asked for a little later, so that it does not come again at once.
+        # Its next message is a later one: it is released, and others are requested a little later, so that it is not offered again at once.
         if link.held is not None and not link.held.is_leaving:
             link.held.is_leaving = True
             link.receiver.drain()
@@ -263,14 +263,14 @@ class SessionSource(End):
         """I3: a session is lost, or a request for one failed.
 
         Raises:
-            IsthmusError: nothing of the source can be read any more.
+            IsthmusError: no message of the source can be read any more.
         """
         if not link.is_lost_alone(error):
             raise error
         is_request = link.held is None
-        is_over = is_request and isinstance(error, OperationTimeoutError)  # there was no free session in time
+        is_over = is_request and isinstance(error, OperationTimeoutError)  # no session was available in time
         if is_over and link.fault is not None:
-            raise error  # it was not even said
+            raise error  # the request was not even sent
         if is_request and not is_over:
             self._refused_since = min(self._refused_since, now)
             if now - self._refused_since > REFUSED_SECONDS:
@@ -284,7 +284,7 @@ class SessionSource(End):
         link.close()
 
     def _give_back(self, now: float) -> None:
-        """Gives back sessions whose turn is over."""
+        """Releases sessions whose time is over."""
         leaving = self._turns.leaving(self._held(), self._capacity, now)
         for link in self._held_links():
             held = link.held
@@ -302,7 +302,7 @@ class SessionSource(End):
                 self._states.given_back(link.number)
 
     def _ask(self, client: Client, now: float) -> None:
-        """Asks for sessions."""
+        """Requests sessions."""
         if self._present is not None and self._present.is_over:
             return
         held = self._held()
@@ -312,20 +312,20 @@ class SessionSource(End):
 
     def _check_present(self, events: list[SourceEvent], now: float) -> None:
         present = self._present
-        if present is None or self._has_told_end:
+        if present is None or self._has_reported_end:
             return
         if not present.is_over:
             is_idle = not self._account.unsettled and not self._credit.draining and self._credit.left > 0
             self._node.run(present.check(now, self._clock.wall_ms(now), is_idle=is_idle))
         if present.is_over and self._states.may_end(now, is_settled=not self._account.unsettled):
-            self._has_told_end = True
+            self._has_reported_end = True
             events += (*self._states.last_news(), Exhausted())
 
     # ---- credit
 
     @property
     def _capacity(self) -> int:
-        """Messages that may be under way, as the owner grants credit now."""
+        """Messages that may be in flight, by the owner's present credit."""
         return self._credit.left + self._account.unsettled
 
     def _held_links(self) -> list[SessionLink]:
@@ -335,7 +335,7 @@ class SessionSource(End):
         return [link.held for link in self._links.values() if link.held is not None]
 
     def _refill(self, now: float) -> None:
-        """Shares what the owner has granted and not been given."""
+        """Distributes the owner's unused grant."""
         if self.step is not Step.ATTACHED or self.fault is not None or self._credit.draining:
             return
         if self._present is not None and self._present.is_over:

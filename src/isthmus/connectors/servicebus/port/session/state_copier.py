@@ -1,15 +1,15 @@
-"""`session_state: copy` of one source: what is done about the states of its sessions beside the way of messages.
+"""`session_state: copy` of one source: the copying of session states, separate from the messages.
 
-What it is: asks for the state of each session that the route holds, over the link that holds it; reads those of others over links of their
-own; has them set at the target; looks from time to time for states that were set without messages; and keeps in a file what was copied and
-what is due. What it is not: the decisions (`state_copy`), or the way of messages (`source`), which waits for nothing here but for an answer
-of its own namespace, `GIVE_BACK_SECONDS` at most.
+What it is: requests the state of each session that the route has locked, over its link; reads those of others over separate links;
+has them set at the target; queries periodically for states that were set without messages; and records in a file which were copied and
+which are due. What it is not: the decisions (`state_copy`), or the messages (`source`), which wait here only for an answer
+of their own namespace, `GIVE_BACK_SECONDS` at most.
 
-Order, by which a kill at any instant loses no state: a session is noted as due before its first message of a hold is handed on; its state
-is read; its messages are settled; a first state is noted as tried; the state is set at the target; the session is noted as copied.
+Order, by which a kill at any time loses no state: a session is noted as due before its first message of a lock period is passed on; its
+state is read; its messages are settled; a first state is noted as tried; the state is set at the target; the session is noted as copied.
 
 Invariants:
-    I1. Nothing here fails the source: what goes wrong is told in `note`, and tried again.
+    I1. No error here fails the source: it is reported in `note`, and the operation retried.
     I2. A session that was due when the process died is due when the next one opens the file.
 """
 
@@ -37,25 +37,25 @@ from isthmus.transport import Client, Management, Reply
 __all__ = ["READS_AT_ONCE", "NoStates", "SourceView", "StateCopier"]
 
 READS_AT_ONCE = 8
-# How long a session that could be given back is kept for the answer about its state.
+# How long a releasable session is kept for the answer about its state.
 GIVE_BACK_SECONDS = 5.0
-# How often states are looked for that were set without a message, from how long before the last look on, as clocks may be apart, and how
-# many names come at once.
+# How often to query for states that were set without a message, from how long before the last query on, because clocks may differ, and the
+# page size.
 LOOK_SECONDS = 60.0
 OVERLAP_MS = 120_000
 PAGE = 500
 ANSWER_SECONDS = 30.0
-# How long the end of a route that moves what is there waits for states that are not at the target yet.
+# How long a route that moves existing messages waits at its end for states that are not at the target yet.
 END_SECONDS = 10.0
 
 
 class SourceView(NamedTuple):
-    """What a source has for the reading of states.
+    """The parts of a source that reading states needs.
 
     Attributes:
         client: its connection.
-        management: gives its node.
-        unsettled_of: how many messages of a link are not settled.
+        management: returns its node.
+        unsettled_of: how many messages of a link are unsettled.
         wall_ms: the wall time of its namespace.
     """
 
@@ -66,32 +66,32 @@ class SourceView(NamedTuple):
 
 
 class NoStates:
-    """For a source whose states are not copied."""
+    """The implementation for a source whose states are not copied."""
 
     def opened(self, client: Client) -> None:
-        """Nothing is asked."""
+        """Does nothing."""
 
     def arrived(self, link: int, session_id: str) -> None:
-        """Nothing is noted."""
+        """Does nothing."""
 
     def may_give_back(self, link: int, now: float) -> bool:
-        """Nothing is to be asked over a link."""
+        """Always True."""
         return True
 
     def given_back(self, link: int) -> None:
-        """Nothing is noted."""
+        """Does nothing."""
 
     def link_lost(self, link: int) -> None:
-        """Nothing is noted."""
+        """Does nothing."""
 
     def source_lost(self) -> None:
-        """Nothing was under way."""
+        """Does nothing."""
 
     def close(self, now: float) -> None:
-        """There is nothing to end."""
+        """Does nothing."""
 
     def advance(self, source: SourceView, now: float) -> list[Noted]:
-        """There is nothing to do."""
+        """Returns no notes."""
         return []
 
     def deadline(self, now: float) -> float:
@@ -99,17 +99,17 @@ class NoStates:
         return math.inf
 
     def may_end(self, now: float, *, is_settled: bool) -> bool:
-        """Nothing keeps a route from its end."""
+        """Always True."""
         return True
 
     def last_news(self) -> list[Noted]:
-        """There is nothing to tell."""
+        """Returns no notes."""
         return []
 
 
 @dataclass(slots=True, eq=False)
 class _Hold:
-    """A session that a link of the source holds, of which messages came."""
+    """A session that a link of the source has locked, with at least one received message."""
 
     session_id: str
     reply: Reply | None = None
@@ -122,10 +122,10 @@ class StateCopier:
     """The states of one source.
 
     Args:
-        pool: what the source belongs to.
-        key: of the source.
-        mark: called when there is something to do.
-        options: of the source.
+        pool: the pool of the source.
+        key: the key of the source.
+        mark: called when there is work.
+        options: the options of the source.
     """
 
     def __init__(self, pool: ConnectionPool, key: int, mark: Callable[[], None], options: PortSourceOptions) -> None:
@@ -135,17 +135,17 @@ class StateCopier:
         self._target = StateTarget(pool, key, self._target_path, peer_of(target))
         self._memory = StateMemory(Path(options.state_file))
         self._copies = StateCopies({})
-        self._of: str | None = None  # identity of the source that the memory is about
+        self._of: str | None = None  # identity of the source that the memory belongs to
         self._to: str | None = None
         self._holds: dict[int, _Hold] = {}
         self._reads: dict[str, StateLink] = {}
         self._look: Reply | None = None
         self._look_skip = self._look_began_ms = 0
         self._look_at, self._look_by = -math.inf, math.inf
-        self._look_text = self._memory_text = self._told = ""
+        self._look_text = self._memory_text = self._last_note = ""
         self._end_by = math.inf
 
-    # ---- what the source tells
+    # ---- calls of the source
 
     def opened(self, client: Client) -> None:
         """The source is open."""
@@ -156,7 +156,7 @@ class StateCopier:
         self._copies = StateCopies(self._memory.copied, self._memory.due, self._memory.tried)
 
     def arrived(self, link: int, session_id: str) -> None:
-        """A message of a session comes over a link that holds it; called before it is handed on."""
+        """A message of a session arrives over the link that has it locked; called before it is passed on."""
         if link in self._holds:
             return
         self._holds[link] = _Hold(session_id)
@@ -166,7 +166,7 @@ class StateCopier:
             self._remember(partial(self._memory.note_due, session_id))
 
     def may_give_back(self, link: int, now: float) -> bool:
-        """Whether nothing more is to be asked over a link."""
+        """Whether no more requests are to be made over a link."""
         hold = self._holds.get(link)
         if hold is None or hold.is_read or not self._target.is_ready:
             return True
@@ -174,7 +174,7 @@ class StateCopier:
         return now >= hold.give_back_by
 
     def given_back(self, link: int) -> None:
-        """A session whose messages are all settled was given back."""
+        """A session whose messages are all settled was released."""
         hold = self._holds.pop(link, None)
         if hold is not None:
             self._copies.settled(hold.session_id)
@@ -186,15 +186,15 @@ class StateCopier:
             self._copies.lost(hold.session_id)
 
     def source_lost(self) -> None:
-        """The connection to the source is gone, or is left."""
+        """The connection to the source is lost or closed."""
         for link in list(self._holds):
             self.link_lost(link)
         self._end_reads()
         self._look = None
-        self._told = ""  # the loss takes the place of what was told
+        self._last_note = ""  # the loss replaces the last note
 
     def close(self, now: float) -> None:
-        """Ends it; what is due stays so in the file."""
+        """Closes it; due sessions stay so in the file."""
         self.source_lost()
         self._target.close(now)
         self._memory.close()
@@ -202,7 +202,7 @@ class StateCopier:
     # ---- the loop
 
     def advance(self, source: SourceView, now: float) -> list[Noted]:
-        """Goes on; what an operator should know, where that has changed.
+        """Continues; returns notes for an operator, where they have changed.
 
         Raises:
             IsthmusError: the connection to the source is lost.
@@ -212,15 +212,15 @@ class StateCopier:
 
     def _advance(self, source: SourceView, now: float) -> None:
         stands = self._target.poll(now)
-        for told, text in self._target.take():
+        for attempt, text in self._target.take():
             if text:
-                self._copies.not_set(told, text, now)
+                self._copies.not_set(attempt, text, now)
             else:
-                self._note(self._copies.was_set(told))
+                self._note(self._copies.was_set(attempt))
         if not stands:
             self._copies.target_lost()
         if not self._target.is_ready:
-            self._end_reads()  # while it waited for the target a session would be kept from its receivers
+            self._end_reads()  # while it waited for the target, the session would be kept from its receivers
             return
         self._check_target()
         for link, hold in self._holds.items():
@@ -230,11 +230,11 @@ class StateCopier:
                 self._copies.settled(hold.session_id)
         self._look_for_changes(
             source.management, source.wall_ms, now
-        )  # before the reading: nothing else would wake the loop for it
+        )  # before the reads: nothing else would wake the loop for it
         self._read_others(source.client, source.management, now)
         states, done = self._copies.to_set(self._target.room, now)
         for state in states:
-            if state.is_first:  # a kill may come between the answer and its note
+            if state.is_first:  # a kill may occur between the answer and its note
                 self._remember(partial(self._memory.note_tried, state.session_id, digest_of(state.state)))
             self._target.set(state, now)
         for each in done:
@@ -242,7 +242,7 @@ class StateCopier:
             self._mark()  # there may be room now to read others
 
     def deadline(self, now: float) -> float:
-        """When there is something to do though nothing came."""
+        """When there is work even without events."""
         due = min(self._target.deadline(now), self._end_by)
         if not self._target.is_ready:
             return due
@@ -252,12 +252,12 @@ class StateCopier:
 
     @property
     def is_done(self) -> bool:
-        """Whether no session is due, as far as can be known."""
+        """Whether no session is due, as far as is known."""
         has_looked = self._look is None and self._look_at > -math.inf
         return self._copies.is_done and (has_looked or bool(self._target.text))
 
     def may_end(self, now: float, *, is_settled: bool) -> bool:
-        """Whether a route that moves what is there need not wait for states: they are at the target, or it has waited."""
+        """Whether a route that moves existing messages need not wait for states: they are at the target, or it has waited."""
         if self.is_done and is_settled:
             self._end_by = math.inf
             return True
@@ -265,22 +265,22 @@ class StateCopier:
         return now >= self._end_by
 
     def last_news(self) -> list[Noted]:
-        """What an operator should know at the end of such a route: what is not copied."""
+        """Notes for an operator at the end of such a route: which states are not copied."""
         self._end_by = math.inf
         return self._news(self.left)
 
     def _news(self, text: str) -> list[Noted]:
-        before, self._told = self._told, text
+        before, self._last_note = self._last_note, text
         return [] if text == before else [Noted(text)]
 
     @property
     def left(self) -> str:
-        """What is not copied, for an operator; empty where nothing is due."""
+        """The states that are not copied, for an operator; empty where none is due."""
         return self.note or self._copies.left
 
     @property
     def note(self) -> str:
-        """What keeps states from being copied, for an operator; empty where nothing does."""
+        """Why states are not copied, for an operator; empty where there is no reason."""
         if self._memory_text:
             return f"session states are copied again after a restart: {self._memory_text}"
         if self._target.text:
@@ -290,7 +290,7 @@ class StateCopier:
     # ---- parts
 
     def _end_reads(self) -> None:
-        """Gives back the sessions that are read over links of their own."""
+        """Releases the sessions that are read over separate links."""
         if self._reads:
             reads, self._reads = self._reads, {}
             for read in reads.values():
@@ -298,7 +298,7 @@ class StateCopier:
             self._copies.source_lost()
 
     def _check_target(self) -> None:
-        """To another target than before nothing was copied."""
+        """Where the target has changed, nothing was copied to it."""
         identity = self._target.identity
         if self._to != identity:
             self._to = identity
@@ -315,7 +315,7 @@ class StateCopier:
             hold.reply = start_get(management(), hold.session_id)
             hold.reply.when_done(self._mark)
         elif reply.done:
-            # Where it was refused, the session's lock is lost, or it is read over a link of its own later.
+            # If it is refused, the session's lock is lost, or it is read over a separate link later.
             hold.is_read = True
             if reply.error is None:
                 self._copies.read(hold.session_id, state_in(reply), now)
@@ -330,14 +330,14 @@ class StateCopier:
             if error is None and reply is not None:
                 self._copies.read(session_id, state_in(reply), now)
             else:
-                taken = f"another receiver holds it at the source, '{self._path}'"
+                taken = f"another receiver has it locked at the source, '{self._path}'"
                 self._copies.failed(session_id, taken if link.is_taken else f"at the source: {error}", now)
         for session_id in self._copies.to_read(READS_AT_ONCE - len(self._reads), now):
             ask = reads(session_id)
             self._reads[session_id] = StateLink(session_id, ask, self._mark, client, self._path, now)
 
     def _look_for_changes(self, management: Callable[[], Management], wall_ms: int, now: float) -> None:
-        """Asks for the sessions whose state was set since the last look, in pages."""
+        """Queries the sessions whose state was set since the last query, in pages."""
         reply = self._look
         if reply is None:
             if now < self._look_at:
@@ -347,7 +347,7 @@ class StateCopier:
             return
         elif reply.error is not None or not reply.done:
             why = reply.error or f"no answer within {ANSWER_SECONDS:g} s"
-            self._look_text = f"session states that are set without a message are not seen: {why}"
+            self._look_text = f"session states that are set without a message are not detected: {why}"
             self._look, self._look_at = None, now + LOOK_SECONDS
             return
         else:

@@ -1,21 +1,21 @@
-"""Which session's state is read at the source, and set at the target, and when.
+"""Which session states are read at the source and set at the target, and when.
 
-What it is: the decisions of `session_state: copy`, from what was read, set and refused. What it is not: links (`state_link`), or the file
-in which it is kept what was copied (`state_memory`).
+What it is: the decisions of `session_state: copy`, from the results of reads and writes. What it is not: links (`state_link`), or the
+file of copied states (`state_memory`).
 
-Nobody but its holder can change the state of a session. What is read while the route holds a session is therefore its state behind every
-message of that hold. A session is *due* when its state may differ from what was copied: the route holds it and messages of it came, or
-its state was set since the last look. It stays due until its state was read and is at the target, over restarts too.
+Only the receiver of a session can change its state. A state that is read while the route has the session locked is therefore its state after
+every message of that lock period. A session is *due* when its state may differ from the copied one: the route has it locked and messages of
+it arrived, or its state was set since the last query. It stays due until its state was read and is at the target, also across restarts.
 
-A session that an application holds at the target cannot be set. It is tried again, later each time, and nothing else waits for it.
+The state of a session that an application has locked at the target cannot be set. It is retried, with growing delays, and nothing else waits for it.
 
 Invariants:
-    I1. What was read last is set last: an older value is neither tried again nor ends what is due.
-    I2. A state that equals what was copied last is not set again, so that one that an application has set at the target since is kept.
-    I3. An empty state is set only where another one was copied before, and of a session of which none was copied one that the target has
-        already is kept: whoever lost what it knew overwrites nothing that an application has made of a state since. One that the route
-        may have set itself, in an attempt whose outcome nobody knows, is not kept.
-    I4. At most one state of a session is being set; values that wait take about `WAITING_BYTES` at most.
+    I1. The state that was read last is set last: an older value is neither retried nor ends the due state.
+    I2. A state that equals the last copied one is not set again, so that a state that an application has set at the target since is kept.
+    I3. An empty state is set only where a non-empty one was copied before; where no state of a session was copied, an existing one of the target
+        is kept: a route that lost its memory overwrites no state that an application has changed since. A state that the route may have set
+        itself, in an attempt with unknown outcome, is not kept.
+    I4. At most one state of a session is being set; waiting values take about `WAITING_BYTES` at most.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from typing import NamedTuple
 
 __all__ = ["NOTHING", "WAITING_BYTES", "Copied", "StateCopies", "StateToSet", "digest_of"]
 
-# A holder at the target gives its session back when its messages are done with, or after a while of silence.
+# A receiver at the target releases its session when its messages are settled, or after an idle time.
 FIRST_RETRY_SECONDS = 0.5
 LAST_RETRY_SECONDS = 15.0
-# The states of so many bytes wait in memory; others are read again when it is their turn.
+# The states of so many bytes wait in memory; others are read again when they are due.
 WAITING_BYTES = 16 << 20
-# What has failed so often, within some 8 s, is told.
+# An error that has occurred so often, within some 8 s, is reported.
 TOLD_ATTEMPTS = 5
 
 _NONE_TRIED: Mapping[str, Collection[bytes]] = {}
 
 NOTHING = b""
-"""The digest of no state."""
+"""The digest of an empty state."""
 
 
 def digest_of(state: bytes | None) -> bytes:
-    """By what two states are known to be equal; an empty state is none."""
+    """The digest by which states are compared; an empty state equals none."""
     return hashlib.blake2b(state, digest_size=16).digest() if state else NOTHING
 
 
 class StateToSet(NamedTuple):
-    """A state to set at the target; `number` names the attempt. `is_first`: only where the target has none, or one of the digests `own`,
-    which the route has tried to set.
+    """A state to set at the target; `number` identifies the attempt. `is_first`: only where the target has no state, or one of the digests
+    `own`, which the route has tried to set.
     """
 
     session_id: str
@@ -62,7 +62,7 @@ class StateToSet(NamedTuple):
 
 
 class Copied(NamedTuple):
-    """What has to be remembered of a session: what was copied last, and whether it is due all the same."""
+    """The record of a session: the last copied state, and whether it is still due."""
 
     session_id: str
     digest: bytes
@@ -70,10 +70,10 @@ class Copied(NamedTuple):
 
 
 class _Phase(enum.Enum):
-    """What has to be done next."""
+    """The next step."""
 
-    HELD = "the route holds the session, and what it read of it is not settled"
-    READ = "its state has to be read over a link of its own"
+    HELD = "the route has the session locked, and its messages are not settled"
+    READ = "its state has to be read over a separate link"
     SET = "its state has to be set"
 
 
@@ -85,11 +85,11 @@ class _Session:
     is_known: bool = False
     """Whether `state` was read."""
     is_reading: bool = False
-    """Whether it is being read over a link of its own."""
+    """Whether it is being read over a separate link."""
     number: int = 0
     """The attempt to set `state`; 0: none."""
     attempts: int = 0
-    """How many came to nothing since the session is due."""
+    """The failed attempts since the session is due."""
     not_before: float = -math.inf
     text: str = ""
 
@@ -98,9 +98,9 @@ class StateCopies:
     """The sessions of one route.
 
     Args:
-        copied: by session, the digest of what was copied last.
+        copied: the digest of the last copied state, by session.
         due: sessions that are due.
-        tried: by session of which none was copied, the digests of states that the target was asked to take.
+        tried: by session without a copied state, the digests of states that the target was requested to set.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class StateCopies:
         self._copied = dict(copied)
         self._tried = {name: set(digests) for name, digests in tried.items()}
         self._due = {each: _Session(each, _Phase.READ) for each in due}
-        # Sessions that may have something to do now, in their order, and later: looked at when it is their turn.
+        # Sessions that may be due now, in their order, and later ones: checked when they are due.
         self._now: dict[_Session, None] = dict.fromkeys(self._due.values())
         self._later: list[tuple[float, int, _Session]] = []
         self._setting: set[str] = set()
@@ -120,10 +120,10 @@ class StateCopies:
         self._last_number = 0
         self._waiting_bytes = 0
 
-    # ---- what happened
+    # ---- events
 
     def held(self, session_id: str) -> bool:
-        """A message came of a session that the route holds; whether it was not due before."""
+        """A message of a session that the route has locked arrived; returns whether it was not due before."""
         session = self._due.get(session_id)
         if session is None:
             self._due[session_id] = _Session(session_id, _Phase.HELD)
@@ -133,10 +133,10 @@ class StateCopies:
         return False
 
     def changed(self, session_id: str) -> bool:
-        """Its state was set lately; whether it was not due before."""
+        """The state of a session was set; returns whether it was not due before."""
         due = self._due.get(session_id)
         if due is not None:
-            if due.phase is _Phase.SET:  # perhaps since it was read; while it waits no later look may tell
+            if due.phase is _Phase.SET:  # perhaps after it was read; while it waits no later query may report it
                 self._forget_value(due)
                 due.phase = _Phase.READ
                 self._queue(due)
@@ -146,7 +146,7 @@ class StateCopies:
         return True
 
     def read(self, session_id: str, state: bytes | None, now: float) -> None:
-        """The state of a session was read; that of one that the route holds is set when its messages are settled."""
+        """The state of a session was read; where the route has it locked, it is set when the messages are settled."""
         session = self._due.get(session_id)
         if session is None:
             return
@@ -161,23 +161,23 @@ class StateCopies:
             self._queue(session)
 
     def settled(self, session_id: str) -> None:
-        """Everything of a session that the route holds is settled, or the route has given it back."""
+        """All messages of a session that the route has locked are settled, or the route has released it."""
         session = self._due.get(session_id)
         if session is not None and session.phase is _Phase.HELD:
             session.phase = _Phase.SET if session.is_known else _Phase.READ
             self._queue(session)
 
     def lost(self, session_id: str) -> None:
-        """The route has lost a session: what it read of it may be older than what the next holder sets."""
+        """The route has lost a session: the state that it read may be older than one that the next receiver sets."""
         session = self._due.get(session_id)
         if session is not None and session.phase is _Phase.HELD:
             self._forget_value(session)
             session.phase = _Phase.READ
             self._queue(session)
 
-    def was_set(self, told: StateToSet) -> Copied:
-        """The target has taken a state, or has one already that is kept (I3)."""
-        session_id, digest = told.session_id, digest_of(told.state)
+    def was_set(self, attempt: StateToSet) -> Copied:
+        """The target has set a state, or has one already that is kept (I3)."""
+        session_id, digest = attempt.session_id, digest_of(attempt.state)
         self._setting.discard(session_id)
         self._tried.pop(session_id, None)
         if digest == NOTHING:
@@ -185,22 +185,22 @@ class StateCopies:
         else:
             self._copied[session_id] = digest
         session = self._due.get(session_id)
-        if session is not None and session.number == told.number:
+        if session is not None and session.number == attempt.number:
             self._end(session)
             return Copied(session_id, digest, is_due=False)
         if session is not None:
             self._queue(session)
         return Copied(session_id, digest, is_due=session is not None)
 
-    def not_set(self, told: StateToSet, text: str, now: float) -> None:
-        """The target has not taken a state, as far as is known; what was read last is tried again."""
-        self._setting.discard(told.session_id)
-        session = self._due.get(told.session_id)
-        if session is not None and not session.is_reading:  # else another value is on its way
-            self.failed(told.session_id, text, now)
+    def not_set(self, attempt: StateToSet, text: str, now: float) -> None:
+        """The target has not set a state, as far as is known; the last one read is tried again."""
+        self._setting.discard(attempt.session_id)
+        session = self._due.get(attempt.session_id)
+        if session is not None and not session.is_reading:  # else another value is in progress
+            self.failed(attempt.session_id, text, now)
 
     def failed(self, session_id: str, text: str, now: float) -> None:
-        """A state could not be read, or set; it is tried again. One that is being set still is."""
+        """A state could not be read, or set; it is retried. One that is being set still is."""
         session = self._due.get(session_id)
         if session is None:
             return
@@ -211,19 +211,19 @@ class StateCopies:
         if session.attempts >= TOLD_ATTEMPTS:
             self._late[session_id] = session
         if session.phase is _Phase.SET and self._has_much:
-            self._forget_value(session)  # what cannot be set for now keeps no other from being read
+            self._forget_value(session)  # a state that cannot be set now must not keep others from being read
             session.phase = _Phase.READ
         self._queue(session)
 
     def source_lost(self) -> None:
-        """The connection to the source is gone: what was being read is read again."""
+        """The connection to the source is lost: pending reads are repeated."""
         for session in self._due.values():
             if session.is_reading:
                 session.is_reading = False
                 self._queue(session)
 
     def target_lost(self) -> None:
-        """The connection to the target is gone: what was being set is set again."""
+        """The connection to the target is lost: pending states are set again."""
         for session_id in self._setting:
             session = self._due.get(session_id)
             if session is not None:
@@ -232,14 +232,14 @@ class StateCopies:
         self._setting.clear()
 
     def forget_copied(self) -> None:
-        """Source or target is another than before: nothing was copied."""
+        """Source or target has changed: nothing was copied."""
         self._copied.clear()
         self._tried.clear()
 
-    # ---- what to do
+    # ---- next steps
 
     def to_read(self, room: int, now: float) -> list[str]:
-        """The sessions to read over links of their own, `room` at most; they are being read then."""
+        """The sessions to read over separate links, `room` at most; they count as being read."""
         found: list[str] = []
         for session in self._turn(now):
             if len(found) >= room or self._has_much:
@@ -251,7 +251,7 @@ class StateCopies:
         return found
 
     def to_set(self, room: int, now: float) -> tuple[list[StateToSet], list[Copied]]:
-        """The states to set, `room` at most, which are being set then; and the sessions that are no longer due (I2, I3)."""
+        """The states to set, `room` at most, which count as being set; and the sessions that are no longer due (I2, I3)."""
         found: list[StateToSet] = []
         done: list[Copied] = []
         for session in self._turn(now):
@@ -270,14 +270,14 @@ class StateCopies:
             session.number = self._last_number
             self._setting.add(session.session_id)
             is_first = copied == NOTHING
-            told = StateToSet(session.session_id, session.state, session.number, is_first, frozenset(tried))
-            found.append(told)
+            attempt = StateToSet(session.session_id, session.state, session.number, is_first, frozenset(tried))
+            found.append(attempt)
             if is_first:
                 self._tried.setdefault(session.session_id, set()).add(digest)
         return found, done
 
     def deadline(self) -> float:
-        """When there may be something to do though nothing happens; infinite where there is not."""
+        """When there may be work even without events; infinite where there is none."""
         return self._later[0][0] if self._later else math.inf
 
     @property
@@ -287,13 +287,13 @@ class StateCopies:
 
     @property
     def note(self) -> str:
-        """What keeps states from being copied, for an operator; empty where nothing does."""
-        return _told(self._late)
+        """Why states are not copied, for an operator; empty where there is no reason."""
+        return _note_of(self._late)
 
     @property
     def left(self) -> str:
-        """What is not copied, for an operator, whatever the reason; empty where nothing is due."""
-        return _told(self._due)
+        """The states that are not copied for any reason, for an operator; empty where none is due."""
+        return _note_of(self._due)
 
     # ---- bookkeeping
 
@@ -302,7 +302,7 @@ class StateCopies:
         return self._waiting_bytes >= WAITING_BYTES // 2
 
     def _turn(self, now: float) -> list[_Session]:
-        """The sessions whose turn it is."""
+        """The sessions that are due now."""
         while self._later and self._later[0][0] <= now:
             session = heapq.heappop(self._later)[2]
             if self._due.get(session.session_id) is session and session.not_before <= now:
@@ -330,7 +330,7 @@ class StateCopies:
         session.state, session.is_known, session.number = None, False, 0
 
 
-def _told(sessions: Mapping[str, _Session]) -> str:
+def _note_of(sessions: Mapping[str, _Session]) -> str:
     session = next(iter(sessions.values()), None)
     if session is None:
         return ""

@@ -1,12 +1,12 @@
-"""A session that is held for a moment, to read or set its state, and given back.
+"""A session that is locked briefly, to read or set its state, and released.
 
-What it is: the link that takes a session by its name, without credit; the requests once it has it, one after the other; the end of both. What
-it is not: the decision whose turn it is (`state_copy`).
+What it is: the link that accepts a session by its id, without credit; the requests over it, one after the other; the end of both. What
+it is not: the decision which session is next (`state_copy`).
 Spec: docs/explanation/protocol.md, Sessions, Management.
 
 Invariants:
-    I1. No message is asked for.
-    I2. It is done after `LIMIT_SECONDS`, whatever the namespace does.
+    I1. No message is requested.
+    I2. It is done after `LIMIT_SECONDS`, with or without answers of the namespace.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = ["StateLink", "reads", "sets", "start_get", "state_in"]
 LIMIT_SECONDS = 30.0
 
 Ask = Callable[[Management, Reply | None], Reply | None]
-"""Sends the next request, behind the answer to the one before; None: there is none."""
+"""Sends the next request, after the answer to the previous one; None: there is none."""
 
 
 def start_get(node: Management, session_id: str) -> Reply:
-    """Asks for the state of a session that a link of this connection holds."""
+    """Requests the state of a session that a link of this connection has locked."""
     return node.start("get-session-state", {"session-id": session_id})
 
 
@@ -38,7 +38,7 @@ def reads(session_id: str) -> Ask:
 
 
 def sets(session_id: str, state: bytes | None, *, is_first: bool, own: Collection[bytes] = ()) -> Ask:
-    """Sets the state of a session; None, or an empty one, for no state. `is_first`: only where it has none, or one of the digests `own`."""
+    """Sets the state of a session; None, or an empty one, for no state. `is_first`: only where it has no state, or one of the digests `own`."""
     step = 0 if is_first else 1
 
     def ask(node: Management, before: Reply | None) -> Reply | None:
@@ -55,7 +55,7 @@ def sets(session_id: str, state: bytes | None, *, is_first: bool, own: Collectio
 
 
 def state_in(reply: Reply) -> bytes | None:
-    """The state that came."""
+    """The state in an answer."""
     body: Any = reply.body
     state = body.get("session-state") if isinstance(body, dict) else None
     return bytes(state) if state else None
@@ -65,9 +65,9 @@ class StateLink:
     """The link.
 
     Args:
-        session_id: which session.
+        session_id: the session's id.
         ask: sends the requests.
-        mark: called when something comes.
+        mark: called when a frame arrives.
         client: the connection.
         path: the entity.
         now: monotonic seconds.
@@ -94,7 +94,7 @@ class StateLink:
         self._is_complete = False
 
     def advance(self, now: float, management: Callable[[], Management]) -> bool:
-        """Goes on; whether it is done, well or with an `error`.
+        """Continues; returns whether it is done, with success or an `error`.
 
         Raises:
             IsthmusError: the connection is lost.
@@ -111,7 +111,7 @@ class StateLink:
         return receiver.error is not None or self._fault is not None
 
     def _go_on(self, management: Callable[[], Management]) -> bool:
-        """Sends the next request; whether there is one."""
+        """Sends the next request; returns whether there is one."""
         following = self._ask(management(), self.reply)
         if following is None:
             return False
@@ -121,7 +121,7 @@ class StateLink:
 
     @property
     def error(self) -> IsthmusError | None:
-        """Why it came to nothing; None where it did not."""
+        """Why it failed; None where it did not."""
         if self._is_complete:
             return None
         refused = self.reply.error if self.reply is not None else None
@@ -129,10 +129,10 @@ class StateLink:
 
     @property
     def is_taken(self) -> bool:
-        """Whether another receiver holds the session."""
+        """Whether another receiver has the session locked."""
         return self.reply is None and isinstance(self._receiver.error, LockLostError)
 
     def close(self) -> None:
-        """Gives the session back."""
+        """Releases the session."""
         if self._receiver.client.error is None:
             self._receiver.close()

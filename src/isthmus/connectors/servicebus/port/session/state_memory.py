@@ -1,25 +1,25 @@
-"""What of a route's session states was copied, and what is due, over restarts.
+"""The copied and the due session states of a route, across restarts.
 
-What it is: one file of lines that are appended, each a JSON array, and rewritten when most of them say nothing any more. It holds digests
+What it is: one file of lines that are appended, each a JSON array, and rewritten when most of them are obsolete. It contains digests
 and no states. What it is not: the decisions (`state_copy`).
 
-| line | says |
+| line | meaning |
 | --- | --- |
-| `["of", SOURCE, QUEUE]` | the identity of the source's namespace, and the queue there, which what follows is about |
-| `["to", TARGET, QUEUE]` | the same of the target; where it was another one before, nothing was copied to it and nothing looked at |
+| `["of", SOURCE, QUEUE]` | the identity of the source's namespace, and the queue there, which the following lines are about |
+| `["to", TARGET, QUEUE]` | the same of the target; if it was another one before, nothing was copied to it and nothing queried |
 | `["due", SESSION]` | the state of the session may differ from what was copied |
-| `["tried", SESSION, DIGEST]` | the target was asked to take this; nothing was copied of the session before |
-| `["copied", SESSION, DIGEST]` | this was copied last, and the session is not due; an empty digest: no state |
-| `["looked", MILLISECONDS]` | states that were set before that wall time have been seen |
+| `["tried", SESSION, DIGEST]` | the target was requested to set this state; none of the session was copied before |
+| `["copied", SESSION, DIGEST]` | this state was copied last, and the session is not due; an empty digest: no state |
+| `["looked", MILLISECONDS]` | states that were set before that wall time are known |
 
-Lines are not synced one by one: a kill of the process loses none. After a power cut the last ones may be missing; then a state is copied
-again.
+Lines are not synced individually: a kill of the process loses none. After a power failure the last ones may be missing; then a state is
+copied again.
 
 Invariants:
-    I1. A line that a kill left incomplete is passed over, and so is one that cannot be read.
-    I2. Lines about another source count for nothing, and to another target nothing was copied: neither to another namespace nor to another
-        queue of the same one. A line that names no queue, of an earlier release, is of any.
-    I3. What the disk did not take is written with the next note that it takes.
+    I1. Incomplete (after a kill) and unreadable lines are ignored.
+    I2. Lines about another source are ignored, and to another target nothing was copied: neither to another namespace nor to another
+        queue of the same one. A line without queue, of an earlier release, matches any.
+    I3. Lines that the disk refused are written with the next note that it accepts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FEW_LINES = 2_000
 
 
 class _Place(NamedTuple):
-    """Where states are: the identity of a namespace, and a queue of it; empty where that is not known."""
+    """The location of states: the identity of a namespace, and a queue of it; empty where unknown."""
 
     namespace: str
     queue: str = ""
@@ -54,7 +54,7 @@ class _Place(NamedTuple):
         return cls(*map(str, line[1:3]))
 
     def may_be(self, other: _Place) -> bool:
-        """Whether both are one, as far as is known."""
+        """Whether both may be the same, as far as is known."""
         are_alike = self.queue == other.queue or not (self.queue and other.queue)
         return self.namespace == other.namespace and are_alike
 
@@ -66,10 +66,10 @@ class StateMemory:
         path: the file.
 
     Attributes:
-        copied: by session, the digest of what was copied last; not of those without a state.
+        copied: the digest of the last copied state, by session; only of sessions with a state.
         due: sessions that are due.
-        tried: by session, the digests of what the target was asked to take since, where nothing was copied before.
-        looked_ms: states that were set before that wall time have been seen; 0: none.
+        tried: by session, the digests that the target was requested to set since, where nothing was copied before.
+        looked_ms: states that were set before that wall time are known; 0: none.
     """
 
     def __init__(self, path: Path) -> None:
@@ -85,7 +85,7 @@ class StateMemory:
         self.looked_ms = 0
 
     def open(self, source: str, queue: str) -> None:
-        """Reads what is known about a source, and takes notes from then on.
+        """Reads the lines about a source, and accepts notes from then on.
 
         Args:
             source: the identity of its namespace.
@@ -109,36 +109,36 @@ class StateMemory:
             raise self._error(error) from None
 
     def is_other_target(self, target: str, queue: str) -> bool:
-        """Whether what was noted is of another target."""
+        """Whether the notes are about another target."""
         return self._to is not None and not self._to.may_be(_Place.of(target, queue))
 
     def note_target(self, target: str, queue: str) -> None:
-        """The identity of the target's namespace, and the queue there. Where it was another one before, nothing was copied and nothing
-        looked at.
+        """Notes the identity of the target's namespace, and the queue there. If it was another one before, nothing was copied and nothing
+        queried.
 
         Raises:
-            StoreError: the file cannot be written; so it is with all notes.
+            StoreError: the file cannot be written; the same applies to all notes.
         """
         place = _Place.of(target, queue)
         if self._to != place:
             self._append(["to", *place])
 
     def note_due(self, session_id: str) -> None:
-        """A session is due."""
+        """Notes that a session is due."""
         self._append(["due", session_id])
 
     def note_tried(self, session_id: str, digest: bytes) -> None:
-        """The target is asked to take a state of a session of which none was copied."""
+        """Notes that the target is requested to set a state of a session without a copied one."""
         self._append(["tried", session_id, digest.hex()])
 
     def note_copied(self, session_id: str, digest: bytes, *, is_due: bool) -> None:
-        """What was copied last; whether the session is due all the same."""
+        """Notes the last copied state; and whether the session is still due."""
         self._append(["copied", session_id, digest.hex()])
         if is_due:
             self._append(["due", session_id])
 
     def note_looked(self, wall_ms: int) -> None:
-        """States that were set before that time have been seen."""
+        """Notes that states set before that time are known."""
         self._append(["looked", wall_ms])
 
     def close(self) -> None:
@@ -186,7 +186,7 @@ class StateMemory:
             if is_long or self._descriptor < 0 or os.write(self._descriptor, text) < len(text):
                 self._rewrite()
         except OSError as error:
-            self.close()  # the next note writes all of them
+            self.close()  # the next note rewrites the file
             raise self._error(error) from None
 
     def _rewrite(self) -> None:

@@ -1,11 +1,11 @@
-"""The target's side of `session_state: copy`: takes a session for a moment, and sets its state.
+"""The target's side of `session_state: copy`: locks a session briefly, and sets its state.
 
 What it is: the connection to the target's namespace, opened again when it is lost, and the states that are being set over it. What it is
-not: the link that messages go over, which another process has, or the decision what is set when (`state_copy`).
+not: the link of messages, which another process has, or the decision what is set when (`state_copy`).
 
 Invariants:
-    I1. At most `AT_ONCE` sessions of the target are taken at a time.
-    I2. Each state that was given to `set` comes out of `take` once, unless the connection is lost: then `poll` tells so.
+    I1. At most `AT_ONCE` sessions of the target are locked at a time.
+    I2. `take` returns each state that was passed to `set` once, unless the connection is lost: then `poll` reports that.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ __all__ = ["AT_ONCE", "SetState", "StateTarget"]
 # Each takes three round trips: at 60 ms some 90 sessions a second.
 AT_ONCE = 16
 RETRY_SECONDS, RETRY_LIMIT_SECONDS = 0.5, 30.0
-# What is wrong with one session, or its state; the others go on.
+# Errors of one session, or its state; the others continue.
 _OF_ONE_SESSION = (LockLostError, MessageTooLargeError, QuotaExceededError, OperationTimeoutError, ServerBusyError)
-# AMQP sessions beside one for each session: that of the management node, and of links that are being ended.
+# AMQP sessions besides one for each session: that of the management node, and of links that are being ended.
 _SPARE_AMQP_SESSIONS = 4
 
 
 class SetState(NamedTuple):
-    """What became of a state: `text` is empty where it is set."""
+    """The outcome of a state: `text` is empty where it is set."""
 
-    told: StateToSet
+    attempt: StateToSet
     text: str
 
 
@@ -51,10 +51,10 @@ class StateTarget(End):
     """The target.
 
     Args:
-        pool: what it belongs to.
+        pool: the pool that it belongs to.
         key: of the source that it serves.
         path: the queue.
-        peer: where it is.
+        peer: the remote side.
     """
 
     def __init__(self, pool: ConnectionPool, key: int, path: str, peer: Peer) -> None:
@@ -73,37 +73,37 @@ class StateTarget(End):
 
     @property
     def identity(self) -> str:
-        """Of the namespace, once it is open."""
+        """Identity of the namespace, once it is open."""
         return self.client.namespace_id if self.client is not None else ""
 
     @property
     def room(self) -> int:
-        """How many more can be set now."""
+        """How many more states can be set now."""
         return AT_ONCE - len(self._links) if self.is_ready else 0
 
     def attach(self, client: Client) -> None:
-        """Nothing is attached before a state is to be set."""
+        """Does nothing: no link is attached before a state is to be set."""
         self.attached()
         self.mark()
 
-    def set(self, told: StateToSet, now: float) -> None:
-        """Begins to set a state."""
+    def set(self, attempt: StateToSet, now: float) -> None:
+        """Starts to set a state."""
         client = self.client
         assert client is not None
         try:
-            ask = sets(told.session_id, told.state, is_first=told.is_first, own=told.own)
-            self._links[told] = StateLink(told.session_id, ask, self.mark, client, self.path, now)
+            ask = sets(attempt.session_id, attempt.state, is_first=attempt.is_first, own=attempt.own)
+            self._links[attempt] = StateLink(attempt.session_id, ask, self.mark, client, self.path, now)
         except IsthmusError as error:
-            self._done.append(SetState(told, str(error)))
+            self._done.append(SetState(attempt, str(error)))
             self.fail(error)
 
     def take(self) -> list[SetState]:
-        """What became of states since the last call."""
+        """The outcomes of states since the last call."""
         done, self._done = self._done, []
         return done
 
     def poll(self, now: float) -> bool:
-        """Goes on; False: the connection is lost, and with it what is being set."""
+        """Continues; False: the connection is lost, and with it the states being set."""
         self.check_time(now)
         if self.step is Step.CLOSED and now >= self._open_at:
             self.open()
@@ -121,7 +121,7 @@ class StateTarget(End):
         return False
 
     def _work(self, now: float) -> None:
-        for told, link in list(self._links.items()):
+        for attempt, link in list(self._links.items()):
             if not link.advance(now, self._node):
                 continue
             error = link.error
@@ -129,14 +129,14 @@ class StateTarget(End):
                 self._backoff.reset()
                 self.text = text = ""
             elif link.is_taken:
-                text = f"another receiver holds it at the target, '{self.path}'"
+                text = f"another receiver has it locked at the target, '{self.path}'"
             elif isinstance(error, _OF_ONE_SESSION):
                 text = f"at the target: {error}"
             else:
                 raise error
-            del self._links[told]
+            del self._links[attempt]
             link.close()
-            self._done.append(SetState(told, text))
+            self._done.append(SetState(attempt, text))
 
     def _node(self) -> Management:
         assert self.client is not None
@@ -146,14 +146,14 @@ class StateTarget(End):
         return management
 
     def deadline(self, now: float) -> float:
-        """When `poll` has something to do though nothing came."""
+        """When `poll` has work even without events."""
         if self.step is Step.CLOSED:
             return self._open_at
         due = self.step_deadline(now)
         return min([due, *(link.limit for link in self._links.values())])
 
     def close(self, now: float) -> None:
-        """Ends it; what is being set comes to nothing, or not."""
+        """Closes it; the outcome of states being set is unknown."""
         self._end_links()
         self.disconnect(now)
 

@@ -1,24 +1,24 @@
-"""Which sessions a source takes, how much each may send, and when it gives one back so that others get their turn.
+"""The scheduling of sessions: which sessions a source accepts, how much each may send, and when it releases one for others.
 
-What it is: the decisions, from how many sessions are held and what each has done lately. What it is not: links, locks, or the order
-in which the source's system gives free sessions out.
+What it is: the decisions, from the number of locked sessions and the recent activity of each. What it is not: links, locks, or the order
+in which the source's system offers available sessions.
 
-A source asks for the next free session as long as it may hold one more, so while such a request waits, nobody else does: every session
-that has messages is held, here or elsewhere. When the source holds as many as it may, others may wait: then a session that has nothing
-to send is given back at once, and the one that has been held longest after its turn. A session of one message occupies its place for
-some four round trips (request, credit, the target's acknowledgement, drain), so that many are held at once.
+A source requests the next available session as long as it may lock one more, so while such a request waits, none is available: every session
+that has messages is locked, here or elsewhere. When the source has as many as it may, others may wait: then a session that has no messages
+is released at once, and the one that was locked longest when its time is over. A session of one message uses its slot for
+some four round trips (request, credit, the target's acknowledgement, drain), so that many are locked concurrently.
 
-A session whose message its target refuses cannot be given back (I4). It occupies no place once its turn is over: else a route all of whose
-sessions have such a message would never see another message, by which its target shows that it takes others. Where these are refused as well, the
-opening of the route ends, and gives all of them back (docs/explanation/lease.md, Refused messages).
+A session whose message its target refuses cannot be released (I4). It uses no slot once its time is over: otherwise a route all of whose
+sessions have such a message would never receive another message, by which its target shows that it accepts others. If these are refused, too, the
+opening of the route ends, and releases all of them (docs/explanation/lease.md, Refused messages).
 
 Invariants:
-    I1. No more sessions are held and asked for than the limit, which is never more than the messages that may be under way; at most
-        `SPARE_SESSIONS` that are to be given back, and cannot be, do not count.
-    I2. While the limit is reached, no session is held for ever: one at a time is given back when its turn is over, those that
-        have nothing to send at once.
+    I1. No more sessions are locked and requested than the limit, which is never more than the messages that may be in flight; at most
+        `SPARE_SESSIONS` that have to be released, and cannot be, do not count.
+    I2. While the limit is reached, no session is kept for ever: one at a time is released when its time is over, those without
+        messages at once.
     I3. The shares of all sessions together do not exceed the credit, and a session that had none before is served first.
-    I4. A session with messages under way is not given back: its order ends with its lock.
+    I4. A session with messages in flight is not released: its order ends with its lock.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ from dataclasses import dataclass
 
 __all__ = ["QUIET_SECONDS", "SPARE_SESSIONS", "HeldSession", "SessionTurns", "shares"]
 
-# A request that waits costs the source's system an attach a minute. Each answer takes a round trip: at 60 ms, 8 requests at once are 133
+# A waiting request costs the source's system an attach a minute. Each answer takes a round trip: at 60 ms, 8 concurrent requests are 133
 # sessions a second, however few messages are in each.
 MOST_REQUESTS = 64
-# A session takes at most such a part of the credit, so that few sessions are fast at a distance, and the first ones leave something.
+# A session gets at most this part of the credit, so that few sessions are fast over a long distance, and the first ones leave some.
 CREDIT_PARTS = 32
-# A session that sent nothing for so long, though it may, is given back: while others may wait, if it has sent something and if it has not,
-# and otherwise. What is in a session comes together; the first of it needs a round trip.
+# A session that sent nothing for so long, although it may, is released: while others may wait, if it has sent something and if it has not,
+# and otherwise. The messages of a session arrive together; the first of them needs a round trip.
 SENT_SECONDS = 0.005
 QUIET_SECONDS = 0.05
 IDLE_SECONDS = 10.0
-# How long a session is held while others may wait.
+# How long a session is kept while others may wait.
 TURN_SECONDS = 3.0
-# A session that is to be given back, and for so long has had messages under way, counts no more; so many at most.
+# A session that has to be released, and has had messages in flight for so long, does not count any more; so many at most.
 STUCK_SECONDS = 1.0
 SPARE_SESSIONS = 16
 
 
 @dataclass(slots=True, eq=False)
 class HeldSession:
-    """A session that the source holds.
+    """A session that the source has locked.
 
     Attributes:
-        since: when it was taken.
-        quiet_since: when it last sent something, or was given credit after it had none.
-        credit: what it may still send.
-        unsettled: its messages that are not settled.
-        is_leaving: whether it is being given back.
-        has_sent: whether anything came.
+        since: when it was accepted.
+        quiet_since: when it last sent a message, or was granted credit after having none.
+        credit: its outstanding credit.
+        unsettled: its unsettled messages.
+        is_leaving: whether it is being released.
+        has_sent: whether any message arrived.
     """
 
     since: float
@@ -68,21 +68,21 @@ class HeldSession:
 
     @property
     def may_close(self) -> bool:
-        """Whether it can be given back now (I4)."""
+        """Whether it can be released now (I4)."""
         return self.is_leaving and not self.credit and not self.unsettled
 
     @property
     def stuck_at(self) -> float:
-        """From when on it occupies no place though it is held; infinite where it does."""
+        """From when on it uses no slot although it is locked; infinite where it does."""
         is_waiting = self.is_leaving and not self.credit and self.unsettled
         return self.quiet_since + STUCK_SECONDS if is_waiting else math.inf
 
 
 class SessionTurns:
-    """The turns of one source.
+    """The scheduling of one source.
 
     Args:
-        most: sessions that it may hold.
+        most: sessions that it may lock.
     """
 
     def __init__(self, most: int) -> None:
@@ -91,11 +91,11 @@ class SessionTurns:
         self._not_before = -math.inf
 
     def limit(self, capacity: int) -> int:
-        """How many sessions may be held; `capacity`: messages that may be under way."""
+        """How many sessions may be locked; `capacity`: messages that may be in flight."""
         return min(self.most, max(0, capacity))
 
     def requests(self, sessions: Sequence[HeldSession], pending: int, capacity: int, now: float) -> int:
-        """How many more sessions to ask for; `pending`: that are asked for, and not given."""
+        """How many more sessions to request; `pending`: requested and not granted."""
         if now < self._not_before:
             return 0
         self._not_before = -math.inf
@@ -103,16 +103,16 @@ class SessionTurns:
         return max(0, min(self._requests, self.limit(capacity) - len(held)) - pending)
 
     def granted(self) -> None:
-        """A session came: more may be free."""
+        """A session was granted: more may be available."""
         self._requests = min(MOST_REQUESTS, self._requests * 2)
 
     def refused(self, now: float, delay_seconds: float = 0.0) -> None:
-        """None was free, or none is given now."""
+        """None was available, or none is granted now."""
         self._requests = 1
         self._not_before = now + delay_seconds
 
     def leaving(self, sessions: Sequence[HeldSession], capacity: int, now: float) -> list[HeldSession]:
-        """The sessions to give back from now on."""
+        """The sessions to release from now on."""
         held, capacity = _counting(sessions, capacity, now)
         is_full = len(held) >= self.limit(capacity)
         is_short = is_full or self._is_short(held, capacity)
@@ -124,7 +124,7 @@ class SessionTurns:
         return found
 
     def deadline(self, sessions: Sequence[HeldSession], capacity: int, now: float) -> float:
-        """When to ask `leaving` and `requests` again though nothing happened."""
+        """When to call `leaving` and `requests` again even without events."""
         held, capacity = _counting(sessions, capacity, now)
         is_full = len(held) >= self.limit(capacity)
         is_short = is_full or self._is_short(held, capacity)
@@ -136,14 +136,14 @@ class SessionTurns:
         return due
 
     def _is_short(self, held: Sequence[HeldSession], capacity: int) -> bool:
-        """Whether sessions that are held, or may come, get less credit than they could use."""
+        """Whether locked or expected sessions get less credit than they could use."""
         if len(held) <= CREDIT_PARTS:
             return False
         return capacity - sum(each.credit + each.unsettled for each in held) <= self.most - len(held)
 
 
 def _counting(held: Sequence[HeldSession], capacity: int, now: float) -> tuple[Sequence[HeldSession], int]:
-    """The sessions that occupy a place, and the messages that may be under way in them and in others."""
+    """The sessions that use a slot, and the messages that may be in flight in them and in others."""
     stuck = [each for each in held if each.stuck_at <= now][:SPARE_SESSIONS]
     if not stuck:
         return held, capacity
@@ -164,13 +164,13 @@ def shares(held: Sequence[HeldSession], credit: int, most: int) -> list[int]:
     """The credit to set for each session, in their order; 0: leave it as it is.
 
     Args:
-        held: in the order in which they are to be served (I3).
-        credit: messages that the owner takes, those on their way included.
-        most: sessions that may be held.
+        held: in the order in which to serve them (I3).
+        credit: messages that the owner accepts, including those in transit.
+        most: sessions that may be locked.
     """
     spare = credit - sum(each.credit for each in held)
     share = max(1, credit // max(len(held), min(most, CREDIT_PARTS), 1))
-    # One message for each that has no credit yet, and for each that may come.
+    # One message for each without credit, and for each expected session.
     kept = sum(not each.credit for each in held) + max(0, most - len(held))
     found = []
     for each in held:

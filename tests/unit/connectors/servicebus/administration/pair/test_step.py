@@ -1,4 +1,4 @@
-"""isthmus.connectors.servicebus.administration.pair.step, and the counts that it asks for (`count`)."""
+"""isthmus.connectors.servicebus.administration.pair.step, and the counts that it needs (`count`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guard of a source's order, with looks that take time."""
+"""The guard of a source's order, with delayed peeks."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Looks as steps find what the blocking ones find."""
+"""Queries in steps have the same results as the blocking ones."""
 
 import random
 from typing import Any

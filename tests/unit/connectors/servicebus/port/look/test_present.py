@@ -1,4 +1,4 @@
-"""What stood at the first opening."""
+"""The messages that existed at the first opening."""
 
 from typing import Any
 

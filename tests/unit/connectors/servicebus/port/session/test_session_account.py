@@ -1,4 +1,4 @@
-"""The account of a source with sessions: what settles what, over links that come and go."""
+"""The account of a source with sessions: the settlement of deliveries across links."""
 
 from __future__ import annotations
 

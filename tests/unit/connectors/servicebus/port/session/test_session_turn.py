@@ -1,4 +1,4 @@
-"""Which sessions are held, by the limits, the time, and what each does."""
+"""Which sessions are locked, by the limits, the time, and their activity."""
 
 from __future__ import annotations
 

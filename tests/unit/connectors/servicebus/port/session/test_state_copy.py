@@ -1,4 +1,4 @@
-"""Which session's state is read and set, by what was read, set and refused."""
+"""Which session states are read and set, by the results of earlier reads and writes."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_while_an_older_value_is_being_set_no_other_is_though_a_look_failed_i4()
     copies.held("s")
     copies.lost("s")
     assert copies.to_read(10, 0.0) == ["s"]
-    copies.failed("s", "another receiver holds it at the source", 0.0)
+    copies.failed("s", "another receiver has it locked at the source", 0.0)
     assert copies.to_read(10, 100.0) == ["s"]
     copies.read("s", b"b", 100.0)
     assert to_set(copies, 200.0) == []
@@ -161,14 +161,14 @@ def test_a_session_that_is_held_at_the_target_is_tried_later_each_time_and_told_
         if attempt == 1:
             copies.was_set(told.pop())  # nothing else waits for it
         assert [each.session_id for each in told] == ["s"]
-        copies.not_set(told[0], "another receiver holds it", now)
+        copies.not_set(told[0], "another receiver has it locked", now)
         assert to_set(copies, now) == []
         assert bool(copies.note) == (attempt >= TOLD_ATTEMPTS)
         delays.append(copies.deadline() - now)
         now = copies.deadline()
     assert delays[:3] == [FIRST_RETRY_SECONDS, 2 * FIRST_RETRY_SECONDS, 4 * FIRST_RETRY_SECONDS]
     assert delays[-1] == LAST_RETRY_SECONDS
-    assert copies.note == "the state of session 's' is not copied yet: another receiver holds it"
+    assert copies.note == "the state of session 's' is not copied yet: another receiver has it locked"
     assert copies.left == copies.note
     copies.was_set(*to_set(copies, now))
     assert copies.note == copies.left == ""
@@ -242,7 +242,7 @@ def test_a_state_that_changed_while_an_older_one_waits_for_the_target_is_read_ag
     assert copies.to_read(10, 0.0) == ["s"]
     copies.read("s", b"a", 0.0)
     (old,) = to_set(copies)
-    copies.not_set(old, "another receiver holds it", 0.0)
+    copies.not_set(old, "another receiver has it locked", 0.0)
     assert not copies.changed("s")
     assert copies.to_read(10, 100.0) == ["s"]
     copies.read("s", b"b", 100.0)

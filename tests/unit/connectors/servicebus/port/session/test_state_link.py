@@ -1,4 +1,4 @@
-"""The requests about the state of one session, over a link that a test plays."""
+"""The requests about the state of one session, over a simulated link."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of session states over restarts."""
+"""The memory of session states across restarts."""
 
 from __future__ import annotations
 
