@@ -10,6 +10,7 @@ from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
 
 __all__ = [
     "NAMED",
+    "TIMED_BY_PUBLISHERS",
     "UNNUMBERED",
     "ReadOptions",
     "SourceOptions",
@@ -28,9 +29,15 @@ NAMED = frozenset({"eventgrid", "http", "queuestorage"})
 """Kinds of systems whose messages have names: numbers are made of these, and have no order."""
 
 
+TIMED_BY_PUBLISHERS = frozenset({"kafka", "rabbitmq-streams"})
+"""Kinds of systems whose messages have the times that their publishers give, or none: two under one number may have the same."""
+
+
 def numbering_of(kind: str) -> dict[str, str]:
     """The options of a spool about the numbers of messages, for the kind of their source."""
-    return {"numbered": "false"} if kind in UNNUMBERED else {"named": "true"} if kind in NAMED else {}
+    if kind in UNNUMBERED:
+        return {"numbered": "false"}
+    return {"named": "true"} if kind in NAMED else {"compares": "true"} if kind in TIMED_BY_PUBLISHERS else {}
 
 
 _PATH = Setting(
@@ -64,6 +71,12 @@ TARGET = Spec(
             kind=Kind.BOOLEAN,
             default=False,
             description="Whether these numbers are made of names, and have no order.",
+        ),
+        Setting(
+            name="compares",
+            kind=Kind.BOOLEAN,
+            default=False,
+            description="Whether a message is told from another one under its number by what it holds, since its time may be the same.",
         ),
         Setting(
             name="segment_bytes",
@@ -163,6 +176,7 @@ class TargetOptions:
     source: str
     numbered: bool = True
     named: bool = False
+    compares: bool = False
     segment_bytes: int
     segment_seconds: int
 

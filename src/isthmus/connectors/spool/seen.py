@@ -6,7 +6,7 @@ were assigned. A message is redelivered when the acknowledgement of its settleme
 An epoch ends when an entity is deleted and made again under its name: numbers begin at 1 again. Within an epoch a higher number was
 enqueued later. So a message whose number is not above all that came, but which was enqueued after all of them, is the first of a new
 epoch. Producers of Kafka choose the times of records, though, and streams of RabbitMQ have none: so is a message that has another mark than
-the one that came under its number. A mark is the enqueued time, or where there is none a digest of the message. Numbers are compared within a
+the one that came under its number. A mark is the enqueued time, or of these a digest of the message. Numbers are compared within a
 partition, which is in their bits from 48 on. docs/explanation/spool.md, "What comes twice".
 
 The numbers of a system whose messages have names are made of the names (`SeenNames`): they have no order, and so no epoch.
@@ -43,7 +43,7 @@ one that has lost its end goes on there."""
 
 
 def mark_of(message: bytes, enqueued_ms: int) -> int:
-    """What tells a message from another one under its number."""
+    """What tells a message from another one under its number: the time at which its system took it, or where that says nothing (0) what it holds."""
     return enqueued_ms or int.from_bytes(blake2b(message, digest_size=6).digest())
 
 

@@ -48,6 +48,7 @@ class SpoolWriter:
         segment_seconds: maximum age of a segment.
         wall: wall clock, in seconds.
         named: whether the numbers of messages are made of names.
+        compares: whether a message is told from another one under its number by what it holds, whatever their times.
     """
 
     def __init__(
@@ -58,7 +59,9 @@ class SpoolWriter:
         wall: Callable[[], float] = time.time,
         *,
         named: bool = False,
+        compares: bool = False,
     ) -> None:
+        self._compares = compares
         self._folder = SpoolFolder(path)
         self._segment_bytes = segment_bytes
         self._segment_seconds = segment_seconds
@@ -107,7 +110,7 @@ class SpoolWriter:
             fresh = [
                 each._replace(epoch=epoch(each.key, each.sequence))
                 for each in records
-                if add(each.key, each.sequence, each.enqueued_ms, _mark(each))
+                if add(each.key, each.sequence, each.enqueued_ms, self._mark(each))
             ]
             if not fresh:
                 return 0
@@ -203,7 +206,12 @@ class SpoolWriter:
         return end
 
     def _restore(self, record: Record) -> None:
-        self._seen.restore(record.key, record.sequence, record.enqueued_ms, record.epoch, _mark(record))
+        self._seen.restore(record.key, record.sequence, record.enqueued_ms, record.epoch, self._mark(record))
+
+    def _mark(self, record: Record) -> int:
+        if record.sequence < 0:
+            return 0
+        return mark_of(record.message, 0 if self._compares else record.enqueued_ms)
 
     def _go_on(self, number: int, known: int) -> None:
         """Continues in the last segment, or in a new one where that is damaged.
@@ -269,7 +277,3 @@ class SpoolWriter:
 
     def _tell(self) -> None:
         SpoolFolder.write_durable(self._durable, Durable(self._segment, self._position, self._number))
-
-
-def _mark(record: Record) -> int:
-    return mark_of(record.message, record.enqueued_ms) if record.sequence >= 0 else 0

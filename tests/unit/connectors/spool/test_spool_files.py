@@ -69,6 +69,16 @@ def test_i3_a_stream_without_times_that_was_made_again_is_written(tmp_path: Path
     assert SpoolWriter(tmp_path).open().append(stream(b"new")) == 0
 
 
+def test_i3_a_topic_that_was_made_again_with_the_times_of_days_is_written(tmp_path: Path) -> None:
+    """Publishers may give all records of a day one time: it tells none from another under its offset."""
+    first, second = ([Record(KEY, n, 86_400_000, b"%b %d" % (name, n)) for n in range(20)] for name in (b"old", b"new"))
+    for records_of, count in ((first, 20), (first, 0), (second, 20), (second, 0)):
+        writer = SpoolWriter(tmp_path, compares=True).open()
+        assert writer.append(records_of) == count
+        writer.sync()
+        writer.close()
+
+
 def test_a_segment_is_followed_by_another_when_it_is_old(tmp_path: Path) -> None:
     now = [100.0]
     writer = SpoolWriter(tmp_path, segment_seconds=60.0, wall=lambda: now[0]).open()

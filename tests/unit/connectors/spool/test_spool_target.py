@@ -18,7 +18,7 @@ from isthmus.bridge.registry import connector
 from isthmus.connectors.end_pool import EndPool
 from isthmus.connectors.spool.connector import SpoolTargets
 from isthmus.connectors.spool.folder import SpoolError
-from isthmus.connectors.spool.option import target_options
+from isthmus.connectors.spool.option import numbering_of, target_options
 from isthmus.connectors.spool.reader import SpoolReader
 from isthmus.connectors.spool.target import SpoolTarget, SpoolThread, record_of
 from isthmus.connectors.spool.writer import SpoolWriter
@@ -27,9 +27,9 @@ from isthmus.errors import ConfigError
 LIMIT_SECONDS = 60.0
 
 
-def message(number: int) -> bytes:
+def message(number: int, body: bytes = b"x") -> bytes:
     return section.encode_message(
-        b"x",
+        body,
         annotations={
             "x-opt-sequence-number": types.Long(number),
             "x-opt-enqueued-time": types.Timestamp(1_000 + number),
@@ -76,8 +76,8 @@ def pool() -> Iterator[SpoolTargets]:
     made.close()
 
 
-def target(pool: SpoolTargets, path: Path, identity: str = "id") -> Loop:
-    made = pool.target(1, {"path": str(path), "source": "ewr/q"}, origin_identity=identity)
+def target(pool: SpoolTargets, path: Path, identity: str = "id", **options: str) -> Loop:
+    made = pool.target(1, {"path": str(path), "source": "ewr/q", **options}, origin_identity=identity)
     assert isinstance(made, SpoolTarget)
     return Loop(pool, made)
 
@@ -113,6 +113,21 @@ def test_what_comes_again_is_acknowledged_and_kept_once(pool: SpoolTargets, tmp_
     loop.target.send(Send([message(2)]))
     loop.until(lambda: loop.answered == 4)
     assert stored(tmp_path) == [1, 2]
+    loop.target.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "kept"), [("kafka", [1, 1, 2]), ("rabbitmq-streams", [1, 1, 2]), ("servicebus", [1, 2])]
+)
+def test_what_has_the_number_and_the_time_of_another_is_known_by_what_it_holds(
+    pool: SpoolTargets, tmp_path: Path, kind: str, kept: list[int]
+) -> None:
+    loop = target(pool, tmp_path, **numbering_of(kind))
+    loop.target.open()
+    loop.until(lambda: loop.has(Granted))
+    loop.target.send(Send([message(1), message(1, b"other"), message(1, b"other"), message(2)]))
+    loop.until(lambda: loop.answered == 4)
+    assert stored(tmp_path) == kept
     loop.target.close()
 
 
