@@ -18,7 +18,7 @@ from isthmus.connectors.servicebus.head import (
     standing,
 )
 from isthmus.connectors.servicebus.message.sequence import annotations_of, enqueued_ms_of, sequences_of
-from isthmus.entities.fragment import place
+from isthmus.entities.fragment import message_key
 
 
 def message(sequence: int, state: int = 0, ttl_ms: int | None = None) -> bytes:
@@ -155,4 +155,4 @@ def test_between_fragments_of_a_partitioned_entity_there_is_no_hole() -> None:
 
 
 def test_a_number_names_its_fragment_as_the_namespace_writes_it() -> None:
-    assert FRAGMENT_BITS == place.FRAGMENT_BITS
+    assert FRAGMENT_BITS == message_key.FRAGMENT_BITS
