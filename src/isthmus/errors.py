@@ -100,8 +100,8 @@ class Fault:
     column: int = 0
 
     def __str__(self) -> str:
-        place = f"{self.file}:{self.line}:{self.column}: " if self.line else f"{self.file}: " if self.file else ""
-        return f"{place}{self.message}" + (f"; {self.hint}" if self.hint else "")
+        position = f"{self.file}:{self.line}:{self.column}: " if self.line else f"{self.file}: " if self.file else ""
+        return f"{position}{self.message}" + (f"; {self.hint}" if self.hint else "")
 
 
 class ConfigError(IsthmusError):

@@ -523,7 +523,7 @@ def test_export_and_import_keep_every_part(operator, tmp_path):
         assert b"".join(one.body) == b"".join(other.body)
     assert not (tmp_path / "work.messages.progress").exists()
     [refused] = operator.run("export", "work", file, code=2)
-    assert "there already" in refused["error"]["message"]
+    assert "exists already" in refused["error"]["message"]
 
 
 def test_large_scheduled_deferred_and_dead_messages_are_exported_and_imported(operator, tmp_path):
@@ -697,7 +697,7 @@ def test_a_backup_under_load_has_everything_acknowledged_before_it(operator, tmp
     assert done["running"]
     assert not (operator.ns.data / "backups").exists()
     [refused] = operator.run("backup", folder, "--data", operator.ns.data, code=2)
-    assert "there already" in refused["error"]["message"]
+    assert "exists already" in refused["error"]["message"]
     with namespace(folder) as copy:
         with ServiceBusClient.from_connection_string(copy.connection_string) as client:
             mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE

@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 _COUNT_SECONDS = 5.0
 _PAUSE = 4.0
-_TOLD_PAUSE = 0.5
+_REPORTED_PAUSE = 0.5
 
 
 def pause_seconds(interval_seconds: float, round_seconds: float, *, is_told: bool = False) -> float:
@@ -47,7 +47,7 @@ def pause_seconds(interval_seconds: float, round_seconds: float, *, is_told: boo
         round_seconds: how long the round took.
         is_told: whether both members report if anything has changed: a long round is then one that had something to compare.
     """
-    return max(interval_seconds, (_TOLD_PAUSE if is_told else _PAUSE) * round_seconds)
+    return max(interval_seconds, (_REPORTED_PAUSE if is_told else _PAUSE) * round_seconds)
 
 
 class PairRun:

@@ -37,7 +37,7 @@ from isthmus.whole_file import write_file
 __all__ = ["damaged", "lock_folder", "open_database"]
 
 _CUT = ".cut"
-_PLACE_BYTES = 8
+_OFFSET_BYTES = 8
 
 
 def lock_folder(folder: Path) -> int:
@@ -172,7 +172,7 @@ def _cut_last(file: Path, behind: bytes) -> bytes:
         return b""
     start = walked.last[0].at
     with suppress(OSError):  # without room for it, a kill now loses the cut bytes: the store starts all the same
-        write_file(_kept(file), start.to_bytes(_PLACE_BYTES, "big") + data[start:] + behind)
+        write_file(_kept(file), start.to_bytes(_OFFSET_BYTES, "big") + data[start:] + behind)
     _cut(file, start)
     return data[start:]
 
@@ -200,7 +200,7 @@ def _restore_kept(folder: Path) -> None:
     """
     for kept in list(folder.glob(f"*.log{_CUT}")):
         log, data = kept.with_name(kept.name.removesuffix(_CUT)), kept.read_bytes()
-        start, cut = int.from_bytes(data[:_PLACE_BYTES], "big"), data[_PLACE_BYTES:]
+        start, cut = int.from_bytes(data[:_OFFSET_BYTES], "big"), data[_OFFSET_BYTES:]
         if log == max(log_files(folder), key=log_number, default=None) and start <= log.stat().st_size <= start + len(
             cut
         ):

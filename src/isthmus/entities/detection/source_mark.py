@@ -19,14 +19,13 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from operator import lt
 
-from isthmus.entities.record.copy import NUMBER_BYTES, SOURCE_BYTES
+from isthmus.entities.record.copy import SOURCE_BYTES
 from isthmus.entities.storage.key import SOURCE_MARK, numbered_span
 from isthmus.entities.storage.staging import Staging
 
 __all__ = ["BLOCK_BYTES", "MOST_SOURCES", "SourceMarks"]
 
 MOST_SOURCES = 1024
-_PLACE_BYTES = SOURCE_BYTES + NUMBER_BYTES
 BLOCK_BYTES = SOURCE_BYTES + 2
 """The part of a position that identifies its mark."""
 _PREFIX_BYTES = 5

@@ -46,7 +46,7 @@ _GROUP_BYTES = 8 << 20
 _LONG_RUN = 512
 # Positions are counted from the wall time at the start on, in ms, so that a line that lost its last positions in a power cut,
 # or was restored from an older back-up, assigns none of them again.
-_PLACES_PER_MS_BITS = 16
+_POSITIONS_PER_MS_BITS = 16
 
 
 class Leaving(NamedTuple):
@@ -220,7 +220,7 @@ class _Lane:
     def load(self, waiting: int, *, again: bool = False) -> None:
         """Go back to the state of the store; `again` after a failure, when that need not be durable."""
         staging = self._outbox.staging
-        now = self._outbox.context.clock.wall_ms() << _PLACES_PER_MS_BITS
+        now = self._outbox.context.clock.wall_ms() << _POSITIONS_PER_MS_BITS
         stored = int.from_bytes(staging.journal.get(lane_key(self.to)) or b"", "big")
         self.last = max(stored, now, self.last)
         self.waiting = waiting

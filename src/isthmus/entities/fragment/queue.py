@@ -53,7 +53,7 @@ class PartitionedQueueBase(Partitioned[_Q]):
         self.transfer_dead_letters: PartitionedQueue | None
         self.onward_path: str | None = None
         self._listeners: list[Callback] = []
-        self._turn = 0
+        self._next = 0
         if not is_dead:
             self.dead_letters = PartitionedQueue(path + _DEAD_LETTER, number + 1, stores, limits, is_dead=True)
             self.transfer_dead_letters = PartitionedQueue(path + TRANSFER, number + 2, stores, limits, is_dead=True)
@@ -146,7 +146,7 @@ class PartitionedQueueBase(Partitioned[_Q]):
         unread: StoreError | None = None
         count = len(self.slots)
         for step in range(count):
-            index = (self._turn + step) % count
+            index = (self._next + step) % count
             member = self.slots[index].usable
             if member is None or not member.has_available:
                 continue
@@ -157,7 +157,7 @@ class PartitionedQueueBase(Partitioned[_Q]):
                     unread = error
                 continue
             if acquired is not None:
-                self._turn = (index + 1) % count
+                self._next = (index + 1) % count
                 return acquired
         if unread is not None:
             raise unread

@@ -37,8 +37,8 @@ _STATE = struct.Struct(">7Q")
 # The largest block: a receiver at a position in its middle reads all of it.
 _BLOCK_BYTES = 256 << 10
 # The most blocks that one read of the store returns, where blocks are small.
-_LOOK_BLOCKS = 64
-_LOOK_BYTES = 1 << 20
+_READ_BLOCKS = 64
+_READ_BYTES = 1 << 20
 # Retention exceeds its limit by this part before it acts again, so that a steady stream causes few removals.
 _SLACK_DIVISOR = 16
 _SLACK_LIMIT_MS = 60_000
@@ -208,12 +208,12 @@ class Partition:
     def _read_stored(self, sequence: int) -> list[Block]:
         found: list[Block] = []
         size_bytes = 0
-        for block in islice(self._scan(sequence), _LOOK_BLOCKS):
+        for block in islice(self._scan(sequence), _READ_BLOCKS):
             if block.base >= self.committed.next:
                 break
             found.append(block)
             size_bytes += block.size_bytes
-            if size_bytes >= _LOOK_BYTES:
+            if size_bytes >= _READ_BYTES:
                 break
         return found
 

@@ -35,7 +35,7 @@ from isthmus.errors import (
 
 __all__ = ["EventHubs"]
 
-_RETENTION_LOOK_MS = 1000
+_RETENTION_CHECK_MS = 1000
 
 
 class EventHubs:
@@ -278,9 +278,9 @@ class EventHubs:
             StoreError: a partition could not be read; the others were processed.
         """
         # A check that is due in more than its interval was set before the clock was set back.
-        if self.due_ms is None or self.due_ms - _RETENTION_LOOK_MS <= now_ms < self.due_ms:
+        if self.due_ms is None or self.due_ms - _RETENTION_CHECK_MS <= now_ms < self.due_ms:
             return
-        self.due_ms = now_ms + _RETENTION_LOOK_MS
+        self.due_ms = now_ms + _RETENTION_CHECK_MS
         unread: StoreError | None = None
         for partition in self._partitions.values():
             if partition.is_over(now_ms):

@@ -9,7 +9,7 @@ Invariants:
     I1. Every message that may expire is covered by an entry of its second until that second is over.
     I2. A query reads only due entries.
     I3. Due entries of entities that are skipped for a while (`paused`) do not hide those of others, up to
-        `_LOOKED_AT` entries.
+        `_ENTRIES_PER_SCAN` entries.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BUCKET_MS = 1000
 # Expiring messages at most this far apart share an entry: the later scan skips the messages of others between them.
 _NEIGHBOUR = 64
 # Entries that one query skips or finds.
-_LOOKED_AT = 50_000
+_ENTRIES_PER_SCAN = 50_000
 _FOREVER = (1 << 64) - 2
 _LAST_NUMBER = (1 << 32) - 1
 
@@ -66,7 +66,7 @@ class Calendar:
 
     def _scan(self, table: int, first: int, end: int) -> Iterator[tuple[int, int, int, bytes]]:
         pairs = self._staging.journal.scan(pack_timed(table, first, 0, 0), pack_timed(table, end, _LAST_NUMBER, 0))
-        for key, value in islice(pairs, _LOOKED_AT):
+        for key, value in islice(pairs, _ENTRIES_PER_SCAN):
             yield (*unpack_timed(key), value)
 
     def recheck(self) -> None:

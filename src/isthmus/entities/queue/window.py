@@ -24,7 +24,7 @@ __all__ = ["Budget", "Pair", "Window"]
 
 Pair = tuple[bytes, bytes]
 # The cost of an entry of the tail beyond the record: key, tuple, list slot.
-_PLACE_BYTES = 120
+_ENTRY_BYTES = 120
 _LAST = (1 << 64) - 2
 # At most so many records of a tail are searched for removed ones; a longer tail is dropped.
 _SEARCHED = 1024
@@ -77,7 +77,7 @@ class Window:
         """Add records just accepted, behind all earlier ones; they are kept if the reader is at the end."""
         if not self._open:
             return
-        size_bytes += _PLACE_BYTES * len(pairs)
+        size_bytes += _ENTRY_BYTES * len(pairs)
         budget = self._budget
         if budget.used_bytes + size_bytes > budget.limit_bytes:
             self._open = False
@@ -188,11 +188,6 @@ class Window:
     def close(self) -> None:
         """Close the scan; reading continues with a new one."""
         self._stream = None
-
-    @property
-    def is_streaming(self) -> bool:
-        """Whether a scan of the store is open."""
-        return self._stream is not None
 
     def _drop_tail(self) -> None:
         self._tail = []

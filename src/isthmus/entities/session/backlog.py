@@ -115,19 +115,19 @@ class SessionBacklog(Backlog):
 
     def _advance(self, queue: BacklogQueue) -> None:
         """Move the head past removed messages; locked ones, and those being returned, are not."""
-        gone, ahead = self._removed_sequences, self._ahead
-        if gone:
+        removed, ahead = self._removed_sequences, self._ahead
+        if removed:
             for chunk in self._chunks:
                 ahead.extend(chunk)
             self._chunks.clear()
-            while ahead and ahead[0] in gone:
-                gone.discard(ahead.popleft())
+            while ahead and ahead[0] in removed:
+                removed.discard(ahead.popleft())
             if not ahead:
-                gone.clear()
-            elif len(ahead) > _COMPACT_MESSAGES and len(gone) * 2 > len(ahead):
+                removed.clear()
+            elif len(ahead) > _COMPACT_MESSAGES and len(removed) * 2 > len(ahead):
                 # One message keeps the head back while others behind it are removed: they are deleted by key.
-                ahead = self._ahead = deque(sequence for sequence in ahead if sequence not in gone)
-                gone.clear()
+                ahead = self._ahead = deque(sequence for sequence in ahead if sequence not in removed)
+                removed.clear()
         front = ahead or (self._chunks[0] if self._chunks else None)
         queue.head = max(queue.head, front[0] if front else self.window.next)
 

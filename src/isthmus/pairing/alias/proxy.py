@@ -29,7 +29,7 @@ __all__ = ["AliasProxy", "Lead"]
 _log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05
-HOLD_SECONDS = 30.0
+WAIT_SECONDS = 30.0
 _CONNECT_SECONDS = 5.0
 _FLUSH_SECONDS = 10.0
 _CONNECTIONS = 10_000
@@ -158,7 +158,7 @@ class AliasProxy:
     async def _forward(self, client: _ClientSide) -> None:
         """Connect to the active member, once there is one; the connection is among the forwarded ones then."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + HOLD_SECONDS
+        deadline = loop.time() + WAIT_SECONDS
         while not client.is_closed:
             lead, changed = self._lead, self._changed
             if lead.host:

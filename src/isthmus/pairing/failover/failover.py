@@ -46,7 +46,7 @@ __all__ = ["Failover", "Member"]
 
 _log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 _MARKER_SECONDS = 2.0
 _FORWARD_SECONDS = 60.0
 _DUE_SECONDS = 6.0
@@ -293,7 +293,7 @@ class Failover:
                     return
                 raise NotEmptyError(state.pair, state.active, left, "they are not forwarded")
             self._check(state)
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     def _consume(self, state: PairState) -> None:
         """Wait until receivers have emptied what they can: not messages scheduled for later, or in entities that an operator has suspended."""
@@ -302,7 +302,7 @@ class Failover:
         member = self.members[state.active]
         while any(map(deliverable, member.counts(given).values())) and time.monotonic() < deadline:
             self._check(state)
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     def _waiting(self, state: PairState, existing: Mapping[Key, Description]) -> dict[str, Counts]:
         counts = self.members[state.active].counts(existing.values())
@@ -336,7 +336,7 @@ class Failover:
                 if time.monotonic() >= deadline:
                     break
                 if movable:
-                    time.sleep(_LOOK_SECONDS)
+                    time.sleep(_POLL_SECONDS)
         self.left = {path: counts.waiting for path, counts in waiting.items()}
         if self.left and not state.leaves:
             raise NotEmptyError(state.pair, state.active, self.left, why, self.moved, state.standby)

@@ -32,7 +32,7 @@ __all__ = ["NotPairedError", "PairInUseError", "Stamp", "StateFile", "StateFileE
 _FILE = "state.json"
 _LOCK = "state.lock"
 _WORK_LOCK = "work.lock"
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 _TICK_NS = 100_000_000
 """Several ticks of any system: of Linux at most 10 ms."""
 
@@ -233,7 +233,7 @@ class StateFile:
                 except BlockingIOError:
                     if time.monotonic() >= deadline:
                         raise PairInUseError(self._pair) from None
-                    time.sleep(_LOOK_SECONDS)
+                    time.sleep(_POLL_SECONDS)
             yield
 
     def _error(self, reason: str, hint: str) -> StateFileError:

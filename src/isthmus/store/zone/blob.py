@@ -46,7 +46,7 @@ __all__ = ["ZonedBlobs"]
 
 _log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 2.0
+_CHECK_SECONDS = 2.0
 _MISSING = "its files are missing, or cannot be read"
 
 
@@ -160,7 +160,7 @@ class ZonedBlobs:
         """End the thread that checks the folders."""
         self._closed.set()
         self._woken.set()
-        self._thread.join(_LOOK_SECONDS)
+        self._thread.join(_CHECK_SECONDS)
 
     # ---- folders that fail
 
@@ -217,7 +217,7 @@ class ZonedBlobs:
 
     def _run(self) -> None:
         while not self._closed.is_set():
-            self._woken.wait(_LOOK_SECONDS)
+            self._woken.wait(_CHECK_SECONDS)
             self._woken.clear()
             try:
                 self._check_all()

@@ -48,7 +48,7 @@ __all__ = ["Repair"]
 
 _log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 1.0
+_CHECK_SECONDS = 1.0
 # The most keys that are copied while writes wait.
 _LAST_KEYS = 2_000
 _SYNC_SECONDS = 10.0
@@ -99,7 +99,7 @@ class Repair:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            self._woken.wait(_LOOK_SECONDS if not self._verifying else _VERIFY_REST_SECONDS)
+            self._woken.wait(_CHECK_SECONDS if not self._verifying else _VERIFY_REST_SECONDS)
             self._woken.clear()
             if self._stopping.is_set():
                 return
@@ -109,7 +109,7 @@ class Repair:
                 return
             except Exception:  # noqa: BLE001 - after any error, the next check follows
                 _log.exception("a fault in the check of the zones")
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(_CHECK_SECONDS)
 
     def _check_all(self) -> None:
         journal = self._journal

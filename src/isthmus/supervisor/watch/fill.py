@@ -40,7 +40,7 @@ STALE_SECONDS = 3 * IDLE_SECONDS
 WARN_PERCENT = 80.0
 WARN_HOURS = 24.0
 # A longer forecast is in `--json` only.
-TOLD_HOURS = 8760.0
+LONGEST_FORECAST_HOURS = 8760.0
 
 Opener = Callable[[NamespaceRef], Administration]
 
@@ -80,7 +80,7 @@ class Fill(NamedTuple):
         hours = self.hours_until_full
         when = (
             ""
-            if hours is None or hours > TOLD_HOURS
+            if hours is None or hours > LONGEST_FORECAST_HOURS
             else f", full in {hours:,.0f} h"
             if hours >= 2
             else f", full in {60 * hours:.0f} min"

@@ -175,7 +175,7 @@ def test_connections_wait_while_nobody_is_active() -> None:
 
 def test_connections_that_waited_too_long_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """I2."""
-    monkeypatch.setattr(alias_proxy, "HOLD_SECONDS", 0.05)
+    monkeypatch.setattr(alias_proxy, "WAIT_SECONDS", 0.05)
 
     async def scenario(stage: Stage, proxy: AliasProxy) -> None:
         first, first_writer = await dial(proxy)
