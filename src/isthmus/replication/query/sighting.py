@@ -94,8 +94,8 @@ class Seldom:
         clock: monotonic seconds.
     """
 
-    def __init__(self, look: Callable[[], SpoolView], clock: Callable[[], float] = time.monotonic) -> None:
-        self._look = look
+    def __init__(self, read: Callable[[], SpoolView], clock: Callable[[], float] = time.monotonic) -> None:
+        self._read = read
         self._clock = clock
         self._at = -math.inf
         self._found = SpoolView()
@@ -103,5 +103,5 @@ class Seldom:
     def __call__(self) -> SpoolView:
         now = self._clock()
         if now - self._at >= VIEW_SECONDS:
-            self._at, self._found = now, self._look()
+            self._at, self._found = now, self._read()
         return self._found

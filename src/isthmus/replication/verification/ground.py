@@ -87,8 +87,8 @@ def ground_of(flows: Sequence[Flow], chosen: Mapping[str, Route]) -> Ground:
         member = label(flow.target)
         places.setdefault(member, flow.target)
         detection_ms[member] = flow.detection_ms
-        lives = [each for each in (flow.audit_ms, flow.expires_ms) if each]
-        ttl_ms.setdefault(member, min(lives, default=0))
+        ttls_ms = [each for each in (flow.audit_ms, flow.expires_ms) if each]
+        ttl_ms.setdefault(member, min(ttls_ms, default=0))
     return Ground(places, passages, origins, detection_ms, frozenset(shared), ttl_ms)
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.message import Provenance
 from isthmus.replication.reach import Reach
-from isthmus.replication.shuffle.standing import SpoolsStanding
+from isthmus.replication.shuffle.contents import SpoolContents
 from isthmus.replication.verification.audit.audit import audit
 from isthmus.replication.verification.audit.log_audit import LogAudit
 from isthmus.replication.verification.audit.passage import Passage
@@ -77,7 +77,7 @@ def verify(
             flows = flows_of(federation, each.name, subscription)
             reasons = {flow: why for flow in flows if (why := _unread(flow, flows, federation, chosen))}
             read = [flow for flow in flows if flow not in reasons]
-            spools = SpoolsStanding(chosen, state_folder or Path("/nonexistent"))
+            spools = SpoolContents(chosen, state_folder or Path("/nonexistent"))
             outside = _outside((flow.origin for flow in reasons), reach) if read else {}
             results = [
                 _audit(federation, each.name, group, chosen, reach, former_marks, spools, outside, by_hour=by_hour)
@@ -183,7 +183,7 @@ def _audit(
     chosen: Mapping[str, Route],
     reach: Reach,
     former_marks: Sequence[str],
-    spools: SpoolsStanding,
+    spools: SpoolContents,
     outside: Mapping[tuple[str, str], str],
     *,
     by_hour: bool,

@@ -20,7 +20,7 @@ from isthmus.message.name import WHY_SOURCE
 from isthmus.replication.verification.reconciliation.reconcile import Undelivered
 from isthmus.topology.model import Route
 
-__all__ = ["diverted_from", "dropped_of_told", "sources_of"]
+__all__ = ["diverted_from", "dropped_of_ledgers", "sources_of"]
 
 Pair = tuple[str, str]
 _KEY = b"\xa1" + bytes((len(WHY_SOURCE),)) + WHY_SOURCE.encode()
@@ -43,7 +43,7 @@ def sources_of(routes: Iterable[Route]) -> frozenset[str]:
     return frozenset(str(route.source).lower() for route in routes)
 
 
-def dropped_of_told(
+def dropped_of_ledgers(
     told: Mapping[Pair, Mapping[int, int]], windows_ms: Mapping[Pair, int], rest: Mapping[Pair, Undelivered]
 ) -> None:
     """Of the messages that only ledgers show as diverted, marks those that were dropped for an equal message that came before.
