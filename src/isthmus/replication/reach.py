@@ -52,9 +52,9 @@ def name_places(text: str, federation: Federation, aliases: Iterable[str]) -> st
         aliases: aliases of the namespaces that the text may concern.
     """
     for alias in aliases:
-        for place in _addresses(federation.namespaces[alias]):
-            if place in text:
-                return text.replace(place, f"{alias} ({place})", 1)
+        for address in _addresses(federation.namespaces[alias]):
+            if address in text:
+                return text.replace(address, f"{alias} ({address})", 1)
     return text
 
 

@@ -127,9 +127,9 @@ def identify(message: bytes, members: Members | None = None, *, is_diverted: boo
     return Identity(sequence, "", "", int(enqueued) if enqueued else sequence, reason, resent)
 
 
-def _is_of(place: str, hops: Sequence[Hop]) -> bool:
+def _is_of(position: str, hops: Sequence[Hop]) -> bool:
     """Whether the message that was sent again is the one of one of these hops: copies of the copy carry the property, too."""
-    return any(place == f"{each.alias}/{each.entity}/{each.sequence}" for each in hops)
+    return any(position == f"{each.alias}/{each.entity}/{each.sequence}" for each in hops)
 
 
 def _ms(text: str) -> int:

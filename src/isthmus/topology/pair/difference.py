@@ -294,8 +294,8 @@ def _changes(before: Description, after: Description, names: Iterable[str]) -> I
             yield f"{label(name)} {shown(name, old)} → {shown(name, value)}"
 
 
-def _access_change(old: Iterable[AccessRule], wanted: Iterable[AccessRule]) -> str:
-    old, new = {each.name: each for each in old}, {each.name: each for each in wanted}
+def _access_change(existing: Iterable[AccessRule], wanted: Iterable[AccessRule]) -> str:
+    old, new = {each.name: each for each in existing}, {each.name: each for each in wanted}
     parts = [f"+{each}" for name, each in new.items() if name not in old]
     parts += [f"-{name}" for name in old if name not in new]
     for name, each in new.items():
