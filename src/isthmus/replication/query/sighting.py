@@ -42,7 +42,7 @@ class Sighting:
     Attributes:
         ready: whether its source has started receiving.
         counts: counts of messages since the route started in this process.
-        held: why it takes in nothing for now, e.g. that the target is away; empty where it does.
+        held: why the route receives nothing at present, e.g. an unavailable target; empty if it receives.
         processes: ids of the processes that work for the route now, as far as known; routes that share a query share them.
         note: information of its source for the operator that does not delay messages; empty for none.
         error: why it failed; empty if it has not. It restarts automatically.
@@ -90,7 +90,7 @@ class Seldom:
     """Reads spools at most every VIEW_SECONDS.
 
     Args:
-        look: reads them.
+        read: reads the spools.
         clock: monotonic seconds.
     """
 

@@ -148,15 +148,15 @@ def _with_values(settings: Settings, spool: Path, batches: Iterator[pa.RecordBat
         kinds, numbers, messages = (batch.column(name).to_pylist() for name in ("kind", "spool_number", "message"))
         found = []
         for at, (kind, number, payload) in enumerate(zip(kinds, numbers, messages, strict=True)):
-            brought = nothing
+            contribution = nothing
             if kind == MESSAGE_ROW:
                 try:
-                    brought = values.of(StepMessage(payload))
+                    contribution = values.of(StepMessage(payload))
                 except Exception as error:  # noqa: BLE001 - a fault of one message, which would stop its route permanently
                     disposition = Disposition("dead-letter", STEP_FAILED, f"step aggregate: {error}")
                     set_aside(spool, number, payload, disposition, time.time())
                     kinds[at] = SET_ASIDE_ROW
-            found.append(brought)
+            found.append(contribution)
         columns = [pa.array([each[1][at] for each in found], pa.float64()) for at in range(width)]
         yield pa.RecordBatch.from_arrays(
             [

@@ -235,11 +235,11 @@ class SourceReader:
                         "read here, so that lost messages would count as waiting"
                     )
                 peek = self._logs.waiting(route) if is_log and self._logs else self._open(source)
-                asked: object = peek
-                if isinstance(asked, KnowsRemoved):
+                log: object = peek
+                if isinstance(log, KnowsRemoved):
                     self.unknown += [
                         f"partition {number} of {source}: the records from {first:,} to {begin - 1:,} were removed before {route.name} had moved them"
-                        for number, (first, begin) in sorted(asked.removed.items())
+                        for number, (first, begin) in sorted(log.removed.items())
                     ]
                 in_spools = self._in_spools(passages, depth)
                 for message, identity in chain(in_feed, messages(peek, 0, self._read), in_spools):
