@@ -17,7 +17,7 @@ from isthmus.errors import IsthmusError
 from isthmus.operations.redrive.redrive import redrive
 from isthmus.operations.redrive.set_aside import Choice, count_queue
 from isthmus.replication.reach import Reach
-from isthmus.replication.shuffle.standing import SpoolsStanding
+from isthmus.replication.shuffle.contents import SpoolContents
 from isthmus.supervisor.watch.drop_watch import DropWatch
 from isthmus.supervisor.watch.fill import Fill, FillWatch
 from isthmus.testing.federation import FederationProcess
@@ -159,7 +159,7 @@ def test_nothing_waits_at_the_source_while_the_target_is_away_and_nothing_is_los
         federation.publish("ewr", COUNT, topic="planes")
         wait(lambda: numbers(federation, "ewr", "planes/Subscriptions/isthmus.planes.jfk") == [], run.log)
         wait(lambda: spool_backlog(spool).messages == COUNT, run.log)
-    assert [*SpoolsStanding({each.name: each for each in chosen}, federation.state).waiting("planes.ewr.jfk")][
+    assert [*SpoolContents({each.name: each for each in chosen}, federation.state).waiting("planes.ewr.jfk")][
         COUNT - 1 :
     ]
     with carried(federation, "back") as run:

@@ -153,7 +153,10 @@ def test_what_was_sent_to_a_topic_before_is_taken_along_as_plan_says(
     file = written(pair, tmp_path, shared)
     told = verb("plan", file)
     assert "topic flights at ewr exists: messages sent before `apply` creates isthmus.flights.jfk" in told
-    assert "are not moved to jfk/flights (start: now). To include them empty a subscription that has these messages" in told
+    assert (
+        "are not moved to jfk/flights (start: now). To include them, empty a subscription that has these messages"
+        in told
+    )
     verb("apply", file)
     assert "messages sent before" not in verb("plan", file)
     send(pair["ewr"], late, topic="flights")

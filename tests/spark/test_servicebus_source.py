@@ -99,7 +99,7 @@ def test_what_the_driver_found_is_what_spark_finds_i1(spark: SparkSession) -> No
     manager = getattr(getattr(packages, "DataSourceManager$"), "MODULE$")
     # As in a virtual machine that has just started: another session of this one may have been told before.
     getattr(manager, "dataSourceBuilders_$eq")(getattr(getattr(machine.scala, "None$"), "MODULE$"))
-    assert DataSourceLookup(sys.executable).tell(spark)
+    assert DataSourceLookup(sys.executable).pass_on(spark)
     told = manager.dataSourceBuilders().get()
     runner = getattr(getattr(packages.v2.python, "UserDefinedPythonDataSource$"), "MODULE$")
     found = runner.lookupAllDataSourcesInPython()

@@ -39,5 +39,5 @@ class _Blocking:
 
     def get_token(self, *scopes: str, **options: Any) -> Any:
         """Returns a token; blocks until the event loop has it."""
-        asked = asyncio.run_coroutine_threadsafe(self._credential.get_token(*scopes, **options), self._loop)
-        return asked.result(_TOKEN_SECONDS)
+        request = asyncio.run_coroutine_threadsafe(self._credential.get_token(*scopes, **options), self._loop)
+        return request.result(_TOKEN_SECONDS)

@@ -52,13 +52,13 @@ def name_places(text: str, federation: Federation, aliases: Iterable[str]) -> st
         aliases: aliases of the namespaces that the text may concern.
     """
     for alias in aliases:
-        for place in _places(federation.namespaces[alias]):
-            if place in text:
-                return text.replace(place, f"{alias} ({place})", 1)
+        for address in _addresses(federation.namespaces[alias]):
+            if address in text:
+                return text.replace(address, f"{alias} ({address})", 1)
     return text
 
 
-def _places(namespace: NamespaceRef) -> Sequence[str]:
+def _addresses(namespace: NamespaceRef) -> Sequence[str]:
     """The addresses by which texts about connections name a namespace."""
     options = namespace.options()
     if not namespace.is_service_bus:
@@ -163,11 +163,11 @@ class Reach:
         if not self._federation.namespaces[endpoint.alias].is_service_bus:
             return self._peek_other(endpoint, names_partition=names_partition)
 
-        def look(from_sequence: int, count: int) -> Sequence[bytes]:
+        def browse(from_sequence: int, count: int) -> Sequence[bytes]:
             return self._repeated(endpoint, lambda management: management.peek(from_sequence, count))
 
         self._repeated(endpoint, lambda _: ())
-        return look
+        return browse
 
     def identity(self, alias: str) -> str:
         """The identity of a Service Bus namespace that `peek` has reached; empty if it has not."""
@@ -215,13 +215,13 @@ class Reach:
         spool, entered = next(archives)
         return ArchivePeek(Path(endpoint.entity), Path(spool), entered)
 
-    def _repeated(self, endpoint: Endpoint, look: Callable[[Management], Sequence[bytes]]) -> Sequence[bytes]:
+    def _repeated(self, endpoint: Endpoint, browse: Callable[[Management], Sequence[bytes]]) -> Sequence[bytes]:
         """Browse, and repeat according to I1."""
         retry = BrowseRetry(self._patience_seconds)
         while True:
             was_open = endpoint.alias in self._clients
             try:
-                return look(self._management(endpoint))
+                return browse(self._management(endpoint))
             except IsthmusError as error:
                 delay = retry.delay_seconds(
                     error, was_open=was_open, was_reached=endpoint.alias in self._reached, now=time.monotonic()

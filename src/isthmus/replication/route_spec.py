@@ -50,12 +50,12 @@ def route_spec(
     source = federation.namespaces[route.source.alias]
     read = _log_source if source.is_log else _plain_source if source.is_plain else _source
     options = route.options
-    told = namespace_options(source) | read(route)
+    end_options = namespace_options(source) | read(route)
     if options.session_state == "copy" and state_folder is not None:
-        told |= _session_states(route, federation, state_folder)
+        end_options |= _session_states(route, federation, state_folder)
     return RouteSpec(
         name=route.name,
-        source=End(source.kind, source.alias, told),
+        source=End(source.kind, source.alias, end_options),
         target=_spool(route, source.kind) if route.target.is_table else _end(route, federation),
         claim=claim_key(route.task, route.claim_alias) if route.is_claimed else "",
         ordered=options.ordering != "none",
@@ -91,15 +91,15 @@ def _divert(route: Route, divert: DivertTo, federation: Federation) -> End:
 def _end(route: Route, federation: Federation) -> End:
     target = federation.namespaces[route.target.alias]
     write = _log_target if target.is_log else _plain_target if target.is_plain else _target
-    told = namespace_options(target) | write(route, has_steps=bool(route.options.steps))
-    return End(target.kind, target.alias, told)
+    end_options = namespace_options(target) | write(route, has_steps=bool(route.options.steps))
+    return End(target.kind, target.alias, end_options)
 
 
 def _spool(route: Route, kind: str) -> End:
     """The spool before a table; `kind` is the source's kind."""
     assert route.options.table is not None
-    told = {"path": route.options.table.spool, "source": f"{route.source.alias}/{route.source.entity}"}
-    return End("spool", TABLE, told | numbering_of(kind))
+    end_options = {"path": route.options.table.spool, "source": f"{route.source.alias}/{route.source.entity}"}
+    return End("spool", TABLE, end_options | numbering_of(kind))
 
 
 def _source(route: Route) -> dict[str, str]:
@@ -112,8 +112,8 @@ def _session_states(route: Route, federation: Federation, state_folder: Path) ->
     """The target of session states, and the file that records the copied ones."""
     target = namespace_options(federation.namespaces[route.target.alias])
     file = state_folder.absolute() / SESSION_STATES / f"{route.name}.jsonl"
-    told = {f"state_{name}": value for name, value in target.items()}
-    return told | {"state_entity": route.target.entity, "state_file": str(file)}
+    end_options = {f"state_{name}": value for name, value in target.items()}
+    return end_options | {"state_entity": route.target.entity, "state_file": str(file)}
 
 
 def _log_source(route: Route) -> dict[str, str]:
@@ -140,18 +140,22 @@ def _plain_source(route: Route) -> dict[str, str]:
 
 
 def _plain_target(route: Route, *, has_steps: bool) -> dict[str, str]:
-    told = {
+    end_options = {
         "entity": route.target.entity,
         "entity_type": "topic" if route.options.plain.writes_topic else "queue",
         "duplicates": route.options.duplicates,
     }
-    return told | _copies(route, has_steps=has_steps)
+    return end_options | _copies(route, has_steps=has_steps)
 
 
 def _target(route: Route, *, has_steps: bool) -> dict[str, str]:
     options = route.options
-    told = {"entity": route.target.entity, "duplicates": options.duplicates, **_copies(route, has_steps=has_steps)}
-    return told | ({"compression": options.compression} if options.compression != "none" else {})
+    end_options = {
+        "entity": route.target.entity,
+        "duplicates": options.duplicates,
+        **_copies(route, has_steps=has_steps),
+    }
+    return end_options | ({"compression": options.compression} if options.compression != "none" else {})
 
 
 def _log_target(route: Route, *, has_steps: bool) -> dict[str, str]:

@@ -95,7 +95,7 @@ def create_spark_session(
             lookup.close()
         raise
     if lookup is not None:
-        lookup.tell(session)
+        lookup.pass_on(session)
     _redirect_stderr(session, work_directory / STDERR_FILE)
     is_remote = not str(session.sparkContext.master).startswith("local")
     for data_source in ("servicebus", "isthmus", "isthmus_spool"):

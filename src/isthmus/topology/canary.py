@@ -102,11 +102,11 @@ def taking(wanted: TopicState, existing: TopicState | None) -> Iterator[tuple[st
     if not has_canary(wanted):
         return
     for present in existing.subscriptions if existing is not None else ():
-        asked = wanted.subscription(present.name)
-        own = asked is not None and asked.rules is not None and asked.rule(EXCLUSION) is not None
+        declared = wanted.subscription(present.name)
+        own = declared is not None and declared.rules is not None and declared.rule(EXCLUSION) is not None
         if own and any(narrows(rule) for rule in present.rules or ()):
             yield present.name, "has rules that the file does not declare, which the rules for canaries would replace"
-        elif (asked is None or asked.rules is None) and any(_takes(rule) for rule in present.rules or ()):
+        elif (declared is None or declared.rules is None) and any(_takes(rule) for rule in present.rules or ()):
             yield present.name, "would get canaries"
     for each in wanted.subscriptions:
         if each.rules is not None and not _is_own(each) and any(_takes(rule) for rule in each.rules):

@@ -83,7 +83,7 @@ class Entities:
         return audit(
             "t",
             routes,
-            ground.places,
+            ground.entities,
             self.peek,
             passages=ground.passages,
             shared=ground.shared,

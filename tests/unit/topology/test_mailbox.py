@@ -98,5 +98,7 @@ def test_what_is_left_where_nothing_reads_any_more_is_told(before: str, after: s
         )
         for change in found.changes:
             namespaces[change.alias].make(change)
-    told = [note for note in found.notes if "are no longer moved by any task of this file" in note and " at ewr " in note]
+    told = [
+        note for note in found.notes if "are no longer moved by any task of this file" in note and " at ewr " in note
+    ]
     assert [note.split()[2] for note in told] == left

@@ -24,8 +24,8 @@ class _ThreadedCredential:
 
     def get_token(self, *scopes: str, **options: Any) -> Any:
         """The token, as `TokenCredential.get_token` of azure-core returns it."""
-        asked = asyncio.run_coroutine_threadsafe(self._credential.get_token(*scopes, **options), self._loop)
-        return asked.result(_TOKEN_SECONDS)
+        request = asyncio.run_coroutine_threadsafe(self._credential.get_token(*scopes, **options), self._loop)
+        return request.result(_TOKEN_SECONDS)
 
 
 def for_threads(value: EndpointLike, loop: asyncio.AbstractEventLoop) -> Endpoint:

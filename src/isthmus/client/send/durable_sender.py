@@ -59,7 +59,7 @@ class EntityForbiddenError(IsthmusError):
         a = self.attributes
         return (
             f"the namespace does not take messages for {a.get('entity')!r} from this sender ({a.get('failure')}: {a.get('error')}); "
-            "correct the key or create the entity: it is tried again by itself"
+            "correct the key or create the entity: it is tried again automatically"
         )
 
 

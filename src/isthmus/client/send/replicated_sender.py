@@ -174,7 +174,7 @@ class _Base:
             return outbox is not None and not outbox.is_empty
         except (StoreError, OSError) as error:
             # While the disk fails, no waiting message is delivered: a message sent now overtakes them, but is not lost.
-            _log.error("the outbox of %s cannot be looked at: %s", side.value, error)
+            _log.error("the outbox of %s cannot be checked: %s", side.value, error)
             return False
 
     def _start(self, effect: Try, parcel: Parcel) -> dict[Side, Sending]:

@@ -83,8 +83,8 @@ class Commit:
     @classmethod
     def from_json(cls, text: str) -> Commit:
         """The note from the text of `to_json`."""
-        told: dict[str, Any] = json.loads(text)
-        return cls(**told | {"files": tuple(told["files"])})
+        content: dict[str, Any] = json.loads(text)
+        return cls(**content | {"files": tuple(content["files"])})
 
 
 class ArchiveFolder:
@@ -130,8 +130,8 @@ class ArchiveFolder:
                 )
             return
         try:
-            told = json.loads(own.read_text(encoding="utf-8"))
-            form, columns = told["format"], dict(told["columns"])
+            content = json.loads(own.read_text(encoding="utf-8"))
+            form, columns = content["format"], dict(content["columns"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ArchiveError(f"{own} cannot be read: {error}") from error
         if form != FORMAT:

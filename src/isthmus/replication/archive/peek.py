@@ -33,9 +33,17 @@ from isthmus.topology.planning.finding import OWN
 
 __all__ = ["ArchivePeek", "rows_of"]
 
-_PLACE = ["spool", "spool_number", "sequence_number", "sequence_epoch", "source_namespace", "source", "enqueued_time"]
+_LOCATION = [
+    "spool",
+    "spool_number",
+    "sequence_number",
+    "sequence_epoch",
+    "source_namespace",
+    "source",
+    "enqueued_time",
+]
 _RESTORED = ["spool_number", "envelope", "body", "body_type", "digest"]
-_FILES_HELD = 8
+_FILES_CACHED = 8
 _HOUR = re.compile(r"date=(?P<date>\d{4}-\d\d-\d\d)/hour=(?P<hour>\d{1,2})/")
 _NONE = np.empty(0, np.int64)
 _MS = pa.timestamp("ms", tz="UTC")
@@ -50,7 +58,7 @@ class _Found(NamedTuple):
     epoch: int
     sequences: _Numbers
     enqueued_ms: _Numbers
-    places: _Numbers
+    files_of: _Numbers
     at: _Numbers
 
 
@@ -72,31 +80,31 @@ class ArchivePeek:
         self._spool = SpoolReader(spool)
         if not table.exists() and not self._spool.identity:
             raise EntityNotFoundError(str(table))
-        self._load = lru_cache(_FILES_HELD)(self._load_file)
+        self._load = lru_cache(_FILES_CACHED)(self._load_file)
         self._files: list[Path] = []
         self._messages: list[bytes] = []  # of the spool
         # For each message its number, its file, -1 for the spool, and its position there.
-        self._sequences = self._places = self._at = _NONE
+        self._sequences = self._files_of = self._at = _NONE
 
     def __call__(self, from_sequence: int, count: int) -> Sequence[bytes]:
         """Messages from a sequence number on, `count` at most; more only if several have the last number."""
         if not len(self._sequences) or self._sequences[-1] < from_sequence:
-            self._look()  # more may have arrived
+            self._refresh()  # more may have arrived
         start = int(np.searchsorted(self._sequences, from_sequence))
         stop = min(start + count, len(self._sequences))
         if start < stop:
             stop = int(np.searchsorted(self._sequences, self._sequences[stop - 1], "right"))
-        return [self._message(int(self._places[row]), int(self._at[row])) for row in range(start, stop)]
+        return [self._message(int(self._files_of[row]), int(self._at[row])) for row in range(start, stop)]
 
-    def _message(self, place: int, at: int) -> bytes:
-        if place < 0:
+    def _message(self, file: int, at: int) -> bytes:
+        if file < 0:
             return self._messages[at]
         try:
-            return restore(self._load(place)[at])
+            return restore(self._load(file)[at])
         except ValueError as error:  # its digest does not match
-            raise ArchiveError(f"{self._files[place]}: {error}") from None
+            raise ArchiveError(f"{self._files[file]}: {error}") from None
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         """Find the existing messages: watermark, then spool, then table. A record that is committed meanwhile is in both; it counts once."""
         identity = self._spool.identity
         waiting = self._waiting(identity)
@@ -112,7 +120,7 @@ class ArchivePeek:
         self._load.cache_clear()
         self._files = self._folder.files()
         for index, file in enumerate(self._files):
-            table = _read(self._folder.moved(file), _PLACE)
+            table = _read(self._folder.moved(file), _LOCATION)
             sequences = table.column("sequence_number").fill_null(-1).to_numpy()
             epochs = table.column("sequence_epoch").to_numpy()
             times = table.column("enqueued_time").cast(_MS, safe=False).cast(pa.int64()).fill_null(0).to_numpy()
@@ -158,15 +166,15 @@ class ArchivePeek:
 
     def _sort(self, found: Sequence[_Found]) -> None:
         """Keep the messages of each namespace's present entity: one that was created again knows only the numbers since then."""
-        columns = {name: [_NONE] for name in ("sequences", "places", "at")}
+        columns = {name: [_NONE] for name in ("sequences", "files_of", "at")}
         for namespace in {each.namespace for each in found}:
             mine = [each for each in found if each.namespace == namespace]
             for each, rows in zip(mine, _present(mine), strict=True):
                 for name, column in columns.items():
                     column.append(getattr(each, name)[rows])
-        sequences, places, at = (np.concatenate(column) for column in columns.values())
+        sequences, files_of, at = (np.concatenate(column) for column in columns.values())
         order = np.argsort(sequences, kind="stable")
-        self._sequences, self._places, self._at = sequences[order], places[order], at[order]
+        self._sequences, self._files_of, self._at = sequences[order], files_of[order], at[order]
 
     def _load_file(self, index: int) -> list[dict[str, Any]]:
         file = self._folder.moved(self._files[index])

@@ -113,12 +113,12 @@ def _row(record: Record, moved: datetime) -> dict[str, Any]:
         "size_bytes": len(record.message),
     }
     try:
-        return row | _told(record.message)
+        return row | _identifying(record.message)
     except UNREADABLE:
         return row
 
 
-def _told(message: bytes) -> dict[str, Any]:
+def _identifying(message: bytes) -> dict[str, Any]:
     """The identifying values of a message: of a copy from its provenance, of another from its broker's annotations."""
     sections = section.locate(message)
     properties = section.decode_properties(message, sections.properties)
@@ -139,8 +139,8 @@ def _told(message: bytes) -> dict[str, Any]:
         }
         if own := provenance.values.get(MESSAGE_ID):
             found["message_id"] = own
-    standing = annotations_of(message, SEQUENCE_NUMBER, ENQUEUED_TIME)
-    sequence, enqueued_ms = standing.get(SEQUENCE_NUMBER), standing.get(ENQUEUED_TIME)
+    annotations = annotations_of(message, SEQUENCE_NUMBER, ENQUEUED_TIME)
+    sequence, enqueued_ms = annotations.get(SEQUENCE_NUMBER), annotations.get(ENQUEUED_TIME)
     if isinstance(sequence, int) and not isinstance(sequence, bool) and abs(sequence) < 1 << 63:
         found["sequence_number"] = sequence
     if isinstance(enqueued_ms, int) and 0 <= enqueued_ms < 1 << 47:

@@ -33,8 +33,8 @@ def cause_of(text: str) -> str:
     named = [line for line in lines if line.startswith("isthmus.") and ": " in line]
     if named:
         return named[-1].partition(": ")[2]
-    if told := executor_fault(text, isthmus.__version__):
-        return told
+    if fault := executor_fault(text, isthmus.__version__):
+        return fault
     if any(word in text for word in _WORKER_GONE):
         return WORKER_GONE
     errors = [line for line in lines if "Error: " in line or "Exception: " in line]

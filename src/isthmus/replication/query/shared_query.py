@@ -33,7 +33,7 @@ __all__ = ["QueryControl", "SharedQuery"]
 # The time for a lease to end before its query is stopped regardless.
 LEASE_END_SECONDS = 10.0
 # Reports are cached for this long: the supervisor asks once for each route in each cycle.
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 # A query whose worker died ends within this time; a later end has another cause. A reader whose connection alone was cut is
 # regarded as dead, and its query continues.
 DEATH_SECONDS = 60.0
@@ -166,11 +166,11 @@ class SharedQuery:
                 if not self._query.isActive:
                     error = self._query.exception()
                     ended = [text for text in self.control.ended_errors() if text]
-                    told = cause_of(str(error)) if error is not None else ended[-1] if ended else ""
-                    self._failure = WORKER_GONE if self._clock() < self._died_at + DEATH_SECONDS else told
+                    cause = cause_of(str(error)) if error is not None else ended[-1] if ended else ""
+                    self._failure = WORKER_GONE if self._clock() < self._died_at + DEATH_SECONDS else cause
                     self._reports = (float("-inf"), self._reports[1])  # the next reading includes all settled messages
                     return False
-            self._active_until = now + LOOK_SECONDS
+            self._active_until = now + POLL_SECONDS
         return True
 
     def has_ended(self) -> bool:
@@ -189,7 +189,7 @@ class SharedQuery:
     def reports(self) -> Mapping[str, RouteReport]:
         """The last report on each route."""
         now = self._clock()
-        if now >= self._reports[0] + LOOK_SECONDS:
+        if now >= self._reports[0] + POLL_SECONDS:
             self._reports = (now, self.control.reports())
             self._on_reports(self, self._reports[1])
         return self._reports[1]
@@ -204,7 +204,7 @@ class SharedQuery:
             # A query that ended with Java need not be stopped.
             with suppress(SparkGoneError), calling_spark():
                 limit = self._clock() + LEASE_END_SECONDS
-                while self._is_under_way() and self._clock() < limit:
+                while self._is_running() and self._clock() < limit:
                     time.sleep(_STEP_SECONDS)
                 if self._failure is None:
                     self._failure = ""
@@ -216,7 +216,7 @@ class SharedQuery:
             self._failure = why
             threading.Thread(target=self.stop, args=(why,), name=f"stop-{self.name}", daemon=True).start()
 
-    def _is_under_way(self) -> bool:
+    def _is_running(self) -> bool:
         if self._query is None or not self._query.isActive:
             return False
         status = self._query.status

@@ -42,7 +42,7 @@ class Sighting:
     Attributes:
         ready: whether its source has started receiving.
         counts: counts of messages since the route started in this process.
-        held: why it takes in nothing for now, e.g. that the target is away; empty where it does.
+        held: why the route receives nothing at present, e.g. an unavailable target; empty if it receives.
         processes: ids of the processes that work for the route now, as far as known; routes that share a query share them.
         note: information of its source for the operator that does not delay messages; empty for none.
         error: why it failed; empty if it has not. It restarts automatically.
@@ -90,12 +90,12 @@ class Seldom:
     """Reads spools at most every VIEW_SECONDS.
 
     Args:
-        look: reads them.
+        read: reads the spools.
         clock: monotonic seconds.
     """
 
-    def __init__(self, look: Callable[[], SpoolView], clock: Callable[[], float] = time.monotonic) -> None:
-        self._look = look
+    def __init__(self, read: Callable[[], SpoolView], clock: Callable[[], float] = time.monotonic) -> None:
+        self._read = read
         self._clock = clock
         self._at = -math.inf
         self._found = SpoolView()
@@ -103,5 +103,5 @@ class Seldom:
     def __call__(self) -> SpoolView:
         now = self._clock()
         if now - self._at >= VIEW_SECONDS:
-            self._at, self._found = now, self._look()
+            self._at, self._found = now, self._read()
         return self._found

@@ -331,13 +331,13 @@ class ShuffleQuery:
             taken=before.taken + taken,
             passed=before.passed + len(records),
         )
-        self._tell_origin(records)
+        self._write_origin(records)
         self._writer.append([*records, note.record()])
         self._writer.sync()
         write_note(settings.outgoing, note)
         self._note = note
 
-    def _tell_origin(self, records: list[Record]) -> None:
+    def _write_origin(self, records: list[Record]) -> None:
         if records:
             SpoolFolder(self._settings.outgoing).write_origin(records[-1].key.rpartition(" ")[2])
 

@@ -191,9 +191,9 @@ def places_of(
             if legs(route.options.steps).shuffle:
                 yield SpoolPlace(str(folder / "out"))
         source = namespaces[route.source.alias]
-        heard = spool_of(source.kind, source.options(), route.source.entity)
-        if heard is not None:
-            yield SpoolPlace(str(heard), reader=_LISTENER)
+        listener_spool = spool_of(source.kind, source.options(), route.source.entity)
+        if listener_spool is not None:
+            yield SpoolPlace(str(listener_spool), reader=_LISTENER)
 
 
 def stranded(

@@ -32,20 +32,20 @@ _FILE = "state"
 def read_state(outgoing: Path) -> dict[str, Any]:
     """The content of the file; empty if it is missing or unreadable."""
     with suppress(FileNotFoundError, ValueError):
-        told = json.loads((outgoing / _FILE).read_bytes())
-        if isinstance(told, dict):
-            return told
+        state = json.loads((outgoing / _FILE).read_bytes())
+        if isinstance(state, dict):
+            return state
     return {}
 
 
-def write_state(outgoing: Path, told: Mapping[str, Any]) -> None:
+def write_state(outgoing: Path, state: Mapping[str, Any]) -> None:
     """Write the file; returns once it is on disk."""
-    write_file(outgoing / _FILE, json.dumps(told, sort_keys=True).encode())
+    write_file(outgoing / _FILE, json.dumps(state, sort_keys=True).encode())
 
 
-def kind_of(told: Mapping[str, Any]) -> str:
+def kind_of(state: Mapping[str, Any]) -> str:
     """The step that the state belongs to."""
-    return "aggregate" if "fields" in told else "deduplicate"
+    return "aggregate" if "fields" in state else "deduplicate"
 
 
 def leave(incoming: Path, outgoing: Path) -> None:

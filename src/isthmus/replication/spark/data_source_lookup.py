@@ -52,18 +52,18 @@ class DataSourceLookup:
         self._process.kill()
         self._process.communicate()
 
-    def tell(self, session: SparkSession) -> bool:
+    def pass_on(self, session: SparkSession) -> bool:
         """Passes the result to the virtual machine, unless that has run its own lookup; before the first query. Returns whether it was accepted."""
         try:
             output, _ = self._process.communicate(timeout=_SECONDS)
-            return _tell(session._jvm, {name: bytes.fromhex(text) for name, text in json.loads(output).items()})
+            return _pass_on(session._jvm, {name: bytes.fromhex(text) for name, text in json.loads(output).items()})
         except Exception as error:  # noqa: BLE001 - a package, or this release of Spark, may differ
             log.debug("Spark looks up data sources itself: %s", error)
             self.close()
             return False
 
 
-def _tell(virtual_machine: Any, found: dict[str, bytes]) -> bool:
+def _pass_on(virtual_machine: Any, found: dict[str, bytes]) -> bool:
     sources = virtual_machine.org.apache.spark.sql.execution.datasources
     manager = _object(sources, "DataSourceManager")
     if manager.dataSourceBuilders().isDefined():

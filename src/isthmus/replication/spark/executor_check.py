@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 _GROUP = "isthmus-check"
 DIAL_SECONDS = 10.0
-TELL_SECONDS = 30.0
+WARN_SECONDS = 30.0
 _STEP_SECONDS = 0.1
 
 
@@ -71,13 +71,13 @@ def check_executors(spark: SparkSession, address: str, token: str, slots: int, s
                 context.cancelJobGroup(_GROUP)
             return
         waited += _STEP_SECONDS
-        if waited >= TELL_SECONDS:
+        if waited >= WARN_SECONDS:
             waited = float("-inf")
             log.warning(
                 "%s has started no task for %.0f s: it has no free cores or memory for this run, or none that fit spark.executor.cores "
                 "and spark.executor.memory; waiting",
                 context.master,
-                TELL_SECONDS,
+                WARN_SECONDS,
             )
     if failed:
         _raise(failed[0], str(context.pythonExec))
@@ -87,10 +87,10 @@ def check_executors(spark: SparkSession, address: str, token: str, slots: int, s
 
 
 def _raise(error: BaseException, python: str) -> None:
-    told = executor_fault(str(error), isthmus.__version__, python)
-    if not told:
+    fault = executor_fault(str(error), isthmus.__version__, python)
+    if not fault:
         raise error
-    raise ConfigError([Fault(told, "")]) from None
+    raise ConfigError([Fault(fault, "")]) from None
 
 
 def _trial(address: str, token: str) -> Callable[[Iterable[int]], Iterator[str]]:

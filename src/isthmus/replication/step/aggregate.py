@@ -148,15 +148,15 @@ def _with_values(settings: Settings, spool: Path, batches: Iterator[pa.RecordBat
         kinds, numbers, messages = (batch.column(name).to_pylist() for name in ("kind", "spool_number", "message"))
         found = []
         for at, (kind, number, payload) in enumerate(zip(kinds, numbers, messages, strict=True)):
-            brought = nothing
+            contribution = nothing
             if kind == MESSAGE_ROW:
                 try:
-                    brought = values.of(StepMessage(payload))
+                    contribution = values.of(StepMessage(payload))
                 except Exception as error:  # noqa: BLE001 - a fault of one message, which would stop its route permanently
-                    told = Disposition("dead-letter", STEP_FAILED, f"step aggregate: {error}")
-                    set_aside(spool, number, payload, told, time.time())
+                    disposition = Disposition("dead-letter", STEP_FAILED, f"step aggregate: {error}")
+                    set_aside(spool, number, payload, disposition, time.time())
                     kinds[at] = SET_ASIDE_ROW
-            found.append(brought)
+            found.append(contribution)
         columns = [pa.array([each[1][at] for each in found], pa.float64()) for at in range(width)]
         yield pa.RecordBatch.from_arrays(
             [
@@ -192,14 +192,19 @@ def message_of(settings: Settings, row: Mapping[str, Any], task: str, number: in
     shown = list(map(_shown, by))
     # With its length: after a change of `window`, another window may begin at the same time.
     window = f"{task}/{_text(row['start_ms'])}/{format_ms(row['end_ms'] - row['start_ms'])}"
-    place = "/".join((window, *shown))
+    message_id = "/".join((window, *shown))
     is_plain = all(isinstance(value, str) != _is_json(text) for value, text in zip(by, shown, strict=True))
-    if len(place) > _ID_CHARACTERS or not place.isprintable() or any("/" in each for each in shown) or not is_plain:
-        place = f"{window}/{sha256(row['by'].encode()).hexdigest()[:16]}"
+    if (
+        len(message_id) > _ID_CHARACTERS
+        or not message_id.isprintable()
+        or any("/" in each for each in shown)
+        or not is_plain
+    ):
+        message_id = f"{window}/{sha256(row['by'].encode()).hexdigest()[:16]}"
     body = write_json(result_of(settings, row))
     return section.encode_message(
         body.encode(),
-        properties={"message_id": place[-128:], "content_type": "application/json"},
+        properties={"message_id": message_id[-128:], "content_type": "application/json"},
         annotations={SEQUENCE_NUMBER: Long(number), ENQUEUED_TIME: Timestamp(int(row["end_ms"]))},
     )
 

@@ -60,10 +60,10 @@ def open_function(settings: Settings) -> MessageStep:
     known |= {DIVERT: failure} if divert_of(settings) is not None else {}
 
     def step(message: StepMessage) -> Disposition | None:
-        told = function(message)
-        if told is None:
+        result = function(message)
+        if result is None:
             return None
-        kind, reason = told
+        kind, reason = result
         if kind not in known:
             raise ValueError(f"it returned the disposition {kind!r}; known are {' and '.join(known)}")
         return disposition_of(known[kind], str(reason), f"step python {settings['function']}")
@@ -113,12 +113,12 @@ def frame_select(rows: DataFrame, settings: Settings) -> DataFrame:
     finally:
         rows.sparkSession.catalog.dropTempView(_VIEW)
     # Of several columns with one name the last one is used, as `SELECT *, upper(subject) AS subject` suggests.
-    places = {name: place for place, name in enumerate(selected.columns)}
-    unique = selected.toDF(*(f"c{place}" for place in range(len(selected.columns))))
+    positions = {name: position for position, name in enumerate(selected.columns)}
+    unique = selected.toDF(*(f"c{position}" for position in range(len(selected.columns))))
     columns = []
-    for name in dict.fromkeys((*before, *(each for each in places if not each.startswith(_KEPT)))):
-        old = F.col(f"c{places[_KEPT + name]}") if name in before else None
-        new = F.col(f"c{places[name]}") if name in places else None
+    for name in dict.fromkeys((*before, *(each for each in positions if not each.startswith(_KEPT)))):
+        old = F.col(f"c{positions[_KEPT + name]}") if name in before else None
+        new = F.col(f"c{positions[name]}") if name in positions else None
         if old is None or (name not in ("message", "route", "position", *_MARKS) and new is not None):
             found = new
         else:

@@ -43,8 +43,8 @@ def open_enrich(settings: Settings) -> MessageStep:
         found = None if is_absent else data.get().get(text_of(value))
         if found is None:
             if fails:
-                told = "the message does not have it" if is_absent else f"it is {text_of(value)!r}"
-                raise StepRefusalError(NO_REFERENCE_DATA, f"there is no reference data for {field}: {told}")
+                why = "the message does not have it" if is_absent else f"it is {text_of(value)!r}"
+                raise StepRefusalError(NO_REFERENCE_DATA, f"there is no reference data for {field}: {why}")
             return None
         body = message.json_object()
         for name, each in zip(names, found, strict=True):

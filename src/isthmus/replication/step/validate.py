@@ -34,8 +34,8 @@ def _json_schema(path: str) -> MessageStep:
         instance = _json_of(message)
         if not validator.is_valid(instance):
             error = next(iter(validator.iter_errors(instance)))
-            place = "/".join(str(each) for each in error.instance_path)
-            raise StepRefusalError(VALIDATION_FAILED, f"at /{place}: {error.message}")
+            path = "/".join(str(each) for each in error.instance_path)
+            raise StepRefusalError(VALIDATION_FAILED, f"at /{path}: {error.message}")
         return None
 
     return step

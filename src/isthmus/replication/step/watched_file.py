@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-__all__ = ["LOOK_SECONDS", "WatchedFile"]
+__all__ = ["CHECK_SECONDS", "WatchedFile"]
 
-LOOK_SECONDS = 2.0
+CHECK_SECONDS = 2.0
 # A file written this recently, by its time, may be incomplete; it is complete when two checks find it unchanged.
 _FRESH_SECONDS = 1.0
 
@@ -51,36 +51,36 @@ class WatchedFile(Generic[T]):
         self._load = load
         self._clock = clock
         self._wall = wall
-        self._seen = self._last = self._look()
+        self._seen = self._last = self._check()
         self._value = load(path)
-        self._due = clock() + LOOK_SECONDS
-        self._is_told = False
+        self._due = clock() + CHECK_SECONDS
+        self._is_logged = False
 
     def get(self) -> T:
         """The result for the current file."""
         now = self._clock()
         if now >= self._due:
-            self._due = now + LOOK_SECONDS
+            self._due = now + CHECK_SECONDS
             self._renew()
         return self._value
 
     def _renew(self) -> None:
         try:
-            last, self._last = self._last, self._look()
+            last, self._last = self._last, self._check()
             if self._last == self._seen or (self._last != last and self._is_fresh(self._last)):
                 return
             value = self._load(self._path)
-            if self._look() == self._last:
-                self._value, self._seen, self._is_told = value, self._last, False
+            if self._check() == self._last:
+                self._value, self._seen, self._is_logged = value, self._last, False
                 log.info("%s has changed and was read again", self._path)
         except Exception as error:  # noqa: BLE001 - the loader belongs to a library; the previous result is valid
-            if not self._is_told:
-                self._is_told = True
+            if not self._is_logged:
+                self._is_logged = True
                 log.warning("%s cannot be read again; the previous content stays in use (%s)", self._path, error)
 
     def _is_fresh(self, seen: tuple[int, int]) -> bool:
         return seen[0] / 1e9 > self._wall() - _FRESH_SECONDS
 
-    def _look(self) -> tuple[int, int]:
+    def _check(self) -> tuple[int, int]:
         found = os.stat(self._path)
         return found.st_mtime_ns, found.st_size

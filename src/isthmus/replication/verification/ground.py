@@ -21,7 +21,7 @@ class Ground(NamedTuple):
     """Flows that are audited together, as the parameters of an audit.
 
     Attributes:
-        places: by label, the entities that are read to their end.
+        entities: by label, the entities that are read to their end.
         passages: the flows as passages.
         origins: by the entity that messages enter, or that they are first copied from, the origin's label.
         detection_ms: by label, the history window of duplicate detection.
@@ -29,7 +29,7 @@ class Ground(NamedTuple):
         ttl_ms: by label, the time to live that an entity gives its messages.
     """
 
-    places: Mapping[str, Endpoint]
+    entities: Mapping[str, Endpoint]
     passages: Sequence[Passage]
     origins: Mapping[Endpoint, str]
     detection_ms: Mapping[str, int]
@@ -47,7 +47,7 @@ def ground_of(flows: Sequence[Flow], chosen: Mapping[str, Route]) -> Ground:
     label = _labels(
         [end for flow in flows for end in (flow.witness if flow.witness.entity else flow.origin, flow.target)]
     )
-    places: dict[str, Endpoint] = {}
+    entities: dict[str, Endpoint] = {}
     passages = []
     origins: dict[Endpoint, str] = {}
     detection_ms: dict[str, int] = {}
@@ -57,7 +57,7 @@ def ground_of(flows: Sequence[Flow], chosen: Mapping[str, Route]) -> Ground:
         origin = label(flow.witness if flow.witness.entity else flow.origin)
         member = label(flow.target)
         if flow.witness.entity:
-            places[origin] = flow.witness
+            entities[origin] = flow.witness
             ttl_ms[origin] = flow.audit_ms
             shared |= {origin} if flow.origin_is_consumed else set()
         shared |= {member} if flow.target_is_consumed else set()
@@ -85,11 +85,11 @@ def ground_of(flows: Sequence[Flow], chosen: Mapping[str, Route]) -> Ground:
             origins.setdefault(Endpoint(source.alias, source.entity.partition(SUBSCRIPTIONS)[0]), origin)
     for flow in flows:
         member = label(flow.target)
-        places.setdefault(member, flow.target)
+        entities.setdefault(member, flow.target)
         detection_ms[member] = flow.detection_ms
-        lives = [each for each in (flow.audit_ms, flow.expires_ms) if each]
-        ttl_ms.setdefault(member, min(lives, default=0))
-    return Ground(places, passages, origins, detection_ms, frozenset(shared), ttl_ms)
+        ttls_ms = [each for each in (flow.audit_ms, flow.expires_ms) if each]
+        ttl_ms.setdefault(member, min(ttls_ms, default=0))
+    return Ground(entities, passages, origins, detection_ms, frozenset(shared), ttl_ms)
 
 
 def _labels(ends: Iterable[Endpoint]) -> Callable[[Endpoint], str]:

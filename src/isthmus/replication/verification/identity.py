@@ -127,9 +127,9 @@ def identify(message: bytes, members: Members | None = None, *, is_diverted: boo
     return Identity(sequence, "", "", int(enqueued) if enqueued else sequence, reason, resent)
 
 
-def _is_of(place: str, hops: Sequence[Hop]) -> bool:
+def _is_of(position: str, hops: Sequence[Hop]) -> bool:
     """Whether the message that was sent again is the one of one of these hops: copies of the copy carry the property, too."""
-    return any(place == f"{each.alias}/{each.entity}/{each.sequence}" for each in hops)
+    return any(position == f"{each.alias}/{each.entity}/{each.sequence}" for each in hops)
 
 
 def _ms(text: str) -> int:
@@ -154,12 +154,12 @@ def _provenance(message: bytes, sections: section.Sections, properties: Mapping[
     if ORIGIN not in properties:
         return None
     start = sections.body[0] or sections.footer[0]
-    said = section.contents(message, start, max(sections.body[1], sections.footer[1])) if start else b""
+    contents = section.contents(message, start, max(sections.body[1], sections.footer[1])) if start else b""
     message_id = b""
     with suppress(codec.CodecError):
         at = section.message_id_at(message, sections.properties)
         message_id = section.message_id_text(message, at) or b""
-    return Provenance.read(properties, message_id, said)
+    return Provenance.read(properties, message_id, contents)
 
 
 def _values(message: bytes, where: tuple[int, int], keys: Mapping[bytes, str]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from pathlib import Path
 from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.message import Provenance
 from isthmus.replication.reach import Reach
-from isthmus.replication.shuffle.standing import SpoolsStanding
+from isthmus.replication.shuffle.contents import SpoolContents
 from isthmus.replication.verification.audit.audit import audit
 from isthmus.replication.verification.audit.log_audit import LogAudit
 from isthmus.replication.verification.audit.passage import Passage
@@ -77,7 +77,7 @@ def verify(
             flows = flows_of(federation, each.name, subscription)
             reasons = {flow: why for flow in flows if (why := _unread(flow, flows, federation, chosen))}
             read = [flow for flow in flows if flow not in reasons]
-            spools = SpoolsStanding(chosen, state_folder or Path("/nonexistent"))
+            spools = SpoolContents(chosen, state_folder or Path("/nonexistent"))
             outside = _outside((flow.origin for flow in reasons), reach) if read else {}
             results = [
                 _audit(federation, each.name, group, chosen, reach, former_marks, spools, outside, by_hour=by_hour)
@@ -94,7 +94,7 @@ def flows_of(federation: Federation, task: str, subscription: str = "") -> list[
         federation: which declares the task.
         task: its name.
         subscription: the one to read at every topic; empty: the audit subscription where the task has one, else the first that
-            holds all messages.
+            retains all messages.
 
     Raises:
         InvalidArgumentError: the task declares none.
@@ -183,7 +183,7 @@ def _audit(
     chosen: Mapping[str, Route],
     reach: Reach,
     former_marks: Sequence[str],
-    spools: SpoolsStanding,
+    spools: SpoolContents,
     outside: Mapping[tuple[str, str], str],
     *,
     by_hour: bool,
@@ -204,7 +204,7 @@ def _audit(
     return audit(
         task,
         passed,
-        ground.places,
+        ground.entities,
         logs.open,
         passages=ground.passages,
         detection_ms=ground.detection_ms,
@@ -222,7 +222,7 @@ def _audit(
                 and route.options.start == "now"
                 for route in passed
             )
-            for label, end in ground.places.items()
+            for label, end in ground.entities.items()
             if not end.is_table and (end in records or federation.namespaces[end.alias].is_log)
         },
         log_reader=logs,
@@ -252,12 +252,12 @@ def _came_back(ground: Ground, reach: Reach) -> Callable[[Provenance], bool]:
     @cache  # only evaluated when the first message needs it
     def ends() -> frozenset[tuple[str, str]]:
         by_namespace = reach.identities(
-            dict.fromkeys(each.alias for each in ground.places.values() if not each.is_table)
+            dict.fromkeys(each.alias for each in ground.entities.values() if not each.is_table)
         )
         return frozenset(
             (namespace, end.entity.partition(SUBSCRIPTIONS)[0].lower())
             for namespace, alias in by_namespace.items()
-            for end in ground.places.values()
+            for end in ground.entities.values()
             if end.alias == alias
         )
 

@@ -170,11 +170,11 @@ def removal(observed: Mapping[str, NamespaceState], orphans: Iterable[Orphan]) -
 
 def _of_namespace(namespace: NamespaceState, desired: Mapping[str, TopicState | QueueState]) -> Iterator[Orphan]:
     for topic in namespace.topics:
-        asked = desired.get(topic.name.lower())
-        if asked is None and topic.name.lower().startswith(OWN) and topic.name.lower() != CLAIM_TOPIC:
+        declared = desired.get(topic.name.lower())
+        if declared is None and topic.name.lower().startswith(OWN) and topic.name.lower() != CLAIM_TOPIC:
             yield _orphan(namespace.alias, topic.name, _delete(namespace, topic))
             continue
-        kept = {each.name.lower() for each in asked.subscriptions} if isinstance(asked, TopicState) else set()
+        kept = {each.name.lower() for each in declared.subscriptions} if isinstance(declared, TopicState) else set()
         for subscription in topic.subscriptions:
             change = Change(
                 alias=namespace.alias,
@@ -203,8 +203,8 @@ def _strays_of(namespace: NamespaceState, desired: Mapping[str, TopicState | Que
         before, after = change.before, change.after
         assert isinstance(before, QueueState | SubscriptionState)
         assert isinstance(after, QueueState | SubscriptionState)
-        asked = desired.get(change.topic.lower())
-        receiver = asked.subscription(name) if change.subscription and isinstance(asked, TopicState) else asked
+        declared = desired.get(change.topic.lower())
+        receiver = declared.subscription(name) if change.subscription and isinstance(declared, TopicState) else declared
         kept = {
             field: None
             for field in ("forward_to", "forward_dead_letters_to")

@@ -142,7 +142,7 @@ def _note_beginnings(findings: Findings, observed: Mapping[str, NamespaceState])
         more = f" and {len(others) - 3} more" if len(others) > 3 else ""
         findings.notes.append(
             f"topic {name} at {alias} exists: messages sent before `apply` creates {subscription}, e.g. those in its subscriptions "
-            f"{', '.join(others[:3])}{more}, are not moved to {route.target} (start: now). To include them {alternative_to(route)}"
+            f"{', '.join(others[:3])}{more}, are not moved to {route.target} (start: now). To include them, {alternative_to(route)}"
         )
 
 

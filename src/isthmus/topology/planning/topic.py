@@ -124,11 +124,13 @@ class _TopicPlanner:
             self._rules(subscription, existing)
         elif subscription.name == self._verified() and all(narrows(rule) for rule in existing.rules or ()):
             is_audit = subscription.name.lower() == AUDIT
-            mend = "delete its rules but one that selects everything" if is_audit else "write audit: 1d in the task"
+            correction = (
+                "delete its rules but one that selects everything" if is_audit else "write audit: 1d in the task"
+            )
             self._findings.notes.append(
                 f"{what} at {self._alias} has rules that the file does not declare, and does not get every message: verify "
                 "misses the messages that it "
-                f"does not get; {mend}"
+                f"does not get; {correction}"
             )
         else:
             self._note_former_filter(what, existing)

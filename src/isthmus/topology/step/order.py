@@ -107,8 +107,8 @@ def legs(texts: Sequence[str]) -> Legs:
     for at, text in enumerate(texts):
         kind = StepDeclaration.from_text(text).kind
         if kind in SHUFFLING:
-            looked = (text,) if kind == "aggregate" else ()
-            return Legs((*texts[:at], *looked), text, tuple(texts[at + 1 :]))
+            checked = (text,) if kind == "aggregate" else ()
+            return Legs((*texts[:at], *checked), text, tuple(texts[at + 1 :]))
     return Legs(tuple(texts))
 
 

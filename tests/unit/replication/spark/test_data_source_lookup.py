@@ -49,26 +49,26 @@ def session(machine: Machine) -> Any:
 
 def test_i1_what_packages_have_is_told() -> None:
     machine = Machine()
-    assert DataSourceLookup(sys.executable).tell(session(machine))
+    assert DataSourceLookup(sys.executable).pass_on(session(machine))
     assert set(machine.told) >= {"isthmus", "isthmus_kafka", "isthmus_spool", "servicebus"}
     assert pickle.loads(machine.told["isthmus"]) is DefaultSource
 
 
 def test_i1_nothing_is_told_to_one_that_has_looked_itself() -> None:
     machine = Machine(is_known=True)
-    assert not DataSourceLookup(sys.executable).tell(session(machine))
+    assert not DataSourceLookup(sys.executable).pass_on(session(machine))
     assert machine.told is None
 
 
 def test_i1_a_release_of_spark_that_is_otherwise_looks_itself() -> None:
-    assert not DataSourceLookup(sys.executable).tell(session(SimpleNamespace(org=SimpleNamespace())))  # type: ignore[arg-type]
+    assert not DataSourceLookup(sys.executable).pass_on(session(SimpleNamespace(org=SimpleNamespace())))  # type: ignore[arg-type]
 
 
 def test_i1_a_package_that_cannot_be_imported_is_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pyspark_broken.py").write_text("raise RuntimeError('broken')")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
     machine = Machine()
-    assert not DataSourceLookup(sys.executable).tell(session(machine))
+    assert not DataSourceLookup(sys.executable).pass_on(session(machine))
     assert machine.told is None
 
 
@@ -76,7 +76,7 @@ def test_what_a_package_prints_is_no_answer(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "pyspark_loud.py").write_text("print('loud')")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
     machine = Machine()
-    assert DataSourceLookup(sys.executable).tell(session(machine))
+    assert DataSourceLookup(sys.executable).pass_on(session(machine))
     assert "isthmus" in machine.told
 
 

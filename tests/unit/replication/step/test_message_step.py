@@ -29,7 +29,7 @@ from isthmus.replication.step.encryption.key import KeyRing, parse_key
 from isthmus.replication.step.message.message import StepMessage
 from isthmus.replication.step.normalise import read_xml, write_xml
 from isthmus.replication.step.reference.file import load_reference
-from isthmus.replication.step.watched_file import LOOK_SECONDS, WatchedFile
+from isthmus.replication.step.watched_file import CHECK_SECONDS, WatchedFile
 from isthmus.topology.step import STEPS, StepDeclaration
 
 
@@ -179,16 +179,16 @@ def test_i1_of_watched_file_a_change_is_seen_and_a_broken_one_leaves_what_was(
     watched = WatchedFile(str(file), lambda path: int(Path(path).read_text()), lambda: now[0], lambda: time.time() + 60)
     file.write_text("22")
     assert watched.get() == 1
-    now[0] += LOOK_SECONDS
+    now[0] += CHECK_SECONDS
     assert watched.get() == 22
     file.write_text("broken")
     for _ in range(3):
-        now[0] += LOOK_SECONDS
+        now[0] += CHECK_SECONDS
         assert watched.get() == 22
     told = [record.levelname for record in caplog.records if record.name == watched_file.__name__]
     assert told == ["INFO", "WARNING"]  # of the change, and of what is broken once
     file.write_text("4444")
-    now[0] += LOOK_SECONDS
+    now[0] += CHECK_SECONDS
     assert watched.get() == 4444
 
 
@@ -206,16 +206,16 @@ def test_i2_of_watched_file_one_that_is_being_written_is_read_when_it_is_complet
     while_it_is_read = list[str]()
     watched = WatchedFile(str(data), load, lambda: now[0], lambda: 0.0)
     data.write_text("faa,name\nIAH,Hous")
-    now[0] += LOOK_SECONDS
+    now[0] += CHECK_SECONDS
     assert watched.get()["ORD"] == ("Chicago",)
     data.write_text("faa,name\nIAH,Houston Bush\nORD,Chi")
-    now[0] += LOOK_SECONDS
+    now[0] += CHECK_SECONDS
     assert watched.get()["ORD"] == ("Chicago",)
     while_it_is_read.append("faa,name\nIAH,Houston Bush\nORD,Chicago O'Hare\n")
-    now[0] += LOOK_SECONDS
+    now[0] += CHECK_SECONDS
     assert watched.get()["ORD"] == ("Chicago",)
     for _ in range(2):
-        now[0] += LOOK_SECONDS
+        now[0] += CHECK_SECONDS
         found = watched.get()
     assert found == {"IAH": ("Houston Bush",), "ORD": ("Chicago O'Hare",)}
 

@@ -145,7 +145,7 @@ def test_plan_tells_what_a_new_subscription_of_a_topic_that_exists_does_not_get(
     (note,) = notes(COPY + mailbox, subscriptions("d", "c", "b", "a"))
     assert note == (
         "topic f at ewr exists: messages sent before `apply` creates isthmus.t.jfk, e.g. those in its subscriptions a, b, c and 1 more, are "
-        "not moved to jfk/f (start: now). To include them empty a subscription that has these messages and no readers, by a task of "
+        "not moved to jfk/f (start: now). To include them, empty a subscription that has these messages and no readers, by a task of "
         "pattern move; or isthmus export and isthmus import"
     )
 

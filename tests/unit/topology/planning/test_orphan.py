@@ -170,7 +170,8 @@ def test_what_waits_for_a_task_that_has_another_name_is_told(task: str) -> None:
     made = plan(federation, {alias: found[alias].observe(alias, desired[alias]) for alias in desired})
     assert (
         sum(
-            "messages in isthmus.work at ewr are no longer moved by any task of this file" in note for note in made.notes
+            "messages in isthmus.work at ewr are no longer moved by any task of this file" in note
+            for note in made.notes
         )
         == 1
     )

@@ -382,6 +382,7 @@ def test_a_filter_that_was_taken_out_of_the_file_is_told(rules: tuple[RuleState,
         "subscription boards of flights at ewr",
     ] * is_told
     assert all(
-        '(a = 1), which the file does not declare, and gets only the messages that it selects; write filter: "1 = 1"' in each
+        '(a = 1), which the file does not declare, and gets only the messages that it selects; write filter: "1 = 1"'
+        in each
         for each in told
     )

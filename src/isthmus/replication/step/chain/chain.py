@@ -41,8 +41,8 @@ def check(texts: Sequence[str]) -> None:
     Raises:
         InvalidArgumentError: a file, a key or a function that a step names is invalid.
     """
-    before, frames, behind = split([StepDeclaration.from_text(text) for text in texts])
-    for step in (*before, *behind):
+    before, frames, after = split([StepDeclaration.from_text(text) for text in texts])
+    for step in (*before, *after):
         open_message_step(step)
     for step in frames:
         if step.kind == "python":
@@ -57,13 +57,13 @@ class Chain:
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
-        self._before, self._frames, self._behind = split([StepDeclaration.from_text(text) for text in texts])
+        self._before, self._frames, self._after = split([StepDeclaration.from_text(text) for text in texts])
         needed = {name for step in self._frames for name in needed_columns(step.kind, step.settings)}
         self._columns = [name for name in COLUMNS if name in needed]
 
     def read_options(self) -> dict[str, str]:
         """The options of the reader."""
-        if not (self._before or self._frames or self._behind):
+        if not (self._before or self._frames or self._after):
             return {"blocks": "true"}
         return _options(self._before, self._columns)
 
@@ -88,9 +88,9 @@ class Chain:
         Args:
             rows: as `apply` returned them.
         """
-        return _options(self._behind, [name for name in rows.columns if name in COLUMNS])
+        return _options(self._after, [name for name in rows.columns if name in COLUMNS])
 
 
 def _options(steps: Sequence[StepDeclaration], columns: Sequence[str]) -> dict[str, str]:
-    told = {"steps": [step.to_text() for step in steps], "columns": list(columns)}
-    return {name: json.dumps(each) for name, each in told.items() if each}
+    options = {"steps": [step.to_text() for step in steps], "columns": list(columns)}
+    return {name: json.dumps(each) for name, each in options.items() if each}

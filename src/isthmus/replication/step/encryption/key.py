@@ -75,7 +75,7 @@ class KeyRing:
         self._spacing = VAULT_SECONDS if self._reference.scheme == "keyvault" else FILE_SECONDS
         self._key = self._read()
         self._read_at = clock()
-        self._is_told = False
+        self._is_logged = False
 
     def get(self) -> Key:
         """The current key."""
@@ -95,11 +95,11 @@ class KeyRing:
         self._read_at = self._clock()
         try:
             self._key = self._read()
-            self._is_told = False
+            self._is_logged = False
         except IsthmusError as error:
-            if not self._is_told:
+            if not self._is_logged:
                 log.warning("a key cannot be read again; the previous key stays in use (%s)", error)
-            self._is_told = True
+            self._is_logged = True
 
     def _read(self) -> Key:
         key = parse_key(resolve(self._reference).reveal(), str(self._reference))
@@ -116,10 +116,10 @@ def parse_key(text: str, reference: str) -> Key:
     key_id = ""
     if text.lstrip().startswith("{"):
         try:
-            told = json.loads(text)
-            if told.get("kty") != "oct":
+            web_key = json.loads(text)
+            if web_key.get("kty") != "oct":
                 raise InvalidArgumentError(f"{reference}: the JSON Web Key is not of the type oct")
-            text, key_id = told["k"], str(told.get("kid", ""))
+            text, key_id = web_key["k"], str(web_key.get("kid", ""))
         except (ValueError, KeyError, TypeError):
             raise InvalidArgumentError(f"{reference}: the JSON Web Key is malformed") from None
     text = text.strip()

@@ -212,11 +212,11 @@ class StepMessage:
         if name == "Size":
             return len(self.raw)
         header = self._set.get("header") or {}
-        told = section.decode_header(self.raw, self.sections.header)
+        original = section.decode_header(self.raw, self.sections.header)
         if name == "DeliveryCount":
-            return told.delivery_count
+            return original.delivery_count
         if name in ("TimeToLive", "ExpiresAtUtc"):
-            ttl_ms = header.get("ttl_ms", told.ttl_ms)
+            ttl_ms = header.get("ttl_ms", original.ttl_ms)
             if not ttl_ms:
                 return MISSING
             left = timedelta(milliseconds=ttl_ms)
@@ -288,8 +288,8 @@ class StepMessage:
         return b"".join(parts)
 
     def _header(self) -> bytes:
-        told = section.decode_header(self.raw, self.sections.header)
-        return section.encode_header(told._replace(ttl_ms=self._set["header"]["ttl_ms"]))
+        header = section.decode_header(self.raw, self.sections.header)
+        return section.encode_header(header._replace(ttl_ms=self._set["header"]["ttl_ms"]))
 
     def _annotations_section(self) -> bytes:
         wanted = {name: (Symbol(name), value) for name, value in self._set["annotations"].items()}
@@ -297,14 +297,16 @@ class StepMessage:
 
     def _user_section(self) -> bytes:
         wanted = self._set["user"]
-        place = self.sections.application_properties
-        return self._changed_map(section.APPLICATION_PROPERTIES, place, wanted, str.lower, REMOVED)
+        bounds = self.sections.application_properties
+        return self._changed_map(section.APPLICATION_PROPERTIES, bounds, wanted, str.lower, REMOVED)
 
-    def _changed_map(self, code: int, place: tuple[int, int], wanted: dict[str, Any], fold: Any, removed: Any) -> bytes:
+    def _changed_map(
+        self, code: int, bounds: tuple[int, int], wanted: dict[str, Any], fold: Any, removed: Any
+    ) -> bytes:
         """A map section with some pairs replaced, removed or added; the others keep their encoding."""
         pairs = []
         left = dict(wanted)
-        for key, value, after in section.map_items(self.raw, place):
+        for key, value, after in section.map_items(self.raw, bounds):
             name = fold(str(codec.decode(self.raw, key)[0]))
             if name not in wanted:
                 pairs.append(self.raw[key:after])

@@ -53,9 +53,9 @@ class DatabaseQuery:
                 names = list(result.keys())
                 rows = [tuple(row) for row in result]
         except (sqlalchemy.exc.SQLAlchemyError, ImportError, ValueError) as error:
-            raise ValueError(f"{self._reference}: {_told(error)}") from None
+            raise ValueError(f"{self._reference}: {_first_line(error)}") from None
         except Exception as error:  # noqa: BLE001 - some drivers raise their own errors while they connect
-            raise ValueError(f"{self._reference}: {type(error).__name__}: {_told(error)}") from None
+            raise ValueError(f"{self._reference}: {type(error).__name__}: {_first_line(error)}") from None
         missing = [name for name in (self._key, *self._columns) if name not in names]
         if missing:
             raise ValueError(f"{self._reference}: the query returns no column {', '.join(missing)}")
@@ -66,7 +66,7 @@ class DatabaseQuery:
         }
 
 
-def _told(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     """The first line of an error."""
     if isinstance(error, ModuleNotFoundError):
         return f"the driver {error.name} is not installed; install it, or name another as in postgresql+pg8000://"

@@ -53,7 +53,7 @@ class Repeated(Generic[T]):
         self._clock = clock
         self._values: list[T] = []
         self._errors: list[Exception] = []
-        self._is_told = False
+        self._is_logged = False
         self._thread = self._begin()
         self._thread.join(first_seconds)
         if self._errors:
@@ -85,9 +85,9 @@ class Repeated(Generic[T]):
     def _take(self) -> None:
         """Use the result of the last reading."""
         if self._values:
-            self._value, self._is_told = self._values.pop(), False
+            self._value, self._is_logged = self._values.pop(), False
         if self._errors:
             error = self._errors.pop()
-            if not self._is_told:
-                self._is_told = True
+            if not self._is_logged:
+                self._is_logged = True
                 log.warning("%s cannot be read again; the previous data stays in use (%s)", self._what, error)

@@ -38,7 +38,7 @@ from isthmus.connectors.system import TellsBegins
 from isthmus.replication.verification.audit.audited import Audited, Selects
 from isthmus.replication.verification.audit.confirmed import confirmed, entered_since
 from isthmus.replication.verification.audit.detection import dropped_by_detection
-from isthmus.replication.verification.audit.diverted import dropped_of_told
+from isthmus.replication.verification.audit.diverted import dropped_of_ledgers
 from isthmus.replication.verification.audit.holding import holding_of, met_of
 from isthmus.replication.verification.audit.missing_copy import doubt, leave_out, missing_copies
 from isthmus.replication.verification.audit.passage import (
@@ -159,7 +159,7 @@ def audit(
     hours = HourReading(audited) if by_hour else None
     seen = partial(_seen, siblings, on_message, hours)
     ends = {alias: _read_on(each, peeks[alias], read, {}, seen) for alias, each in audited.items()}
-    on_time = None if hours is None else hours.tell
+    on_time = None if hours is None else hours.add
     of_diverted = partial(read, is_diverted=True)
     sources = SourceReader(followed, open_peek, read, log_reader, spools, siblings.see, on_time, of_diverted)
     since = partial(entered_since, audited=audited)
@@ -168,9 +168,9 @@ def audit(
     for alias, each in audited.items():
         each.first_pass = False
         ends[alias] = _read_on(each, peeks[alias], read, ends[alias], seen)
-        asked: object = peeks[alias]
-        if each.is_log and isinstance(asked, TellsBegins):
-            each.begins = asked.begins()
+        log: object = peeks[alias]
+        if each.is_log and isinstance(log, TellsBegins):
+            each.begins = log.begins()
     sources.read_set_aside()
     sources.read_diverted(since)
     for label in {each.origin for each in followed if not each.is_witnessed}:
@@ -247,9 +247,9 @@ def audit(
                         rest[passage.pair].diverted |= of_ledger
                         diverted_ms.setdefault(passage.pair, {}).update({each: times[each] for each in of_ledger})
                     if hours is not None and enqueued is not None and not passage.is_witnessed:
-                        told = rest[passage.pair].delivered | rest[passage.pair].diverted
-                        hours.tell_all(passage.origin, told, enqueued(passage))
-            dropped_of_told(diverted_ms, {each.pair: each.divert_detection_ms for each in followed}, rest)
+                        numbers = rest[passage.pair].delivered | rest[passage.pair].diverted
+                        hours.add_ledger(passage.origin, numbers, enqueued(passage))
+            dropped_of_ledgers(diverted_ms, {each.pair: each.divert_detection_ms for each in followed}, rest)
     pairs = {each.pair for each in followed} | {(each.origin, each.origin) for each in followed} if passages else None
     return reconcile(
         task,
@@ -258,7 +258,7 @@ def audit(
         ordered=ordered,
         readings=tuple(readings.values()),
         pairs=pairs,
-        unread=(*unseen, *sources.untold, *siblings.untold, *unmet),
+        unread=(*unseen, *sources.unknown, *siblings.unknown, *unmet),
         hours=None if hours is None else hours.hours_of,
     )
 

@@ -247,8 +247,8 @@ class Audited:
         began_ms = min(times, default=None)
         earlier = [number for number in self.own if self._is_earlier(number, first, began_ms)]
         if earlier:
-            gone = set(earlier)
-            self.own = [number for number in self.own if number not in gone]
+            removed = set(earlier)
+            self.own = [number for number in self.own if number not in removed]
             self.kept.setdefault("earlier", []).extend(earlier)
 
     def _is_earlier(self, number: int, first: Mapping[int, int], began_ms: int | None) -> bool:

@@ -20,7 +20,7 @@ from isthmus.message.name import WHY_SOURCE
 from isthmus.replication.verification.reconciliation.reconcile import Undelivered
 from isthmus.topology.model import Route
 
-__all__ = ["diverted_from", "dropped_of_told", "sources_of"]
+__all__ = ["diverted_from", "dropped_of_ledgers", "sources_of"]
 
 Pair = tuple[str, str]
 _KEY = b"\xa1" + bytes((len(WHY_SOURCE),)) + WHY_SOURCE.encode()
@@ -31,10 +31,10 @@ def diverted_from(message: bytes) -> str:
     for key, value, _ in section.map_items(message, section.locate(message).application_properties):
         if message[key:value] == _KEY:
             try:
-                told = decode(message, value)[0]
+                text = decode(message, value)[0]
             except CodecError:
                 return ""
-            return told.lower() if isinstance(told, str) else ""
+            return text.lower() if isinstance(text, str) else ""
     return ""
 
 
@@ -43,18 +43,18 @@ def sources_of(routes: Iterable[Route]) -> frozenset[str]:
     return frozenset(str(route.source).lower() for route in routes)
 
 
-def dropped_of_told(
-    told: Mapping[Pair, Mapping[int, int]], windows_ms: Mapping[Pair, int], rest: Mapping[Pair, Undelivered]
+def dropped_of_ledgers(
+    recorded: Mapping[Pair, Mapping[int, int]], windows_ms: Mapping[Pair, int], rest: Mapping[Pair, Undelivered]
 ) -> None:
     """Of the messages that only ledgers show as diverted, marks those that were dropped for an equal message that came before.
 
     Args:
-        told: by (origin, member), the numbers that a ledger confirms, and when each was diverted.
+        recorded: by (origin, member), the numbers that a ledger confirms, and when each was diverted.
         windows_ms: by (origin, member), how long the entity remembers what arrived; 0: it does not.
         rest: receives the result.
     """
     by_message: dict[tuple[str, int], list[tuple[int, Pair]]] = defaultdict(list)
-    for pair, times in told.items():
+    for pair, times in recorded.items():
         if windows_ms.get(pair):
             for number, at_ms in times.items():
                 by_message[pair[0], number].append((at_ms, pair))

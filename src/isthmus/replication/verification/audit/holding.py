@@ -36,28 +36,28 @@ def holding_of(
         unkept: by origin whose messages are not retained, what entered it (`entered_unkept`).
         changed: pairs (origin, member) between which contents change.
     """
-    held = Holding(entered=at.own, kept=at.kept, arrived={at.alias: list(at.own)})
+    holding = Holding(entered=at.own, kept=at.kept, arrived={at.alias: list(at.own)})
     for alias, arrivals in at.arrivals.items():
         if alias in unkept:
             entered = set(unkept[alias])
-            stands = [
+            entered_here = [
                 (number, lane)
                 for number, lane in zip(arrivals.numbers, arrivals.lanes, strict=True)
                 if number in entered
             ]
-            held.arrived[alias] = [number for number, _ in stands]
-            held.late[alias] = arrivals.late
-            held.lanes[alias] = [lane for _, lane in stands]
+            holding.arrived[alias] = [number for number, _ in entered_here]
+            holding.late[alias] = arrivals.late
+            holding.lanes[alias] = [lane for _, lane in entered_here]
             continue
         origin = audited.get(alias)
         if origin is None:
             continue
         kept = {number for numbers in origin.kept.values() for number in numbers}
-        held.late[alias] = arrivals.late
+        holding.late[alias] = arrivals.late
         horizons: dict[int, int] = {}
         for number in origin.own:
             horizons[number >> FRAGMENT_BITS] = max(number, horizons.get(number >> FRAGMENT_BITS, number))
-        gone = bool(readings[alias].doubt) or not origin.messages
+        is_incomplete = bool(readings[alias].doubt) or not origin.messages
         for index, (number, digest) in enumerate(zip(arrivals.numbers, arrivals.digests, strict=True)):
             fragment = number >> FRAGMENT_BITS
             horizon = horizons.get(fragment, -1)
@@ -65,30 +65,30 @@ def holding_of(
                 number in origin.originals
                 and 0 < arrivals.entered_ms[index] < origin.originals.enqueued_ms(number) - DRIFT_MS
             ):
-                fate = held.forged
+                fate = holding.forged
             elif number in origin.originals:
                 # An operator who corrects a message before it is sent again changes it.
                 is_free = (alias, at.alias) in changed or number in arrivals.late
                 equal = is_free or origin.originals.digest(number) == digest
-                fate = held.arrived if equal else held.unequal
+                fate = holding.arrived if equal else holding.unequal
             elif number in kept:
                 continue  # a route moved it before the rule was changed
             elif number > horizon and (index >= arrivals.first_pass or number <= origin.last_numbers.get(fragment, 0)):
                 continue  # it entered after the first reading of its origin
             elif origin.has_emptied(number) and (origin.is_log or readings[alias].has_aged):
                 continue  # the retention, or the time to live, has emptied its partition
-            elif gone or origin.has_emptied(number):
-                fate = held.unknown
+            elif is_incomplete or origin.has_emptied(number):
+                fate = holding.unknown
             elif 0 <= number < origin.first_numbers.get(fragment, 0):
                 continue  # its original has expired in the subscription, or entered before that was created
             elif number > horizon and 0 < arrivals.ends_ms[index] <= ended_ms:
                 continue  # its original has expired, behind everything that is there
             else:
-                fate = held.forged
+                fate = holding.forged
             fate.setdefault(alias, []).append(number)
-            if fate is held.arrived:
-                held.lanes.setdefault(alias, []).append(arrivals.lanes[index])
-    return held
+            if fate is holding.arrived:
+                holding.lanes.setdefault(alias, []).append(arrivals.lanes[index])
+    return holding
 
 
 def met_of(origin: str, audited: Mapping[str, Audited], rest: Mapping[tuple[str, str], Undelivered]) -> set[int]:

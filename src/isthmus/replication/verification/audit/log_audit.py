@@ -83,8 +83,8 @@ class LogAudit:
 def placed(message: bytes, log: str) -> Identity | None:
     """The identity of a dead letter at the log that it came from; None where it came from another one."""
     properties: dict[Any, Any] = section.decode_map(message, section.locate(message).application_properties)
-    name, _, place = str(properties.get(DEAD_LETTER_PLACE, "")).partition("/")
-    partition, _, offset = place.partition("/")
+    name, _, origin = str(properties.get(DEAD_LETTER_PLACE, "")).partition("/")
+    partition, _, offset = origin.partition("/")
     if name != log or not partition.isdigit() or not offset.isdigit():
         return None
     number = int(partition) << FRAGMENT_BITS | int(offset)

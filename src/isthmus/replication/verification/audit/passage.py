@@ -86,7 +86,7 @@ class LogReader(Protocol):
 
 
 class SpoolsReader(Protocol):
-    """Reads what is in the spools of routes (`isthmus.replication.shuffle.standing`)."""
+    """Reads what is in the spools of routes (`isthmus.replication.shuffle.contents`)."""
 
     def waiting(self, route: str) -> Iterator[bytes]:
         """Messages that wait there."""
@@ -190,7 +190,7 @@ class SourceReader:
     ) -> None:
         self._on_waiting = on_waiting
         self._on_time = on_time
-        self.untold: list[str] = []
+        self.unknown: list[str] = []
         self._spools = spools
         self._passages = passages
         self.found = {passage.pair: Undelivered() for passage in passages}
@@ -230,16 +230,16 @@ class SourceReader:
                 # A message goes from the subscription into the mailbox, and from the source into the spools: each of the latter is read after the former.
                 in_feed = self._in_feed(source, route)
                 if is_log and self._logs and not self._logs.is_placed(route):
-                    self.untold.append(
+                    self.unknown.append(
                         f"the position of route {route.name} in {source} is not known: group {group} has no offsets, or its checkpoints cannot be "
                         "read here, so that lost messages would count as waiting"
                     )
                 peek = self._logs.waiting(route) if is_log and self._logs else self._open(source)
-                asked: object = peek
-                if isinstance(asked, KnowsRemoved):
-                    self.untold += [
+                log: object = peek
+                if isinstance(log, KnowsRemoved):
+                    self.unknown += [
                         f"partition {number} of {source}: the records from {first:,} to {begin - 1:,} were removed before {route.name} had moved them"
-                        for number, (first, begin) in sorted(asked.removed.items())
+                        for number, (first, begin) in sorted(log.removed.items())
                     ]
                 in_spools = self._in_spools(passages, depth)
                 for message, identity in chain(in_feed, messages(peek, 0, self._read), in_spools):
@@ -250,7 +250,7 @@ class SourceReader:
                             at = self.found[each.pair]
                             (at.expired if over else at.waiting).add(identity.number)
                             self._on_waiting(each.pair, message, identity)
-                            self._tell_time(each.origin, message, identity)
+                            self._report_time(each.origin, message, identity)
 
     def read_set_aside(self) -> None:
         """Note what was dead-lettered at the routes.
@@ -268,15 +268,15 @@ class SourceReader:
                             at = self.found[each.pair]
                             (at.expired if identity.reason == EXPIRED else at.dead_lettered).add(identity.number)
                         if each.takes(depth, identity):
-                            self._tell_time(each.origin, message, identity)
+                            self._report_time(each.origin, message, identity)
         # What a queue could not forward is missing at all targets among which it is divided, and is reported once.
         for end, each in {each.forwards: each for each in reversed(self._passages)}.items():
             for message, identity in self._dead(end) if end is not None else ():
                 if each.takes(0, identity):
                     self.found[each.pair].dead_lettered.add(identity.number)
-                    self._tell_time(each.origin, message, identity)
+                    self._report_time(each.origin, message, identity)
 
-    def _tell_time(self, origin: str, message: bytes, identity: Identity) -> None:
+    def _report_time(self, origin: str, message: bytes, identity: Identity) -> None:
         if self._on_time is not None and message:
             at_ms = identity.entered_ms if identity.origin else broker_times_of(message)[0]
             self._on_time(origin, identity.number, at_ms)
@@ -296,21 +296,21 @@ class SourceReader:
             ]
             try:
                 for message, identity in messages(self._open(end), 0, self._read_diverted):
-                    ways = [each for each in passages if each[0].origin == identity.origin]
-                    by = diverted_from(message) if len(ways) > 1 else ""
-                    is_told = any(by in sources for _, _, sources in ways)
-                    for each, earliest, sources in ways:
+                    of_origin = [each for each in passages if each[0].origin == identity.origin]
+                    by = diverted_from(message) if len(of_origin) > 1 else ""
+                    is_named = any(by in sources for _, _, sources in of_origin)
+                    for each, earliest, sources in of_origin:
                         if identity.entered_ms >= earliest(identity.number) - DRIFT_MS:
                             at = self.found[each.pair]
-                            is_others = is_told and each.divert_detection_ms and by not in sources
+                            is_others = is_named and each.divert_detection_ms and by not in sources
                             (at.dropped if is_others else at.diverted).add(identity.number)
-                            self._tell_time(each.origin, message, identity)
+                            self._report_time(each.origin, message, identity)
             except (EntityNotFoundError, NotAllowedError) as error:
                 if end.entity.endswith(DEAD_LETTER):
                     continue  # reported for the entity itself
                 why = "there is no such entity" if isinstance(error, EntityNotFoundError) else "it may not be read"
                 text = f"the messages that steps divert to {end} are not known: {why}"
-                self.untold += [text] if text not in self.untold else []
+                self.unknown += [text] if text not in self.unknown else []
             except IsthmusError as error:
                 raise DivertTargetUnreadableError(
                     f"the messages that steps divert to {end} cannot be read: {error}"

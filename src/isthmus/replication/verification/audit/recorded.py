@@ -73,9 +73,9 @@ class Recorded:
             at.difference_update(late)
             # Rejected messages go to an exchange that is not read; whether a message has expired cannot be seen in a record.
             rejects = any(route.options.refused != "block" for route in each.routes)
-            told = set(at) if rejects else at & self._audited[each.origin].perishable
-            rest[each.pair].consumed |= told
-            at.difference_update(told)
+            doubtful = set(at) if rejects else at & self._audited[each.origin].perishable
+            rest[each.pair].consumed |= doubtful
+            at.difference_update(doubtful)
 
     def met(self, passage: Passage, unsettled: int) -> set[int]:
         """The origin's messages that are known to have reached the route: if some wait there, including the latest."""

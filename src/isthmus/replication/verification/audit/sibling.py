@@ -42,16 +42,16 @@ class Siblings:
 
     def __init__(self, passages: Sequence[Passage]) -> None:
         self.wanted: dict[Pair, set[int]] = defaultdict(set)
-        self.untold: list[str] = []
+        self.unknown: list[str] = []
         self._others: dict[Pair, list[tuple[Pair, Filter]]] = defaultdict(list)
-        ways = [(each, parse_filter(each.filter)) for each in passages if each.filter and not each.is_witnessed]
-        for (one, first), (other, second) in permutations(ways, 2):
+        filtered = [(each, parse_filter(each.filter)) for each in passages if each.filter and not each.is_witnessed]
+        for (one, first), (other, second) in permutations(filtered, 2):
             if one.origin != other.origin or one.member == other.member:
                 continue
             if never_matches(And((first.tree, second.tree))):
                 continue
             if one.changes:
-                self.untold.append(
+                self.unknown.append(
                     f"messages of {one.origin} that are at {one.member} are not checked for at {other.member}: steps or an action change them, and "
                     "whether its filter selected them is not known"
                 )

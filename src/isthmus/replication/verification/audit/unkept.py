@@ -91,10 +91,10 @@ def doubt_unkept(
         siblings = [other for other in passages if other.origin == each.origin and other.is_filtered]
         if each.is_filtered:
             nowhere = set.intersection(*(missing[other.pair] for other in siblings))
-            told = nowhere if each is siblings[0] else set()
+            doubtful = nowhere if each is siblings[0] else set()
             also = missing[each.pair] & (wanted or {}).get(each.pair, set())
-            rest[each.pair].elsewhere |= missing[each.pair] - told - also
-            rest[each.pair].consumed |= told
+            rest[each.pair].elsewhere |= missing[each.pair] - doubtful - also
+            rest[each.pair].consumed |= doubtful
             if each.is_consumed or each.expires_ms or each.drops:
                 rest[each.pair].consumed |= also
         elif each.is_consumed or each.expires_ms or each.drops:

@@ -135,9 +135,9 @@ def summed(hours: Iterable[HourCounts]) -> tuple[HourCounts, ...]:
         total = totals.setdefault(each.hour, dict.fromkeys((count.name for count in COUNTS), 0))
         for kind, count in each.counts.items():
             total[kind] += count
-    told = sorted(hour for hour in totals if hour is not None)
+    known = sorted(hour for hour in totals if hour is not None)
     return tuple(
         HourCounts(hour, totals[hour])
-        for hour in (*told, *([None] if None in totals else []))
+        for hour in (*known, *([None] if None in totals else []))
         if any(totals[hour].values())
     )

@@ -29,25 +29,25 @@ class HourReading:
 
     def __init__(self, audited: Mapping[str, Audited]) -> None:
         self._audited = audited
-        self._told: dict[str, Times] = {}
+        self._times: dict[str, Times] = {}
 
-    def tell(self, origin: str, number: int, enqueued_ms: int) -> None:
+    def add(self, origin: str, number: int, enqueued_ms: int) -> None:
         """A message was enqueued at its origin at this wall time; 0: not known."""
-        self._told.setdefault(origin, Times()).add(number, enqueued_ms)
+        self._times.setdefault(origin, Times()).add(number, enqueued_ms)
 
-    def tell_all(self, origin: str, numbers: Iterable[int], enqueued_ms: Mapping[int, int]) -> None:
+    def add_ledger(self, origin: str, numbers: Iterable[int], enqueued_ms: Mapping[int, int]) -> None:
         """Adds what a ledger records for these numbers."""
         for number in numbers:
-            self.tell(origin, number, enqueued_ms.get(number, 0))
+            self.add(origin, number, enqueued_ms.get(number, 0))
 
     def see(self, at: Audited, message: bytes, identity: Identity) -> None:
         """A message was read from an audited entity, and is in its account."""
         if identity.origin:
             return  # its time is among the arrivals
         if at.forwards:
-            self.tell(at.forwards, identity.number, broker_times_of(message)[0])
+            self.add(at.forwards, identity.number, broker_times_of(message)[0])
         elif at.is_origin and at.first_pass and identity.number not in at.originals:
-            self.tell(at.alias, identity.number, broker_times_of(message)[0])
+            self.add(at.alias, identity.number, broker_times_of(message)[0])
 
     def hours_of(self, origin: str) -> HourOf:
         """The hours of an origin's messages; to be called once all copies have their numbers (`Recorded`)."""
@@ -56,8 +56,8 @@ class HourReading:
         if own is not None:
             for number, enqueued_ms in own.originals.times():
                 times.add(number, enqueued_ms)
-        if origin in self._told:
-            times.extend(self._told[origin])
+        if origin in self._times:
+            times.extend(self._times[origin])
         for each in self._audited.values():
             arrivals = each.arrivals.get(origin)
             if arrivals is None:

@@ -128,7 +128,7 @@ class Systems:
         result = audit(
             "t",
             [self.route],
-            ground.places,
+            ground.entities,
             self.open,  # type: ignore[arg-type]
             passages=ground.passages,
             shared=ground.shared,
@@ -136,7 +136,7 @@ class Systems:
             clock=ManualClock(10_000_000),
             logs={
                 label: end == self.route.source and self.route.options.start == "now"
-                for label, end in ground.places.items()
+                for label, end in ground.entities.items()
                 if end != QUEUE
             },
             log_reader=self,  # type: ignore[arg-type]

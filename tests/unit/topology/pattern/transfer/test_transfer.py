@@ -152,4 +152,6 @@ def test_a_split_topic_keeps_its_messages_and_each_target_has_a_subscription() -
 
 def test_a_task_whose_topic_would_be_that_of_claims_is_refused() -> None:
     text = TEXT.replace("  orders:\n", "  Claims:\n")
-    assert [fault.message for fault in lint(text)] == ["the task's topic isthmus.claims is reserved for claims of tasks"]
+    assert [fault.message for fault in lint(text)] == [
+        "the task's topic isthmus.claims is reserved for claims of tasks"
+    ]

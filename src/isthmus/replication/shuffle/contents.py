@@ -19,12 +19,12 @@ from isthmus.topology.model import Route
 from isthmus.topology.step import StepDeclaration
 from isthmus.topology.step.order import legs
 
-__all__ = ["SpoolsStanding"]
+__all__ = ["SpoolContents"]
 
 _ALL = 1 << 62
 
 
-class SpoolsStanding:
+class SpoolContents:
     """The messages in the spools of routes.
 
     Args:
@@ -67,15 +67,15 @@ def _from(spool: Path) -> Iterator[bytes]:
     """Messages of a spool that were not taken; segments that are deleted meanwhile were taken."""
     reader = SpoolReader(spool)
     taken = reader.taken()
-    place = reader.first() if taken is None else reader.place(taken)
+    start = reader.first() if taken is None else reader.place(taken)
     last = reader.last()
     try:
-        for part in reader.ranges(place, last, _ALL):
+        for part in reader.ranges(start, last, _ALL):
             for block, records in reader.blocks(part):
                 for number, record in enumerate(records, block.first):
                     if record.key and number >= (taken or 0):
                         yield record.message
     except SpoolMissingError:
-        if (reader.taken() or 0) <= place.number:
+        if (reader.taken() or 0) <= start.number:
             raise
         yield from _from(spool)

@@ -17,9 +17,9 @@ from isthmus.connectors.spool.writer import SpoolWriter
 from isthmus.errors import ConfigError, InvalidArgumentError
 from isthmus.replication.archive.folder import ArchiveFolder
 from isthmus.replication.query.sighting import Seldom, SpoolView
+from isthmus.replication.shuffle.contents import SpoolContents
 from isthmus.replication.shuffle.note import BatchNote, write_note
 from isthmus.replication.shuffle.place import SpoolPlace, note_places
-from isthmus.replication.shuffle.standing import SpoolsStanding
 from isthmus.replication.shuffle.start import check_spools, places_of, spool_folder, spool_view, stranded
 from isthmus.replication.shuffle.state import beginning_of, write_state
 from isthmus.topology import read
@@ -45,7 +45,7 @@ def write(path: Path, *messages: bytes, segment_bytes: int = 1 << 20, key: str =
 
 
 def standing(found: Route, state: Path) -> list[bytes]:
-    return list(SpoolsStanding({found.name: found}, state).waiting(found.name))
+    return list(SpoolContents({found.name: found}, state).waiting(found.name))
 
 
 def test_what_is_in_either_spool_and_not_taken_stands(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_what_is_in_either_spool_and_not_taken_stands(tmp_path: Path) -> None:
     SpoolReader(folder / "out").take(1)
     assert standing(found, tmp_path) == [b"c", b"e"]
     set_aside(folder / "out", 0, b"d", Disposition("dead-letter", "TooLarge"), 1.0)
-    assert list(SpoolsStanding({found.name: found}, tmp_path).set_aside(found.name)) == [b"d"]
+    assert list(SpoolContents({found.name: found}, tmp_path).set_aside(found.name)) == [b"d"]
     view = spool_view(folder)
     assert (view.waiting, view.oldest_ms, view.refused) == (1 + 2, 5000, 1)  # a note counts along
 
