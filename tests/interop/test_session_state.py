@@ -183,7 +183,7 @@ def test_a_session_that_an_application_holds_at_the_target_holds_up_no_message(
 def test_a_state_that_is_set_without_a_message_is_found_by_a_look(
     app: Application, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state_copier, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(state_copier, "QUERY_SECONDS", 0.2)
     app.put("alone", "before", b"a")
     with carried(tmp_path, "alone") as (made, route):
         made.run(lambda: route.source._states is not None and copies_of(route)._copied, SECONDS)

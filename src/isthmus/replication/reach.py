@@ -62,7 +62,7 @@ def _places(namespace: NamespaceRef) -> Sequence[str]:
     """What texts about connections call a namespace."""
     options = namespace.options()
     if not namespace.is_service_bus:
-        return system_of(namespace.kind).places(options)
+        return system_of(namespace.kind).addresses(options)
     if options.get("host"):
         return [options["host"]]
     try:

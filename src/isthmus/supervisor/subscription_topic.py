@@ -2,7 +2,7 @@
 
 What it is: a list in the state folder, and the check of routes against it. A subscription is known by its name: where a route asks for it at
 another topic, ActiveMQ Artemis deletes it with the messages that wait there, and creates another one, as JMS specifies. What it is not: the link that asks
-(`isthmus.connectors.amqp.peer`).
+(`isthmus.connectors.amqp.remote`).
 Specification: Jakarta Messaging 3.1, 8.3.3 (unshared durable subscriptions).
 
 Invariants:

@@ -139,8 +139,8 @@ class KafkaSource:
 
     def _refuse(self, first: int, last: int, what: str, hint: str) -> None:
         """The source will be lost: records in flight are settled before, or they would be redelivered each time."""
-        place = f"partition {first >> PARTITION_SHIFT}, offset {first & (1 << PARTITION_SHIFT) - 1}"
-        text = f"topic '{self._options.topic}': the record at {place} would have to {what}"
+        origin = f"partition {first >> PARTITION_SHIFT}, offset {first & (1 << PARTITION_SHIFT) - 1}"
+        text = f"topic '{self._options.topic}': the record at {origin} would have to {what}"
         self._refused.add(text + (f"; {hint}" if hint else ""), last - first + 1)
         self._thread.grant(0)
         self._mark()

@@ -21,7 +21,7 @@ from isthmus.amqp import section
 from isthmus.connectors.listen.taken import Taken
 from isthmus.connectors.spool.block import Record
 from isthmus.connectors.spool.folder import SpoolFolder
-from isthmus.connectors.spool.reader import Place, SpoolReader
+from isthmus.connectors.spool.reader import SpoolPosition, SpoolReader
 from isthmus.connectors.wrap.arrival import annotated
 
 __all__ = ["Outgoing"]
@@ -46,7 +46,7 @@ class Outgoing:
         self._folder = folder
         self._reader = SpoolReader(folder.path)
         self.taken = Taken(folder.path / "taken")
-        self._place = Place(0, 0, 0)
+        self._position = SpoolPosition(0, 0, 0)
         self._following = 0  # the number of the next record that is read
         self._identity = ""
         self._read: Iterator[tuple[int, Record]] = iter(())
@@ -71,8 +71,8 @@ class Outgoing:
         if end >= 0:
             self.taken.end_at(end)
         self._read = iter(())
-        self._place = self._reader.place(self.taken.front)
-        self._following = self._place.number
+        self._position = self._reader.position(self.taken.front)
+        self._following = self._position.number
         return identity
 
     def next(self) -> tuple[int, bytes] | None:
@@ -90,7 +90,7 @@ class Outgoing:
                     position = number + 1
                     self._given[position] = self._message(number, record)
                     return position, self._given[position]
-            self._miss(self._place.number)
+            self._miss(self._position.number)
             if not self._advance():
                 return None
 
@@ -111,11 +111,11 @@ class Outgoing:
         self._following = number
 
     def _advance(self) -> bool:
-        end = self._reader.end(self._place, _READ_BYTES)
-        if end.number <= self._place.number:
+        end = self._reader.end(self._position, _READ_BYTES)
+        if end.number <= self._position.number:
             return False
-        parts = self._reader.ranges(self._place, end, _READ_BYTES)
-        self._place = end
+        parts = self._reader.ranges(self._position, end, _READ_BYTES)
+        self._position = end
 
         def records() -> Iterator[tuple[int, Record]]:
             for part in parts:
@@ -166,4 +166,4 @@ class Outgoing:
         numbers = self._folder.numbers()
         before = max((each for each in numbers if each <= front), default=None)
         if before is not None and before > numbers[0]:
-            self._reader.release(Place(before, 0, front))
+            self._reader.release(SpoolPosition(before, 0, front))

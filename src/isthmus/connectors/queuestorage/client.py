@@ -133,7 +133,7 @@ class ServerClock:
         self._wall, self._monotonic = wall, monotonic
         self.offset_ms: int | None = None
 
-    def heard(self, response: Any) -> None:
+    def observe(self, response: Any) -> None:
         """An answer arrived (`raw_response_hook` of the SDK)."""
         try:
             server_seconds = parsedate_to_datetime(response.http_response.headers["Date"]).timestamp()

@@ -1,6 +1,6 @@
 """A queue as a source: the requests of `isthmus.connectors.pull`.
 
-What it is: reading, deleting, renewing and releasing with the SDK, and the poison queue. What it is not: when (`pull.held`).
+What it is: reading, deleting, renewing and releasing with the SDK, and the poison queue. What it is not: when (`pull.lock_account`).
 Specification: Microsoft Learn, "Get Messages", "Update Message", "Delete Message" (Queue Storage REST API).
 
 Invariants:
@@ -97,7 +97,7 @@ class QueuePuller:
             pages = client.receive_messages(
                 messages_per_page=min(count, BATCH),
                 visibility_timeout=visibility,
-                raw_response_hook=self._clock.heard,
+                raw_response_hook=self._clock.observe,
             ).by_page()
             found = [self._pulled(each, visibility) for each in next(pages, ())]
         except AzureError as error:
@@ -138,7 +138,7 @@ class QueuePuller:
             PullError: no answer, or a refusal.
         """
         try:
-            return self._queue().get_queue_properties(raw_response_hook=self._clock.heard).approximate_message_count
+            return self._queue().get_queue_properties(raw_response_hook=self._clock.observe).approximate_message_count
         except AzureError as error:
             raise self._failed(error) from None
 

@@ -56,10 +56,10 @@ class Seen:
         """Adds a message; returns whether it is new. One without a number always is."""
         if sequence < 0:
             return True
-        place = key, sequence >> _PARTITION_SHIFT
-        seen = self._partitions.get(place)
+        partition = key, sequence >> _PARTITION_SHIFT
+        seen = self._partitions.get(partition)
         if seen is None:
-            seen = self._partitions[place] = _Partition()
+            seen = self._partitions[partition] = _Partition()
         if sequence <= seen.highest:
             if enqueued_ms > seen.newest_ms:
                 seen.epoch += 1

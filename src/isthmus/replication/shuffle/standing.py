@@ -67,7 +67,7 @@ def _from(spool: Path) -> Iterator[bytes]:
     """Messages of a spool that nobody has taken; segments that are given up meanwhile were taken."""
     reader = SpoolReader(spool)
     taken = reader.taken()
-    place = reader.first() if taken is None else reader.place(taken)
+    place = reader.first() if taken is None else reader.position(taken)
     last = reader.last()
     try:
         for part in reader.ranges(place, last, _ALL):

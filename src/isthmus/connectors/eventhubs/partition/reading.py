@@ -98,7 +98,7 @@ class Reading:
         self._done: dict[int, tuple[int, str]] = {}  # the last settled event of each partition
         self._asked: dict[int, int] = {}  # the pending commit
         self._writing: Mapping[int, Checkpoint] | None = None  # its checkpoints
-        self._under_way: dict[
+        self._in_flight: dict[
             int, IndexSet
         ] = {}  # by partition that was created again: the owner's messages of the previous one
         self._replaces: set[int] = set()  # partitions whose checkpoint precedes their new creation
@@ -145,15 +145,15 @@ class Reading:
         self._remove_queued([partition])
         found = self.account.partitions.get(partition)
         for start, stop in found.unsettled if found is not None else ():
-            self._under_way.setdefault(partition, IndexSet()).add(start, stop)
+            self._in_flight.setdefault(partition, IndexSet()).add(start, stop)
         self.forget([partition])
 
-    def is_under_way(self, partition: int) -> bool:
+    def is_in_flight(self, partition: int) -> bool:
         """Whether the owner has messages of the partition's previous state (I6)."""
-        return bool(self._under_way.get(partition))
+        return bool(self._in_flight.get(partition))
 
     def _came_back(self, first: int, last: int) -> None:
-        for partition, sequences in self._under_way.items():
+        for partition, sequences in self._in_flight.items():
             base = partition << PARTITION_SHIFT
             start, stop = max(first - base, 0), min(last - base, (1 << PARTITION_SHIFT) - 1) + 1
             if start < stop:

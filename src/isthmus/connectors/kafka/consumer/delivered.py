@@ -131,7 +131,7 @@ class Delivered:
         if self.present is not None and not self.present.belongs(partition, offset):
             return False
         self._note_missing(partition, found, offset)
-        self._removed.came(partition, offset)
+        self._removed.arrived(partition, offset)
         if not found.is_new(offset):
             return False
         found.deliver(offset)

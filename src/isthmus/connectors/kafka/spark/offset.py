@@ -24,7 +24,7 @@ _BEGIN = "begin"
 
 def from_spark(offset: Mapping[str, Any]) -> dict[int, int]:
     """Parses the offsets of a checkpoint."""
-    return {int(number): int(place) for number, place in offset.items() if number != _BEGIN}
+    return {int(number): int(position) for number, position in offset.items() if number != _BEGIN}
 
 
 def to_spark(offsets: Offsets) -> dict[str, int]:
@@ -69,8 +69,8 @@ def next_offsets(start: Offsets, ends: Offsets, most: int) -> dict[int, int]:
     waiting = {number: end - found[number] for number, end in ends.items() if end > found[number]}
     left = most
     # The partitions with the fewest records first: the rest of their share is left to the others.
-    for place, number in enumerate(sorted(waiting, key=lambda each: (waiting[each], each))):
-        share = min(waiting[number], -(-left // (len(waiting) - place)))
+    for position, number in enumerate(sorted(waiting, key=lambda each: (waiting[each], each))):
+        share = min(waiting[number], -(-left // (len(waiting) - position)))
         found[number] += share
         left -= share
     return found

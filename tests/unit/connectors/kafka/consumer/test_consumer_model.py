@@ -198,7 +198,7 @@ class World:
         monkeypatch.setattr(consumer, "time", clock)
         monkeypatch.setattr(committer, "time", clock)
         monkeypatch.setattr(consumer, "POLL_SECONDS", 0.0)
-        monkeypatch.setattr(consumer, "look_at", lambda options, topic: TopicView("c", len(PARTITIONS)))
+        monkeypatch.setattr(consumer, "describe_topic", lambda options, topic: TopicView("c", len(PARTITIONS)))
         monkeypatch.setattr(consumer, "Consumer", self._client)
         self.begin()
 
@@ -312,7 +312,7 @@ class World:
 
     def turn(self) -> None:
         before = set(self.thread._delivered.account.partitions)
-        self.thread._turn()
+        self.thread._step()
         after = set(self.thread._delivered.account.partitions)
         for number in before - after:
             self.handed_over(number)
