@@ -161,7 +161,7 @@ class AmqpSource(End):
                 self.release(low, position - 1)
             low = position + 1
         self.release(low, _LAST_POSITION)
-        self._give_back(receiver)
+        self._release_unsettled(receiver)
         if receiver.credit:
             receiver.drain()
         self.pool.add_leaving(self)
@@ -185,7 +185,7 @@ class AmqpSource(End):
         receiver = self._receiver
         if receiver is None:
             return True
-        self._give_back(receiver)
+        self._release_unsettled(receiver)
         is_owed = self._owes_copies() or receiver.credit
         if is_owed and now < self.leave_by and self.fault is None and receiver.error is None:
             return False
@@ -208,7 +208,7 @@ class AmqpSource(End):
         self.disconnect(now)
         self._has_left = True
 
-    def _give_back(self, receiver: MarkedReceiver) -> None:
+    def _release_unsettled(self, receiver: MarkedReceiver) -> None:
         for run in receiver.take():
             receiver.dispose(run.first_id, (run.first_id + len(run.tags) - 1) & MASK32, Released())
 

@@ -75,7 +75,7 @@ class Settlement:
 
     def release(self, first: int, last: int) -> None:
         """Releases delivered positions; they are read again."""
-        self._reading.give_back(first, last)
+        self._reading.release(first, last)
         self._mark()
 
     def serve(self, client: Client) -> None:

@@ -110,7 +110,7 @@ class KafkaSource:
             if self._refused.text:
                 self._mark()
         elif disposition.kind == "abandon":
-            self._thread.give_back(first, last)
+            self._thread.release(first, last)
         elif disposition.kind != "dead-letter":
             self._refuse(first, last, f"get the disposition '{disposition.kind}', which a log does not support", "")
         elif not self._thread.set_aside(first, last, disposition):
@@ -120,7 +120,7 @@ class KafkaSource:
 
     def release(self, first: int, last: int) -> None:
         """Releases delivered positions; they are read again."""
-        self._thread.give_back(first, last)
+        self._thread.release(first, last)
 
     def close(self) -> None:
         """Closes it; settled records are committed in the background."""

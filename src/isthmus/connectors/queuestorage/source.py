@@ -24,7 +24,7 @@ from isthmus.connectors.queuestorage.client import (
     ServerClock,
     code_of,
     identity_of,
-    is_gone,
+    is_lost,
     open_queue,
     refusal_of,
     text_of,
@@ -161,7 +161,7 @@ class QueuePuller:
             try:
                 found = self._queue().update_message(each.name, each.receipt, visibility_timeout=seconds)
             except AzureError as error:
-                if not is_gone(error):
+                if not is_lost(error):
                     raise self._failed(error) from None
                 renewed.append(None)
             else:
@@ -208,7 +208,7 @@ class QueuePuller:
         try:
             request(self._queue())
         except AzureError as error:
-            if is_gone(error):
+            if is_lost(error):
                 return False
             raise self._failed(error) from None
         return True

@@ -213,7 +213,7 @@ class Reading:
         returned = found.returned.count
         is_new = found.is_new(sequence)
         if found.returned.count < returned:
-            self._commits.came_free()
+            self._commits.unblock()
         if not is_new:
             return False
         found.deliver(sequence)
@@ -248,11 +248,11 @@ class Reading:
         if self.account.settle(first, last):
             self._commits.settled(now)
 
-    def give_back(self, first: int, last: int) -> None:
+    def release(self, first: int, last: int) -> None:
         """Reads taken events again, and the untaken ones of their partitions, too."""
         self._came_back(first, last)
         self._drop_kept(first, last)
-        partitions = self.account.give_back(first, last)
+        partitions = self.account.release(first, last)
         self.rewind.update(partitions)
         self._remove_queued(partitions)
 
@@ -268,7 +268,7 @@ class Reading:
 
     def _remove_queued(self, partitions: Sequence[int]) -> None:
         for position in self.queue.remove(partitions):
-            self.account.give_back(position, position)
+            self.account.release(position, position)
 
     # ---- checkpoints
 

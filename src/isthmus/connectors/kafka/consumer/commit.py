@@ -60,7 +60,7 @@ class Commits:
         """Records were settled."""
         self._due = self._due or now + self._seconds
 
-    def came_free(self) -> None:
+    def unblock(self) -> None:
         """A limit of a commit no longer exists."""
         self._due = _AT_ONCE
 
@@ -72,7 +72,7 @@ class Commits:
     def begin(self, now: float, limits: Mapping[int, int] = _NO_LIMITS) -> dict[int, int]:
         """The offsets to commit now, by partition, none beyond its limit; empty: none is due."""
         if any(number not in limits for number in self._limited):
-            self.came_free()
+            self.unblock()
         elif any(limits[number] > limit for number, limit in self._limited.items()):
             self.settled(now)
         if not 0 < self._due <= now or (self._outstanding and now < self._since + ANSWER_SECONDS):

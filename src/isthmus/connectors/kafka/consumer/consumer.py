@@ -147,11 +147,11 @@ class ConsumerThread(threading.Thread):
             self._is_due.notify()
             return self._delivered.set_aside(first, last, disposition)
 
-    def give_back(self, first: int, last: int) -> None:
+    def release(self, first: int, last: int) -> None:
         """Reads taken records again, and the untaken ones of their partitions, too."""
         with self._is_due:
-            self._delivered.give_back(first, last)
-            self._commits.came_free()  # it is noted: a reader after a kill needs it
+            self._delivered.release(first, last)
+            self._commits.unblock()  # it is noted: a reader after a kill needs it
             self._is_due.notify()
 
     def stop(self) -> None:
@@ -315,9 +315,9 @@ class ConsumerThread(threading.Thread):
             is_over = self._delivered.is_over()
             again = dict(self._delivered.begun_again)
             unreadable, self._delivered.unreadable = self._delivered.unreadable, ""
-            if self._delivered.came_free:
-                self._delivered.came_free = False
-                self._commits.came_free()
+            if self._delivered.is_unblocked:
+                self._delivered.is_unblocked = False
+                self._commits.unblock()
         for error in errors:
             self._on_error(error)
         if again:

@@ -168,7 +168,7 @@ class RabbitSource(End):
     def release(self, first: int, last: int) -> None:
         """Releases delivered positions."""
         self._dead.forget(first, last)
-        self._give_back([entry.tag for entry in self._delivered.take(first, last) if entry.tag])
+        self._return([entry.tag for entry in self._delivered.take(first, last) if entry.tag])
 
     def close(self) -> None:
         """Closes it; unsettled messages return with the connection."""
@@ -302,7 +302,7 @@ class RabbitSource(End):
 
     # ---- releasing
 
-    def _give_back(self, tags: Sequence[int]) -> None:
+    def _return(self, tags: Sequence[int]) -> None:
         """An ordered source returns all its unsettled messages: it closes the channel, and opens it again."""
         connection = self.connection
         if connection is None or not tags or self._is_recalling:
@@ -388,7 +388,7 @@ class RabbitSource(End):
     def _leave_late(self) -> None:
         """Releases the later messages. An ordered source keeps them until it ends, so that the order is kept."""
         if self._present is not None and not self._is_ordered:
-            self._give_back(self._present.leave())
+            self._return(self._present.leave())
 
     # ---- the end of a channel
 

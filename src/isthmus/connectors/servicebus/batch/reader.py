@@ -172,7 +172,7 @@ class _Receiving:
                     return writer.complete(int(self._renewal_seconds * 1000))
                 except (OSError, IsthmusError):
                     with contextlib.suppress(IsthmusError):
-                        self._give_back(client, receiver)
+                        self._release_all(client, receiver)
                     raise
         finally:
             writer.close()
@@ -182,7 +182,7 @@ class _Receiving:
         """The lock duration for renewals; no long one of unknown origin, which a slow clock would make too short."""
         return self._lock_seconds if self._options.lock_seconds else min(self._lock_seconds, _LOCK_SECONDS_UNKNOWN)
 
-    def _give_back(self, client: Client, receiver: Receiver) -> None:
+    def _release_all(self, client: Client, receiver: Receiver) -> None:
         """With a full disk, messages whose locks expire again and again would end as dead letters."""
         self._drain(client, receiver)
         for run in receiver.take():

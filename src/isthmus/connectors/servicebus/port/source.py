@@ -154,7 +154,7 @@ class ServiceBusSource(End):
             return
         self.leave_by = now + LEAVE_SECONDS
         self.release(0, _LAST_POSITION)
-        self._give_back(receiver)
+        self._release_unsettled(receiver)
         if receiver.credit:
             receiver.drain()
         self.pool.add_leaving(self)
@@ -178,7 +178,7 @@ class ServiceBusSource(End):
         receiver = self._receiver
         if receiver is None:
             return True
-        self._give_back(receiver)
+        self._release_unsettled(receiver)
         try:
             self._requests.advance(now, lambda: self._node.management(receiver.client))
         except IsthmusError as error:
@@ -190,7 +190,7 @@ class ServiceBusSource(End):
         self.disconnect(now)
         return True
 
-    def _give_back(self, receiver: MarkedReceiver) -> None:
+    def _release_unsettled(self, receiver: MarkedReceiver) -> None:
         if self._guard is not None:
             self._guard.clear()
             self._release_refused(receiver, self._guard)
@@ -384,7 +384,7 @@ class ServiceBusSource(End):
     def _lost(self, error: IsthmusError, events: list[SourceEvent], now: float) -> None:
         receiver = self._receiver
         if receiver is not None and self.step is Step.ATTACHED and not (receiver.error or receiver.client.error):
-            self._give_back(receiver)
+            self._release_unsettled(receiver)
         self._end_links()
         self.disconnect(now)
         self._report_blocked(events)

@@ -124,15 +124,15 @@ class SpoolSourceThread(threading.Thread):
         """Stores delivered positions in `refused`, and then settles them; where the thread has ended, they are read again."""
         with self._condition:
             if self._has_ended:
-                self.cursor.give_back(first, last)
+                self.cursor.release(first, last)
             else:
                 self._to_set_aside.append((first, last, disposition))
                 self._condition.notify()
 
-    def give_back(self, first: int, last: int) -> None:
+    def release(self, first: int, last: int) -> None:
         """Releases delivered positions; they are read again."""
         with self._condition:
-            if self.cursor.give_back(first, last):
+            if self.cursor.release(first, last):
                 self._goes_back = True
                 self._condition.notify()
 
@@ -165,7 +165,7 @@ class SpoolSourceThread(threading.Thread):
         with self._condition:
             # Queued messages were never delivered: they are read again.
             for position in self._positions:
-                self.cursor.give_back(position, position)
+                self.cursor.release(position, position)
             self._positions, self._payloads = [], []
             self._events.append(SourceLost(f"spool {self._folder.path}: {text}", is_fatal))
         self._on_news()
@@ -173,10 +173,10 @@ class SpoolSourceThread(threading.Thread):
     def _close(self) -> None:
         with self._condition:
             for position in self._positions:
-                self.cursor.give_back(position, position)
+                self.cursor.release(position, position)
             self._positions, self._payloads = [], []
             for first, last, _ in self._to_set_aside:
-                self.cursor.give_back(first, last)
+                self.cursor.release(first, last)
             self._to_set_aside, self._has_ended = [], True
             for descriptor in (self._taken, self._lock):
                 if descriptor >= 0:
@@ -259,7 +259,7 @@ class SpoolSourceThread(threading.Thread):
 
     def _give(self, records: _Following) -> bool:
         """Queues records as far as there is credit; returns whether there were any."""
-        has_given = False
+        has_delivered = False
         while (found := records.peek()) is not None:
             number, record = found
             with self._condition:
@@ -274,16 +274,16 @@ class SpoolSourceThread(threading.Thread):
                     if self.cursor.outstanding:
                         break
                     raise SpoolError(f"the next messages are from another namespace, {_origin_of(record)}")
-                elif self.cursor.give(number):
+                elif self.cursor.deliver(number):
                     self._positions.append(number)
                     self._payloads.append(record.message)
                     self._queued_bytes += len(record.message)
                     self._credit -= 1
-                    has_given = True
+                    has_delivered = True
             records.take()
-        if has_given:
+        if has_delivered:
             self._on_news()
-        return has_given
+        return has_delivered
 
     def _records(self) -> Iterator[tuple[int, Record] | None]:
         """Records from the next one on; None when there are no more for now."""
@@ -333,7 +333,7 @@ class SpoolSourceThread(threading.Thread):
             # A message that is not set aside is delivered again after the next opening: the owner does not repeat the request.
             with self._condition:
                 for first, last, _ in [*pending, *self._to_set_aside]:
-                    self.cursor.give_back(first, last)
+                    self.cursor.release(first, last)
                 self._to_set_aside = []
             raise
 

@@ -292,7 +292,7 @@ class World:
     def give_back(self) -> None:
         for position in sorted(self.out):
             if self.chance.random() < 0.3:
-                self.thread.give_back(position, position)
+                self.thread.release(position, position)
                 self.out.discard(position)
                 self.back.add(position)
                 log = self.cluster.logs[position >> PARTITION_SHIFT]
