@@ -317,9 +317,7 @@ class ServiceBusSource(End):
 
     def _report_blocked(self, events: list[SourceEvent]) -> None:
         hole = self._guard.hole if self._guard is not None else None
-        blocked_by = (
-            hole.sequence if hole is not None else self._present.locked_sequence if self._present is not None else 0
-        )
+        blocked_by = hole.sequence if hole is not None else self._present.locked if self._present is not None else 0
         if blocked_by != self._blocked_by:
             self._blocked_by = blocked_by
             events.append(Blocked(blocked_by))

@@ -35,13 +35,13 @@ class Present:
 
     Attributes:
         is_over: whether everything has been delivered.
-        locked_sequence: the sequence number of a message that another receiver has locked; 0 where none is known.
+        locked: the sequence number of a message that another receiver has locked; 0 where none is known.
     """
 
     def __init__(self, *, in_order: bool = True) -> None:
         self._in_order = in_order
         self.is_over = False
-        self.locked_sequence = 0
+        self.locked = 0
         self._first: PeekQuery[dict[int, int]] | None = None
         self._last: PeekQuery[PeekedMessage | None] | None = None
         self._lasts: dict[int, int] | None = None
@@ -81,7 +81,7 @@ class Present:
 
     def given(self, sequences: Sequence[int], now: float) -> None:
         """Deliveries were passed to the owner."""
-        self._check_at, self.locked_sequence = now + IDLE_SECONDS, 0
+        self._check_at, self.locked = now + IDLE_SECONDS, 0
         lasts = self._lasts or {}
         highest = max(sequences)
         for fragment in list(self._left):
@@ -107,8 +107,8 @@ class Present:
         query, self._last = self._last, None
         if query is None:
             return
-        self.locked_sequence = query.result.sequence if query.result is not None else 0
-        self.is_over = not self.locked_sequence
+        self.locked = query.result.sequence if query.result is not None else 0
+        self.is_over = not self.locked
         self._check_at = now + IDLE_SECONDS
 
     def deadline(self) -> float:

@@ -343,11 +343,9 @@ class SessionSource(End):
         links = self._locked_links()
         for link in links:
             link.update(self._account.unsettled_of(link.number))
-        in_transit = sum(len(run.tags) for link in links for run in link.receiver.arrived)
+        transit = sum(len(run.tags) for link in links for run in link.receiver.arrived)
         locked = [link.locked for link in links if link.locked is not None]
-        for link, share in zip(
-            links, shares(locked, self._credit.left - in_transit, self._scheduler.most), strict=True
-        ):
+        for link, share in zip(links, shares(locked, self._credit.left - transit, self._scheduler.most), strict=True):
             if share and link.locked is not None and link.error is None:
                 if not link.receiver.credit:
                     link.locked.quiet_since = now

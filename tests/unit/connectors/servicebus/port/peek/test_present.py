@@ -38,12 +38,12 @@ def test_it_is_over_when_nothing_comes_and_nobody_holds_anything_i2(entity_of: A
     assert query is not None
     entity_of([5]).serve(query)
     present.peeked(12.0)
-    assert (present.locked_sequence, present.is_over) == (5, False)
+    assert (present.locked, present.is_over) == (5, False)
     query = present.check(12.0 + IDLE_SECONDS, 0, is_idle=True)
     assert query is not None
     entity_of([6]).serve(query)
     present.peeked(13.0)
-    assert (present.locked_sequence, present.is_over) == (0, True)
+    assert (present.locked, present.is_over) == (0, True)
     assert present.deadline() == float("inf")
 
 
