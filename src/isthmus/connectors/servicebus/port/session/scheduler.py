@@ -40,7 +40,7 @@ SENT_SECONDS = 0.005
 QUIET_SECONDS = 0.05
 IDLE_SECONDS = 10.0
 # How long a session is kept while others may wait.
-TURN_SECONDS = 3.0
+SLICE_SECONDS = 3.0
 # A session that has to be released, and has had messages in flight for so long, does not count any more; so many at most.
 STUCK_SECONDS = 1.0
 SPARE_SESSIONS = 16
@@ -121,7 +121,7 @@ class SessionScheduler:
         ]
         if is_full and not found and not any(each.is_leaving for each in locked):
             oldest = min(locked, key=lambda each: each.since, default=None)
-            if oldest is not None and oldest.since <= now - TURN_SECONDS:
+            if oldest is not None and oldest.since <= now - SLICE_SECONDS:
                 found.append(oldest)
         return found
 
@@ -134,7 +134,7 @@ class SessionScheduler:
         due = min([due, *(_leaves_at(each, is_short) for each in locked if not each.is_leaving and _is_idle(each))])
         due = min([due, *(each.stuck_at for each in locked if each.stuck_at > now)])
         if is_full and locked and not any(each.is_leaving for each in locked):
-            due = min(due, min(each.since for each in locked) + TURN_SECONDS)
+            due = min(due, min(each.since for each in locked) + SLICE_SECONDS)
         return due
 
     def _is_short(self, locked: Sequence[LockedSession], capacity: int) -> bool:

@@ -15,7 +15,7 @@ from isthmus.connectors.servicebus.port.session.scheduler import (
     SENT_SECONDS,
     SPARE_SESSIONS,
     STUCK_SECONDS,
-    TURN_SECONDS,
+    SLICE_SECONDS,
     LockedSession,
     SessionScheduler,
     shares,
@@ -79,14 +79,14 @@ def test_a_session_that_has_sent_what_it_had_leaves_sooner_i2() -> None:
 
 def test_a_session_without_credit_is_not_idle() -> None:
     turns = SessionScheduler(1)
-    assert turns.leaving([session(credit=0)], 100, TURN_SECONDS / 2) == []
+    assert turns.leaving([session(credit=0)], 100, SLICE_SECONDS / 2) == []
 
 
 def test_busy_sessions_leave_one_at_a_time_the_one_that_is_held_longest_first_i2() -> None:
     turns = SessionScheduler(2)
     held = [session(since=1.0, unsettled=5), session(since=0.5, unsettled=5)]
-    assert turns.leaving(held, 100, TURN_SECONDS) == []
-    assert turns.deadline(held, 100, 0.0) == 0.5 + TURN_SECONDS
+    assert turns.leaving(held, 100, SLICE_SECONDS) == []
+    assert turns.deadline(held, 100, 0.0) == 0.5 + SLICE_SECONDS
     assert turns.leaving(held, 100, 4.0) == [held[1]]
     held[1].is_leaving = True
     assert turns.leaving(held, 100, 5.0) == []
@@ -97,7 +97,7 @@ def test_busy_sessions_leave_one_at_a_time_the_one_that_is_held_longest_first_i2
 def test_a_session_that_cannot_be_given_back_occupies_no_place_i1() -> None:
     """Its message is refused: that is found to be the message's fault only once the target takes one of another session."""
     turns, held = SessionScheduler(2), [session(credit=0, unsettled=1), session(credit=0, unsettled=1)]
-    now = TURN_SECONDS
+    now = SLICE_SECONDS
     assert turns.requests(held, 0, 100, now) == 0
     (first,) = turns.leaving(held, 100, now)
     first.is_leaving, first.quiet_since = True, now
