@@ -195,10 +195,10 @@ class _Pool:
     def unmark(self, key: int) -> None:
         self.is_marked = False
 
-    def hold(self, place: Any, until: float) -> None:
+    def note_kept(self, connection_key: Any, until: float) -> None:
         raise AssertionError("the broker has noticed every loss")
 
-    def held_until(self, place: Any) -> float:
+    def kept_until(self, connection_key: Any) -> float:
         return -math.inf
 
     def mark_leaving(self, end: Any) -> None:

@@ -15,8 +15,8 @@ from isthmus.amqp import section
 from isthmus.connectors.checkpoint.checkpoint import GroupKey
 from isthmus.connectors.checkpoint.folder_store import FolderStore
 from isthmus.connectors.eventhubs.partition.address import Begin
+from isthmus.connectors.eventhubs.partition.hub_query import HubQuery
 from isthmus.connectors.eventhubs.partition.link import PartitionLink
-from isthmus.connectors.eventhubs.partition.look import HubLook
 from isthmus.connectors.kafka.mapping.record import DEAD_LETTER_REASON
 from isthmus.connectors.servicebus.connect import endpoint_of_string, open_client
 from isthmus.connectors.servicebus.connection_string import ConnectionString
@@ -238,7 +238,7 @@ class _HubReader:
 
     def lasts(self) -> dict[int, int]:
         """The last sequence number of each partition."""
-        look = HubLook(self.client, self._hub, lambda: None)
+        look = HubQuery(self.client, self._hub, lambda: None)
         try:
             while not look.is_done:
                 look.advance()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.connectors.rabbitmq.port.probe import Probe
-from isthmus.connectors.rabbitmq_streams.option import read_place
+from isthmus.connectors.rabbitmq_streams.option import read_namespace
 from isthmus.connectors.rabbitmq_streams.system import SYSTEM
 from isthmus.errors import IsthmusError
 from isthmus.testing.bridge.pair import Ability
@@ -57,7 +57,7 @@ class RabbitStreamsEnd(RabbitEnd):
         limit = time.monotonic() + READY_SECONDS
         while True:
             try:
-                with Probe(read_place(self._reached())) as probe:
+                with Probe(read_namespace(self._reached())) as probe:
                     probe.queue(entity)
                 break
             except IsthmusError:

@@ -1,5 +1,5 @@
 """A route that reads sessions, in the world of `route_world`: which sessions are held is decided by the real
-`isthmus.connectors.servicebus.port.session.turn`.
+`isthmus.connectors.servicebus.port.session.scheduler`.
 
 Beside what `route_world` checks:
     - credit of all sessions together is never more than the owner has granted;
@@ -21,7 +21,7 @@ from isthmus.bridge.lease.lease import RouteLease
 from isthmus.bridge.port import Arrived, Drained, Exhausted, SourceLost, SourceOpened
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.bridge.route_spec import RouteSpec
-from isthmus.connectors.servicebus.port.session.turn import HeldSession, SessionTurns, shares
+from isthmus.connectors.servicebus.port.session.scheduler import LockedSession, SessionScheduler, shares
 from route_world import Source, World
 
 __all__ = ["CrowdedWorld", "SessionWorld"]
@@ -34,7 +34,7 @@ class _Link:
     """A session that is held."""
 
     session: int
-    held: HeldSession
+    held: LockedSession
     credit: int = 0
 
 
@@ -44,7 +44,7 @@ class _SessionSource(Source):
     def __init__(self, world: SessionWorld, count: int) -> None:
         super().__init__(world, count)
         self.sessions = world.sessions
-        self._turns = SessionTurns(world.most)
+        self._scheduler = SessionScheduler(world.most)
         self._links: list[_Link] = []
         self._asked: list[float] = []  # when each request for a session may be answered
         self._link_of: dict[int, _Link | None] = {}  # of what the owner has; None: its session was lost
@@ -99,7 +99,7 @@ class _SessionSource(Source):
             return [SourceLost("broke", world.chance(0.2))]
         if self._links and world.chance(0.02):
             self._lose(self._links.pop(world.choose.randrange(len(self._links))))
-            self._turns.refused(world.now, 0.5)
+            self._scheduler.refused(world.now, 0.5)
             world.faults += 1
         self._answer_requests()
         positions = self._deliver()
@@ -135,12 +135,12 @@ class _SessionSource(Source):
         )
         due = [each for each in self._asked if each > now]
         return min(
-            [now + 0.01 if can_act else math.inf, *due, self._turns.deadline(self._held(), self._capacity(), now)]
+            [now + 0.01 if can_act else math.inf, *due, self._scheduler.deadline(self._held(), self._capacity(), now)]
         )
 
     # ---- sessions
 
-    def _held(self) -> list[HeldSession]:
+    def _held(self) -> list[LockedSession]:
         for link in self._links:
             link.held.credit = link.credit
             link.held.unsettled = sum(each is link for each in self._link_of.values())
@@ -160,11 +160,11 @@ class _SessionSource(Source):
             if free:
                 self._asked.remove(asked)
                 session = free.pop(0 if self.world.gives_first_free else self.world.choose.randrange(len(free)))
-                self._links.append(_Link(session, HeldSession(now, now)))
-                self._turns.granted()
+                self._links.append(_Link(session, LockedSession(now, now)))
+                self._scheduler.granted()
             elif now > asked + 60.0:
                 self._asked.remove(asked)
-                self._turns.refused(now)
+                self._scheduler.refused(now)
 
     def _deliver(self) -> list[int]:
         world, given = self.world, []
@@ -189,17 +189,17 @@ class _SessionSource(Source):
 
     def _take_turns(self) -> None:
         now = self.world.now
-        for held in self._turns.leaving(self._held(), self._capacity(), now):
+        for held in self._scheduler.leaving(self._held(), self._capacity(), now):
             held.is_leaving = True
         for link in self._links:
             link.credit = 0 if link.held.is_leaving else link.credit
         self._held()
         self._links = [link for link in self._links if not link.held.may_close]
-        for _ in range(self._turns.requests(self._held(), len(self._asked), self._capacity(), now)):
+        for _ in range(self._scheduler.requests(self._held(), len(self._asked), self._capacity(), now)):
             self._asked.append(self.world.soon())
 
     def _share(self) -> None:
-        found = shares(self._held(), self.credit, self._turns.most)
+        found = shares(self._held(), self.credit, self._scheduler.most)
         for link, share in zip(list(self._links), found, strict=True):
             if share:
                 link.held.quiet_since = link.held.quiet_since if link.credit else self.world.now
@@ -220,7 +220,7 @@ class _SessionSource(Source):
             self._lose(link)
         self._links, self._asked = [], []
         self._answer_requests()  # they are free
-        self._turns.refused(-math.inf)
+        self._scheduler.refused(-math.inf)
 
 
 class SessionWorld(World):

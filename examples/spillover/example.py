@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from isthmus.connectors.servicebus.head import standing
+from isthmus.connectors.servicebus.head import peeked_message
 from isthmus.demo.consumer import stamp
 from isthmus.demo.example.example import Example
 from isthmus.demo.example.script import messages_of
@@ -54,5 +54,5 @@ def stamps(example: Example, queue: Endpoint) -> list[tuple[str, int]]:
         peek, start = reach.peek(queue), 0
         while page := peek(start, 250):
             found += [stamp(message)[:2] for message in page]
-            start = standing(page[-1]).sequence + 1
+            start = peeked_message(page[-1]).sequence + 1
     return found

@@ -18,7 +18,7 @@ from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.connectors.administration import Administrations
 from isthmus.connectors.amqp.browse import QueueBrowse
 from isthmus.connectors.amqp.option import read_target
-from isthmus.connectors.amqp.peer import open_client, sender_terms
+from isthmus.connectors.amqp.remote import open_client, sender_terms
 from isthmus.connectors.amqp.system import SYSTEM
 from isthmus.errors import IsthmusError, UnauthorizedError
 from isthmus.replication.route_spec import route_spec
@@ -223,4 +223,4 @@ def test_what_a_broker_refuses_is_told_in_its_words(
     with pytest.raises(IsthmusError, match=r"localhost:1: .*refused"):
         SYSTEM.check(login | {"url": "amqps://localhost:1"}, "q", reads=True)
     assert PASSWORD not in caplog.text
-    assert SYSTEM.places(secure) == [f"localhost:{broker.tls_port}"]
+    assert SYSTEM.addresses(secure) == [f"localhost:{broker.tls_port}"]

@@ -14,7 +14,7 @@ from hosted_lease import carried, carry
 from isthmus.amqp import section
 from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.connectors.amqp.option import read_source, read_target
-from isthmus.connectors.amqp.peer import open_client, receiver_terms, sender_terms
+from isthmus.connectors.amqp.remote import open_client, receiver_terms, sender_terms
 from isthmus.connectors.amqp.system import SYSTEM
 from isthmus.errors import NotAllowedError, UnauthorizedError
 from isthmus.testing.bridge.message import key_of, message

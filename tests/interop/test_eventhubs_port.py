@@ -185,7 +185,7 @@ def test_partitions_that_are_added_are_read_from_their_first_event(
     served: NamespaceProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where one is added while nobody reads: isthmus.connectors.eventhubs.partition.growth, and opening, I5."""
-    monkeypatch.setattr(growth, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(growth, "QUERY_SECONDS", 0.2)
 
     def add(partitions: int) -> None:
         assert (

@@ -11,7 +11,7 @@ import pytest
 from hosted_run import HostedRun
 from isthmus.amqp import section
 from isthmus.connectors.administration import Administrations
-from isthmus.connectors.servicebus.head import standing
+from isthmus.connectors.servicebus.head import peeked_message
 from isthmus.connectors.spool.backlog import spool_backlog
 from isthmus.errors import IsthmusError
 from isthmus.operations.redrive.redrive import redrive
@@ -58,7 +58,7 @@ def numbers(federation: FederationProcess, alias: str, entity: str) -> list[int]
         start = 0
         while page := peek(start, 250):
             found += (section.decode_map(each, section.locate(each).application_properties)["number"] for each in page)
-            start = standing(page[-1]).sequence + 1
+            start = peeked_message(page[-1]).sequence + 1
     return found
 
 

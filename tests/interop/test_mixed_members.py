@@ -16,7 +16,7 @@ import pytest
 from hosted_run import HostedRun
 from isthmus.amqp import section
 from isthmus.connectors.administration import Administrations
-from isthmus.connectors.servicebus.head import standing
+from isthmus.connectors.servicebus.head import peeked_message
 from isthmus.demo.consumer import stamp
 from isthmus.demo.example.application import publish
 from isthmus.errors import IsthmusError
@@ -63,7 +63,7 @@ class Mixed:
                 at = found[alias] = []
                 while page := peek(start, PAGE):
                     at += [stamp(each)[:2] for each in page]
-                    start = standing(page[-1]).sequence + 1
+                    start = peeked_message(page[-1]).sequence + 1
         return found
 
     def wait_moved(self, topic: str, count: int) -> dict[str, list[tuple[str, int]]]:

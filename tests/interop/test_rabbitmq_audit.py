@@ -17,7 +17,7 @@ from isthmus.connectors.rabbitmq.port.stream import StreamPeek
 from isthmus.connectors.rabbitmq.system import SYSTEM
 from isthmus.connectors.servicebus.connect import endpoint_of_string, open_client
 from isthmus.connectors.servicebus.connection_string import ConnectionString
-from isthmus.connectors.servicebus.head import standing
+from isthmus.connectors.servicebus.head import peeked_message
 from isthmus.errors import EntityNotFoundError, NotAllowedError
 from isthmus.replication.verification.reconciliation.count import Verdict
 from isthmus.replication.verification.reconciliation.reconcile import Reconciliation
@@ -173,7 +173,7 @@ def test_a_stream_is_read_whole_from_any_offset(server: RabbitServer) -> None:
         assert [key_of(each) for each in peek(0, 7)] == [f"k/{each}" for each in range(7)]
         keys: list[str] = []
         while page := peek(len(keys), 250):
-            assert standing(page[0]).sequence == len(keys)
+            assert peeked_message(page[0]).sequence == len(keys)
             keys += [key_of(each) for each in page]
         assert keys == [f"k/{each}" for each in range(5000)]
         assert [key_of(each) for each in peek(4321, 2)] == ["k/4321", "k/4322"]

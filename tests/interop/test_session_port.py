@@ -15,7 +15,7 @@ from isthmus.amqp import section
 from isthmus.bridge.port import Arrived, Drained, Exhausted, SourceLost
 from isthmus.connectors.servicebus.connect import endpoint_of_string, open_client
 from isthmus.connectors.servicebus.connection_string import ConnectionString
-from isthmus.connectors.servicebus.port.session import turn
+from isthmus.connectors.servicebus.port.session import scheduler
 from isthmus.connectors.servicebus.port.session.link import SessionLink
 from isthmus.testing.namespace import NamespaceProcess, namespace
 from isthmus.transport import Management, Receiver, Sender
@@ -129,7 +129,7 @@ def test_a_busy_session_keeps_none_of_the_others_waiting_i2(
     served: NamespaceProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More sessions are busy than may be held, and small ones come behind them."""
-    monkeypatch.setattr(turn, "TURN_SECONDS", 0.05)
+    monkeypatch.setattr(scheduler, "SLICE_SECONDS", 0.05)
     busy = interleaved(3, 600, "hot")
     small = interleaved(100, 1, "small")
     fill(served, "hot", [*busy, *small])
@@ -145,16 +145,16 @@ def test_a_busy_session_keeps_none_of_the_others_waiting_i2(
 def test_sessions_that_cannot_be_given_back_keep_no_other_from_coming(
     served: NamespaceProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """turn I1: of all that are held the target refuses the first message, and shows only by one of another session that it takes others."""
-    monkeypatch.setattr(turn, "TURN_SECONDS", 0.2)
-    monkeypatch.setattr(turn, "STUCK_SECONDS", 0.1)
+    """scheduler I1: of all that are locked the target refuses the first message, and shows only by one of another session that it takes others."""
+    monkeypatch.setattr(scheduler, "SLICE_SECONDS", 0.2)
+    monkeypatch.setattr(scheduler, "STUCK_SECONDS", 0.1)
     fill(served, "stuck", interleaved(5, 2))
     with host() as made:
         source = made.source(1, "stuck", sessions=2)
         made.run(lambda: made.events[1])
         source.grant(20)
         made.run(lambda: len({name.partition("/")[0] for name in made.ids(1)}) == 5, 10.0)
-        assert len(source._links) <= 2 + turn.SPARE_SESSIONS
+        assert len(source._links) <= 2 + scheduler.SPARE_SESSIONS
         source.settle(0, 1 << 40)
         made.run(lambda: standing(served, "stuck") == [], 10.0)
     check_order(made.ids(1))

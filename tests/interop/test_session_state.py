@@ -105,7 +105,7 @@ def test_a_state_is_at_the_target_with_the_messages(app: Application, tmp_path: 
             assert app.get("to-copied", f"s{number}") == (b"state %d" % number if number < 5 else None)
         # The route holds a session that it has read; it is free after a while, and the application goes on with its state.
         made.run(
-            lambda: not route.source._links or all(each.held is None for each in route.source._links.values()), SECONDS
+            lambda: not route.source._links or all(each.locked is None for each in route.source._links.values()), SECONDS
         )
         app.put("copied", "s1", b"changed")
         app.put("copied", "s2", None)
@@ -183,7 +183,7 @@ def test_a_session_that_an_application_holds_at_the_target_holds_up_no_message(
 def test_a_state_that_is_set_without_a_message_is_found_by_a_look(
     app: Application, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state_copier, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(state_copier, "QUERY_SECONDS", 0.2)
     app.put("alone", "before", b"a")
     with carried(tmp_path, "alone") as (made, route):
         made.run(lambda: route.source._states is not None and copies_of(route)._copied, SECONDS)

@@ -20,7 +20,7 @@ from isthmus.amqp import section
 from isthmus.cli.app import create_app
 from isthmus.connectors.servicebus.connect import endpoint_of_string, open_client
 from isthmus.connectors.servicebus.connection_string import ConnectionString
-from isthmus.connectors.servicebus.head import standing as sequence_of
+from isthmus.connectors.servicebus.head import peeked_message as sequence_of
 from isthmus.demo.example.application import publish
 from isthmus.replication.reach import Reach
 from isthmus.testing.namespace import NamespaceProcess

@@ -18,7 +18,7 @@ import pytest
 
 from isthmus.amqp import section
 from isthmus.cli.app import main
-from isthmus.connectors.servicebus.head import standing
+from isthmus.connectors.servicebus.head import peeked_message
 from isthmus.errors import IsthmusError
 from isthmus.message.name import WHY_DESCRIPTION, WHY_REASON, WHY_SOURCE
 from isthmus.replication.reach import Reach
@@ -105,7 +105,7 @@ def found(federation: FederationProcess, alias: str, entity: str) -> list[StepMe
         start = 0
         while page := peek(start, 250):
             rows += page
-            start = standing(page[-1]).sequence + 1
+            start = peeked_message(page[-1]).sequence + 1
     return list(map(StepMessage, rows))
 
 

@@ -11,7 +11,7 @@ from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from isthmus.amqp import section
-from isthmus.connectors.servicebus.head import standing
+from isthmus.connectors.servicebus.head import peeked_message
 from isthmus.replication.reach import Reach
 from isthmus.testing.federation import FederationProcess
 from isthmus.topology.model import Endpoint
@@ -96,7 +96,7 @@ def found(federation: FederationProcess, alias: str, entity: str) -> list[dict[s
         start = 0
         while page := peek(start, 250):
             rows += (section.decode_map(each, section.locate(each).application_properties) for each in page)
-            start = standing(page[-1]).sequence + 1
+            start = peeked_message(page[-1]).sequence + 1
     return rows
 
 

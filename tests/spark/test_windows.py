@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from isthmus.amqp import section
-from isthmus.connectors.servicebus.head import standing
+from isthmus.connectors.servicebus.head import peeked_message
 from isthmus.connectors.spool.block import Record
 from isthmus.connectors.spool.reader import SpoolReader
 from isthmus.connectors.spool.writer import SpoolWriter
@@ -89,7 +89,7 @@ def found(federation: FederationProcess, entity: str) -> list[bytes]:
         start = 0
         while page := peek(start, 250):
             rows += page
-            start = standing(page[-1]).sequence + 1
+            start = peeked_message(page[-1]).sequence + 1
     return rows
 
 

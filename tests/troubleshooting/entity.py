@@ -22,12 +22,12 @@ from isthmus.connectors.eventgrid.source import EventGridPuller
 from isthmus.connectors.iothub.system import IotHubs
 from isthmus.connectors.kafka.spark.topic import Topic
 from isthmus.connectors.listen.listener import enter
-from isthmus.connectors.pull.held import Lease
+from isthmus.connectors.pull.lock_account import Lease
 from isthmus.connectors.rabbitmq.administration import RabbitAdministration
 from isthmus.connectors.rabbitmq.option import read_broker
 from isthmus.connectors.rabbitmq.system import SYSTEM as RABBITMQ
 from isthmus.connectors.servicebus.administration.client import administration_errors
-from isthmus.connectors.standing import StandingAdministration
+from isthmus.connectors.static_administration import StaticAdministration
 from isthmus.entities import Engine, QueueDescription, SessionQueue
 from isthmus.errors import EntityNotFoundError
 from isthmus.operations.address import CONNECTION_VARIABLE
@@ -223,7 +223,7 @@ def _exchange(stage: Stage) -> None:
 
 @shows("cannot be created there")
 def _not_made(stage: Stage) -> None:
-    StandingAdministration("https://example.com").make(
+    StaticAdministration("https://example.com").make(
         Change(alias="hook", action="create", kind="subscription", topic="flights", subscription="audit")
     )
 

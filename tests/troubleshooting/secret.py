@@ -12,7 +12,7 @@ from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError
 
 from isthmus.connectors import secret
 from isthmus.connectors.amqp.option import SOURCE, SourceOptions, read_as
-from isthmus.connectors.amqp.peer import endpoint_of
+from isthmus.connectors.amqp.remote import endpoint_of
 from isthmus.connectors.rabbitmq.option import read_broker
 from isthmus.connectors.rabbitmq.port.handshake import dial
 from isthmus.connectors.rabbitmq.protocol import wire

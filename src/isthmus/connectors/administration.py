@@ -243,18 +243,18 @@ class Administrations:
             ConfigError: as `observe`, and where two aliases are one namespace: an entity that a task wants at one of them would be
                 reported as an orphan at the other.
         """
-        held = self._asked(
+        inventories = self._asked(
             self._federation.namespaces,
             lambda alias, opened: opened.inventory(alias) if isinstance(opened, Inventory) else None,
         )
         faults = [
             self._fault(second.alias, f"{second.endpoint} is namespace {first.alias} too", "write one alias")
-            for first, second in combinations(held.values(), 2)
+            for first, second in combinations(inventories.values(), 2)
             if first.is_same_namespace(second)
         ]
         if faults:
             raise ConfigError(faults)
-        return held
+        return inventories
 
     def waiting(self, change: Change) -> int:
         """The number of messages that a deletion would delete; call it after `inventory`.

@@ -153,12 +153,12 @@ def copies_of(
     """A rewriter's results as the value that `isthmus.bridge.port.Target.copies` returns."""
     if len(offsets) < 2:
         return Copies(())
-    copies, held = rewriter.copy_all(data, list(offsets), now_ms)
-    if not held:
+    copies, stopped = rewriter.copy_all(data, list(offsets), now_ms)
+    if not stopped:
         return Copies(copies, is_alone=is_alone)
-    disposed = [(each.row, Disposition(each.disposition, each.reason, each.description)) for each in held]
-    gone = {each.row for each in held}
-    return Copies(copies, disposed, [row for row in range(len(offsets) - 1) if row not in gone], is_alone)
+    disposed = [(each.row, Disposition(each.disposition, each.reason, each.description)) for each in stopped]
+    stopped_rows = {each.row for each in stopped}
+    return Copies(copies, disposed, [row for row in range(len(offsets) - 1) if row not in stopped_rows], is_alone)
 
 
 class Copier:

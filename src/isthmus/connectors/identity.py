@@ -150,12 +150,12 @@ def _made_of(identity: IdentityReference, known: str, source: TokenSource | None
             made = ClientSecretCredential(identity.tenant, identity.client_id, secret.reveal(), **waits)
             return _Made(made, proof)
         case "client-certificate":
-            held = _certificate(identity.certificate_file)
-            proof = hashlib.sha256(held).hexdigest()
+            pem = _certificate(identity.certificate_file)
+            proof = hashlib.sha256(pem).hexdigest()
             if source is not None and proof == known:
                 return _Made(source, known)
             try:
-                credential = CertificateCredential(identity.tenant, identity.client_id, certificate_data=held, **waits)
+                credential = CertificateCredential(identity.tenant, identity.client_id, certificate_data=pem, **waits)
                 return _Made(credential, proof)
             except (TypeError, ValueError):  # the TypeError of a key with a password
                 text = f"{identity.certificate_file} contains no certificate with an RSA private key, or the key has a password"

@@ -83,7 +83,7 @@ class System(Protocol):
         """
         ...
 
-    def places(self, options: Mapping[str, str]) -> Sequence[str]:
+    def addresses(self, options: Mapping[str, str]) -> Sequence[str]:
         """The names of the system in errors about connections, e.g. `host:port`."""
         ...
 

@@ -62,7 +62,7 @@ def _addresses(namespace: NamespaceRef) -> Sequence[str]:
     """The addresses by which texts about connections name a namespace."""
     options = namespace.options()
     if not namespace.is_service_bus:
-        return system_of(namespace.kind).places(options)
+        return system_of(namespace.kind).addresses(options)
     if options.get("host"):
         return [options["host"]]
     try:

@@ -2,7 +2,7 @@
 
 What it is: a list in the state folder, and the check of routes against it. A subscription is identified by its name: if a route requests it at
 another topic, ActiveMQ Artemis deletes it with its messages, and creates another one, as JMS specifies. What it is not: the link
-(`isthmus.connectors.amqp.peer`).
+(`isthmus.connectors.amqp.remote`).
 Specification: Jakarta Messaging 3.1, 8.3.3 (unshared durable subscriptions).
 
 Invariants:

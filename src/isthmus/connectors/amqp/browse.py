@@ -21,7 +21,7 @@ from isthmus.amqp.codec import CodecError
 from isthmus.amqp.performative import Source
 from isthmus.amqp.types import Long, Symbol
 from isthmus.connectors.amqp.option import BROKER, BrokerOptions, read_as
-from isthmus.connectors.amqp.peer import can_browse, open_client
+from isthmus.connectors.amqp.remote import can_browse, open_client
 from isthmus.errors import IsthmusError, NotAllowedError
 from isthmus.message import name as names
 from isthmus.transport import Client, LinkTerms, Receiver
@@ -125,16 +125,16 @@ def _refused(entity: str) -> NotAllowedError:
 def _numbered(message: bytes, number: int) -> bytes:
     """The message with its number, without a number of an earlier broker."""
     with suppress(CodecError, IndexError):
-        places = section.locate(message)
+        sections = section.locate(message)
         annotations = {
             key: value
-            for key, value in section.decode_map(message, places.message_annotations).items()
+            for key, value in section.decode_map(message, sections.message_annotations).items()
             if str(key) not in names.BROKER_ANNOTATIONS
         }
         annotations[Symbol(names.SEQUENCE_NUMBER)] = Long(number)
-        start, end = places.message_annotations
+        start, end = sections.message_annotations
         if not end:
-            start = end = max(places.header[1], places.delivery_annotations[1])
+            start = end = max(sections.header[1], sections.delivery_annotations[1])
         made = section.encode_map_section(section.MESSAGE_ANNOTATIONS, annotations)
         return message[:start] + made + message[end:]
     return message

@@ -18,7 +18,7 @@ from isthmus.amqp import section
 from isthmus.amqp.codec import CodecError
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.connectors.amqp.mapping import with_header, with_properties
-from isthmus.connectors.amqp.peer import sender_terms
+from isthmus.connectors.amqp.remote import sender_terms
 from isthmus.connectors.servicebus.port.end import MarkedSender
 from isthmus.message import name as names
 from isthmus.transport import Client

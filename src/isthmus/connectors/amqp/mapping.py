@@ -77,17 +77,19 @@ def with_properties(message: bytes, values: Mapping[str, str]) -> bytes:
     """
     if not values:
         return message
-    places = section.locate(message)
+    sections = section.locate(message)
     pairs = [encoded(name) + codec.encode(value) for name, value in values.items()]
     replaced = {name.encode() for name in values}
-    for key, value, after in section.map_items(message, places.application_properties):
+    for key, value, after in section.map_items(message, sections.application_properties):
         if message[key + (2 if message[key] == 0xA1 else 5) : value] not in replaced:
             pairs.append(message[key:after])
     joined = b"".join(pairs)
     made = MAP32(b"\0St\xd1", len(joined) + 4, 2 * len(pairs)) + joined
-    start, end = places.application_properties
+    start, end = sections.application_properties
     if not end:
-        start = end = places.body[0] if places.body[1] else places.footer[0] if places.footer[1] else len(message)
+        start = end = (
+            sections.body[0] if sections.body[1] else sections.footer[0] if sections.footer[1] else len(message)
+        )
     return message[:start] + made + message[end:]
 
 
@@ -125,10 +127,10 @@ class Copier:
             made = [self._plain(data[offsets[at] : offsets[at + 1]]) for at in range(len(offsets) - 1)]
             if None not in made:
                 return Copies([each for each in made if each is not None])
-        copies, held = self._rewriter.copy_all(data, list(offsets), now_ms)
-        disposed = [(each.row, Disposition(each.disposition, each.reason, each.description)) for each in held]
-        gone = {each.row for each in held}
-        rows = [row for row in range(len(offsets) - 1) if row not in gone]
+        copies, stopped = self._rewriter.copy_all(data, list(offsets), now_ms)
+        disposed = [(each.row, Disposition(each.disposition, each.reason, each.description)) for each in stopped]
+        stopped_rows = {each.row for each in stopped}
+        rows = [row for row in range(len(offsets) - 1) if row not in stopped_rows]
         finished, left = [], []
         for row, copy in zip(rows, copies, strict=True):
             try:
@@ -154,15 +156,15 @@ class Copier:
         how = self._duplicates
         if how == "allow":
             return copy
-        places = section.locate(copy)
+        sections = section.locate(copy)
         if how == "message-id":
-            at = section.message_id_at(copy, places.properties)
+            at = section.message_id_at(copy, sections.properties)
             key = (section.message_id_text(copy, at) or b"").decode(errors="replace")
         else:
-            key = _origin_key(copy, places)
+            key = _origin_key(copy, sections)
         return with_properties(copy, {DUPLICATE_ID: key}) if key else copy
 
 
-def _origin_key(copy: bytes, places: section.Sections) -> str:
-    key = duplicate_key(copy, *places.application_properties)
+def _origin_key(copy: bytes, sections: section.Sections) -> str:
+    key = duplicate_key(copy, *sections.application_properties)
     return made_message_id(key) if key else ""

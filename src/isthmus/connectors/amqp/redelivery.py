@@ -45,14 +45,14 @@ Key = tuple[bytes, int, int]
 def message_key(payload: bytes) -> Key | None:
     """The identity of a message; None where it has none."""
     try:
-        places = section.locate(payload)
-        at = section.message_id_at(payload, places.properties)
+        sections = section.locate(payload)
+        at = section.message_id_at(payload, sections.properties)
         message_id = section.message_id_text(payload, at)
     except (CodecError, IndexError, ValueError):
         return None
     if not message_id:
         return None
-    start = places.properties[0]
+    start = sections.properties[0]
     return message_id, len(payload) - start, crc32(memoryview(payload)[start:])
 
 

@@ -30,10 +30,10 @@ from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Arrived, Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
 from isthmus.connectors.amqp.dead_letter import DeadLetters
 from isthmus.connectors.amqp.option import SourceOptions
-from isthmus.connectors.amqp.peer import can_drain, peer_of, receiver_terms
 from isthmus.connectors.amqp.position import Positions
 from isthmus.connectors.amqp.present import Present
 from isthmus.connectors.amqp.redelivery import RedeliveryMemory
+from isthmus.connectors.amqp.remote import can_drain, receiver_terms, remote_of
 from isthmus.connectors.servicebus.port.end import End, MarkedReceiver, Step
 from isthmus.connectors.servicebus.port.link_state import MASK32, DeliveryIds, OwnerCredit
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
@@ -66,7 +66,7 @@ class AmqpSource(End):
     """
 
     def __init__(self, pool: ConnectionPool, key: int, options: SourceOptions, *, only_present: bool) -> None:
-        super().__init__(pool, key, options.entity, peer_of(options), sessions=2 if options.dead_letters else 1)
+        super().__init__(pool, key, options.entity, remote_of(options), sessions=2 if options.dead_letters else 1)
         self.leave_by = math.inf
         self._options = options
         self._ledger = Ledger()
@@ -161,7 +161,7 @@ class AmqpSource(End):
                 self.release(low, position - 1)
             low = position + 1
         self.release(low, _LAST_POSITION)
-        self._give_back(receiver)
+        self._release_unsettled(receiver)
         if receiver.credit:
             receiver.drain()
         self.pool.add_leaving(self)
@@ -185,7 +185,7 @@ class AmqpSource(End):
         receiver = self._receiver
         if receiver is None:
             return True
-        self._give_back(receiver)
+        self._release_unsettled(receiver)
         is_owed = self._owes_copies() or receiver.credit
         if is_owed and now < self.leave_by and self.fault is None and receiver.error is None:
             return False
@@ -208,7 +208,7 @@ class AmqpSource(End):
         self.disconnect(now)
         self._has_left = True
 
-    def _give_back(self, receiver: MarkedReceiver) -> None:
+    def _release_unsettled(self, receiver: MarkedReceiver) -> None:
         for run in receiver.take():
             receiver.dispose(run.first_id, (run.first_id + len(run.tags) - 1) & MASK32, Released())
 
@@ -284,9 +284,9 @@ class AmqpSource(End):
             if not receiver.drained:
                 return
             present.is_asking = False
-            held_until = self.pool.held_until(self._peer.place)
-            if now < held_until:
-                present.due = held_until  # the broker may keep messages for a link whose loss it has not detected
+            kept_until = self.pool.kept_until(self._remote.connection_key)
+            if now < kept_until:
+                present.due = kept_until  # the broker may keep messages for a link whose loss it has not detected
             elif receiver.received == present.received and not self._ledger.outstanding:
                 present.is_reported, present.due = True, math.inf
                 events.append(Exhausted())
@@ -364,7 +364,7 @@ class AmqpSource(End):
         if receiver is not None and receiver.client.error is None:
             receiver.close()
         elif receiver is not None and receiver.client.held_seconds:
-            self.pool.hold(self._peer.place, now + receiver.client.held_seconds)
+            self.pool.note_kept(self._remote.connection_key, now + receiver.client.held_seconds)
 
 
 def _outcome(disposition: Disposition | None) -> Any:

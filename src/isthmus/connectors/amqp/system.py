@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from isthmus.amqp.performative import Source, Target
 from isthmus.connectors.administration import Administration, EntitySize
 from isthmus.connectors.amqp.browse import QueueBrowse, broker_options
-from isthmus.connectors.amqp.peer import endpoint_of, open_client
+from isthmus.connectors.amqp.remote import endpoint_of, open_client
 from isthmus.connectors.system import Peek, Waits
 from isthmus.errors import NotAllowedError
 from isthmus.topology.model import NamespaceRef
@@ -71,9 +71,9 @@ class AmqpSystem:
 
     def identity(self, options: Mapping[str, str]) -> str:
         """The broker's address: a broker reports no unique identity."""
-        return self.places(options)[0]
+        return self.addresses(options)[0]
 
-    def places(self, options: Mapping[str, str]) -> Sequence[str]:
+    def addresses(self, options: Mapping[str, str]) -> Sequence[str]:
         """Its address, in the form of errors."""
         endpoint = endpoint_of(
             broker_options({**options, "username": "", "password": "", "key_password": "", "sasl": "none"})

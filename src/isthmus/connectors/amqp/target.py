@@ -24,7 +24,7 @@ from isthmus.bridge.port import Copies, TargetEvent
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.connectors.amqp.mapping import Copier
 from isthmus.connectors.amqp.option import TargetOptions
-from isthmus.connectors.amqp.peer import peer_of, sender_terms
+from isthmus.connectors.amqp.remote import remote_of, sender_terms
 from isthmus.connectors.envelope import EnvelopeAccount
 from isthmus.connectors.servicebus.port.end import End, MarkedSender, Step
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
@@ -50,7 +50,7 @@ class AmqpTarget(End):
     """
 
     def __init__(self, pool: ConnectionPool, key: int, options: TargetOptions, origin_identity: str) -> None:
-        super().__init__(pool, key, options.entity, peer_of(options), sessions=1)
+        super().__init__(pool, key, options.entity, remote_of(options), sessions=1)
         self._options = options
         self._origin_identity = origin_identity
         self._copier: Copier | None = None

@@ -65,7 +65,7 @@ class BlobStore:
         parts = urlsplit(account)
         if parts.scheme == "http":
             check_plain(parts.hostname or "")
-        self._place = f"{account}/{container}"
+        self._container_path = f"{account}/{container}"
         self._error: type[Exception] = AzureError
         self._known: dict[str, tuple[str, Checkpoint]] = {}  # by blob: its ETag and its checkpoint
         settings: dict[str, Any] = {
@@ -83,7 +83,7 @@ class BlobStore:
                 self._client = ContainerClient(account, name, credential=shared_credential(identity), **settings)
         except ValueError:
             raise CheckpointError(
-                f"{self._place}: the value of checkpoint_connection is not a connection string of a storage account"
+                f"{self._container_path}: the value of checkpoint_connection is not a connection string of a storage account"
             ) from None
 
     def load(self, key: GroupKey) -> dict[int, Checkpoint]:
@@ -147,7 +147,7 @@ class BlobStore:
                 self._known[name] = str(values["etag"]), Checkpoint(checkpoint.sequence, created_ms=created_ms)
                 return
         raise CheckpointError(
-            f"{self._place}: other writers change {name} all the time; look for readers with the same group"
+            f"{self._container_path}: other writers change {name} all the time; look for readers with the same group"
         )
 
     @contextlib.contextmanager
@@ -155,7 +155,7 @@ class BlobStore:
         try:
             yield
         except self._error as error:
-            raise CheckpointError(f"checkpoints at {self._place}: {scrub(told_of_token(error))}") from None
+            raise CheckpointError(f"checkpoints at {self._container_path}: {scrub(told_of_token(error))}") from None
 
 
 def _folder(key: GroupKey) -> str:

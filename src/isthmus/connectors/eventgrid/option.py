@@ -84,7 +84,7 @@ def read_source(options: Mapping[str, str]) -> PullOptions | ListenOptions:
     values = parse_options(SOURCE, options, ignore=_IGNORED)
     if values["delivery"] == "push":
         return listen_options("eventgrid source", values)
-    faults = _place_faults("eventgrid source", values)
+    faults = _service_faults("eventgrid source", values)
     if not values["endpoint"]:
         faults.append(Fault("eventgrid source needs endpoint", "write endpoint: https://…, or delivery: push"))
     if not values["subscription"]:
@@ -104,7 +104,7 @@ def read_target(options: Mapping[str, str]) -> TargetOptions:
         ConfigError: an option is invalid.
     """
     values = parse_options(TARGET, options, ignore=(*_IGNORED, "subscription"))
-    faults = _place_faults("eventgrid target", values)
+    faults = _service_faults("eventgrid target", values)
     if not values["endpoint"]:
         faults.append(Fault("eventgrid target needs endpoint", "write endpoint: https://…"))
     if values["tier"] == "namespace" and values["schema"] != "cloudevents":
@@ -116,7 +116,7 @@ def read_target(options: Mapping[str, str]) -> TargetOptions:
     return TargetOptions(service=service, copying=copy_options(values), **{name: values[name] for name in names})
 
 
-def _place_faults(what: str, values: Mapping[str, Any]) -> list[Fault]:
+def _service_faults(what: str, values: Mapping[str, Any]) -> list[Fault]:
     found = EVENT_GRID.faults(values, lambda name, value: f"{name}: {value}")
     return [Fault(f"{what}: {message}", hint) for _, message, hint in found]
 

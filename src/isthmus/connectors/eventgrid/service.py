@@ -97,8 +97,8 @@ class EventGrid:
         Raises:
             OSError: no answer arrived.
         """
-        place = f"/topics/{quote(topic, safe='')}/eventsubscriptions/{quote(subscription, safe='')}"
-        path = f"{place}:{operation}?api-version={API_VERSION}{query}"
+        resource = f"/topics/{quote(topic, safe='')}/eventsubscriptions/{quote(subscription, safe='')}"
+        path = f"{resource}:{operation}?api-version={API_VERSION}{query}"
         content = b"" if body is None else json.dumps(body).encode()
         return self._post(path, "application/json; charset=utf-8", content, needs_all=True)
 

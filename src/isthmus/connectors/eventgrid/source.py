@@ -1,6 +1,6 @@
 """A subscription of an Event Grid namespace as a source: the requests of `isthmus.connectors.pull`.
 
-What it is: receiving, acknowledging, releasing, renewing and rejecting. What it is not: when (`pull.held`), or push delivery
+What it is: receiving, acknowledging, releasing, renewing and rejecting. What it is not: when (`pull.lock_account`), or push delivery
 (`isthmus.connectors.listen`). Specification: Microsoft Learn, "Azure Event Grid data plane REST API" (2024-06-01): Receive Cloud Events,
 Acknowledge, Release, Reject, Renew Cloud Event Locks.
 
@@ -110,8 +110,8 @@ class EventGridPuller:
         ttl_ms = section.decode_header(message, section.locate(message).header).ttl_ms or 0
         if ttl_ms and enqueued_ms:
             ttl_ms = min(ttl_ms + max(0, round(self._wall() * 1000) - enqueued_ms), TTL_LIMIT_MS)
-        place = f"{self._options.service.endpoint}/{self._options.entity}/{name}"
-        return annotated(message, name=place, enqueued_ms=enqueued_ms, message_id=message_id, ttl_ms=ttl_ms)
+        event_name = f"{self._options.service.endpoint}/{self._options.entity}/{name}"
+        return annotated(message, name=event_name, enqueued_ms=enqueued_ms, message_id=message_id, ttl_ms=ttl_ms)
 
     def waiting(self) -> int | None:
         """Always None: the data plane does not report it."""

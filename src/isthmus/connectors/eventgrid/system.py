@@ -24,16 +24,16 @@ class EventGridSystem:
 
     def administration(self, namespace: NamespaceRef) -> Administration:
         """An administration that reports every topic as existing."""
-        from isthmus.connectors.standing import StandingAdministration
+        from isthmus.connectors.static_administration import StaticAdministration
 
         options = namespace.options()
-        return StandingAdministration(options.get("endpoint") or options.get("listen", ""))
+        return StaticAdministration(options.get("endpoint") or options.get("listen", ""))
 
     def identity(self, options: Mapping[str, str]) -> str:
         """The address of the namespace, or of the topic; empty for a listener."""
         return HttpClient(options["endpoint"], 1.0).address if options.get("endpoint") else ""
 
-    def places(self, options: Mapping[str, str]) -> Sequence[str]:
+    def addresses(self, options: Mapping[str, str]) -> Sequence[str]:
         """Address and port."""
         return [self.identity(options)] if options.get("endpoint") else [options.get("listen", "")]
 

@@ -77,7 +77,7 @@ class EventHubsAdministration:
         return NamespaceState(alias=alias, endpoint=identity, identity=identity, logs=tuple(found))
 
     def _has_begun(self, hub: str, group: str) -> bool:
-        _check_place(self._options)
+        _check_store(self._options)
         store = open_store(self._options)
         try:
             kept = store.load(self._hubs.group(hub, group))
@@ -113,9 +113,9 @@ def begin_group(options: HubOptions, hubs: BlockingHubs, hub: str, group: str, *
         ConfigError: there is no store of checkpoints.
         IsthmusError: no answer, or a refusal.
     """
-    _check_place(options)
-    look = hubs.look(hub)
-    views = dict(sorted(look.views.items(), reverse=True))  # the order of writing: a partial write lacks partition 0
+    _check_store(options)
+    query = hubs.query(hub)
+    views = dict(sorted(query.views.items(), reverse=True))  # the order of writing: a partial write lacks partition 0
     checkpoints: dict[int, Checkpoint] = {}
     for number, view in views.items():
         is_unused = view.last < view.begin and view.last < 0
@@ -123,21 +123,21 @@ def begin_group(options: HubOptions, hubs: BlockingHubs, hub: str, group: str, *
             checkpoints[number] = Checkpoint(view.last, view.last_offset or START_OFFSET)
         else:
             checkpoints[number] = Checkpoint(view.begin - 1, START_OFFSET)
-    key = hubs.group(hub, group)._replace(created_ms=distinct_created_ms(look.created_ms, views.values()))
+    key = hubs.group(hub, group)._replace(created_ms=distinct_created_ms(query.created_ms, views.values()))
     store = open_store(options)
     try:
-        stands = store.load(key)
+        existing = store.load(key)
         for number, view in views.items():
-            if number in stands and key.created_ms and stands[number].created_ms == key.created_ms:
+            if number in existing and key.created_ms and existing[number].created_ms == key.created_ms:
                 del checkpoints[number]  # of this event hub: later events were not read
-            elif number in stands and (stands[number].sequence > view.last or not from_end):
+            elif number in existing and (existing[number].sequence > view.last or not from_end):
                 checkpoints[number] = checkpoints[number]._replace(begins_again=True)
         store.write(key, checkpoints)
     finally:
         store.close()
 
 
-def _check_place(options: HubOptions) -> None:
+def _check_store(options: HubOptions) -> None:
     if not options.checkpoints and not options.checkpoint_container:
         raise ConfigError(
             [

@@ -23,8 +23,8 @@ from xml.sax.saxutils import escape
 from isthmus.connectors.checkpoint.checkpoint import GroupKey
 from isthmus.connectors.eventhubs.option import HubOptions
 from isthmus.connectors.eventhubs.partition.address import Begin
+from isthmus.connectors.eventhubs.partition.hub_query import HubQuery, PartitionView
 from isthmus.connectors.eventhubs.partition.link import PartitionLink
-from isthmus.connectors.eventhubs.partition.look import HubLook, PartitionView
 from isthmus.connectors.secret import scrub
 from isthmus.connectors.servicebus.connect import endpoint_of
 from isthmus.connectors.servicebus.plain_host import is_loopback
@@ -40,7 +40,7 @@ from isthmus.transport import Client, Endpoint
 
 __all__ = ["BlockingHubs"]
 
-LOOK_SECONDS = 20.0
+QUERY_SECONDS = 20.0
 _SCHEMA = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
 _API_VERSION = "2014-01"
 _TEXT_CHARACTERS = 300
@@ -61,7 +61,7 @@ class BlockingHubs:
     """
 
     def __init__(self, options: HubOptions, endpoint: Endpoint | None = None) -> None:
-        self.endpoint = endpoint or endpoint_of(options.place)
+        self.endpoint = endpoint or endpoint_of(options.servicebus_options)
         self._client: Client | None = None
 
     def __enter__(self) -> Self:
@@ -86,7 +86,7 @@ class BlockingHubs:
         if self._client is not None and self._client.error is not None:
             self.close()  # a lost connection still has a socket
         if self._client is None:
-            self._client = Client(self.endpoint, name="isthmus-look", shared=True).open(LOOK_SECONDS)
+            self._client = Client(self.endpoint, name="isthmus-look", shared=True).open(QUERY_SECONDS)
         return self._client
 
     def identity(self) -> str:
@@ -112,9 +112,9 @@ class BlockingHubs:
             EntityNotFoundError: the event hub does not exist.
             IsthmusError: no answer, or a refusal.
         """
-        return self.look(hub).views
+        return self.query(hub).views
 
-    def look(self, hub: str) -> HubLook:
+    def query(self, hub: str) -> HubQuery:
         """The namespace's description of an event hub; its links are closed.
 
         Raises:
@@ -122,22 +122,22 @@ class BlockingHubs:
             IsthmusError: no answer, or a refusal.
         """
         client = self.client
-        client.authorize(hub, LOOK_SECONDS)
-        look = HubLook(client, hub, lambda: None)
+        client.authorize(hub, QUERY_SECONDS)
+        query = HubQuery(client, hub, lambda: None)
         try:
 
             def is_done() -> bool:
-                look.advance()
-                return look.is_done
+                query.advance()
+                return query.is_done
 
-            client.wait_until(is_done, LOOK_SECONDS, f"event hub '{hub}': no answer")
-            if isinstance(look.error, EntityNotFoundError):
+            client.wait_until(is_done, QUERY_SECONDS, f"event hub '{hub}': no answer")
+            if isinstance(query.error, EntityNotFoundError):
                 raise EntityNotFoundError(hub)
-            if look.error is not None:
-                raise look.error
-            return look
+            if query.error is not None:
+                raise query.error
+            return query
         finally:
-            look.close()
+            query.close()
 
     def reader(self, hub: str, group: str, partition: int, begin: Begin) -> PartitionLink:
         """A link that reads a partition concurrently with other readers; without an owner level it fences none.
@@ -148,7 +148,7 @@ class BlockingHubs:
         client = self.client
         link = PartitionLink(client, hub, group, partition, begin, -1, lambda: None)
         client.wait_until(
-            lambda: link.attached or link.error is not None, LOOK_SECONDS, f"'{link.path}': no answer to attach"
+            lambda: link.attached or link.error is not None, QUERY_SECONDS, f"'{link.path}': no answer to attach"
         )
         if link.error is not None:
             raise link.error
@@ -195,7 +195,7 @@ class BlockingHubs:
             handlers.append(urllib.request.ProxyHandler({}))  # no proxy reaches this machine
         opener = urllib.request.build_opener(*handlers)
         try:
-            opener.open(request, timeout=LOOK_SECONDS).close()
+            opener.open(request, timeout=QUERY_SECONDS).close()
         except urllib.error.HTTPError as error:
             with error:
                 answer = _text_of(error)
@@ -203,7 +203,7 @@ class BlockingHubs:
             if refused is not None:
                 raise refused from None
         except TimeoutError:
-            raise OperationTimeoutError(f"{endpoint.host}: '{path}': no answer within {LOOK_SECONDS:g} s") from None
+            raise OperationTimeoutError(f"{endpoint.host}: '{path}': no answer within {QUERY_SECONDS:g} s") from None
         except (OSError, http.client.HTTPException) as error:
             raise ConnectionLostError(f"{endpoint.host}: {getattr(error, 'reason', None) or error}") from None
 

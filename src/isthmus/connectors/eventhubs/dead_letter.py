@@ -65,11 +65,11 @@ class DeadLetterHub:
 
     def add(self, position: int, message: bytes, disposition: Disposition) -> None:
         """Adds a message to set aside."""
-        place = f"{self._source()}/{position >> PARTITION_SHIFT}/{position & (1 << PARTITION_SHIFT) - 1}"
+        origin = f"{self._source()}/{position >> PARTITION_SHIFT}/{position & (1 << PARTITION_SHIFT) - 1}"
         reasons = {
             DEAD_LETTER_REASON: disposition.reason[:_TEXT_CHARACTERS],
             DEAD_LETTER_DESCRIPTION: disposition.description[:_TEXT_CHARACTERS],
-            DEAD_LETTER_PLACE: place,
+            DEAD_LETTER_PLACE: origin,
         }
         self._waiting.append(_Dead(position, _with_properties(to_event(message).payload, reasons)))
         self._mark()

@@ -183,7 +183,7 @@ class EventReader:
         return changes
 
     def _application_properties(
-        self, payload: bytes, place: tuple[int, int], partition: int, annotations: dict[str, Any]
+        self, payload: bytes, span: tuple[int, int], partition: int, annotations: dict[str, Any]
     ) -> bytes:
         added: dict[str, Any] = {}
         if self._tells_system:
@@ -198,12 +198,12 @@ class EventReader:
         if self._shown:
             added |= {name: _plain(value) for name, value in annotations.items() if name.startswith(self._shown)}
         if not added:
-            return payload[slice(*place)]
+            return payload[slice(*span)]
         try:
-            own = [payload[start:end] for start, _, end in section.map_items(payload, place)]
-            known = {codec.decode(payload, start)[0] for start, _, _ in section.map_items(payload, place)}
+            own = [payload[start:end] for start, _, end in section.map_items(payload, span)]
+            known = {codec.decode(payload, start)[0] for start, _, _ in section.map_items(payload, span)}
         except (*_MALFORMED, TypeError):  # (I3); a name may be a map, which cannot be in a set
-            return payload[slice(*place)]
+            return payload[slice(*span)]
         own += [codec.encode(name) + codec.encode(value) for name, value in added.items() if name not in known]
         return _map_section(section.APPLICATION_PROPERTIES, own)
 

@@ -138,7 +138,7 @@ class HubOptions:
     topic: str = ""
 
     @property
-    def place(self) -> NamespaceOptions:
+    def servicebus_options(self) -> NamespaceOptions:
         """The same options for the connections of Service Bus, whose protocol this is."""
         return NamespaceOptions(
             connection=self.connection,

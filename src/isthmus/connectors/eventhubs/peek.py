@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from isthmus.bridge.port import PARTITION_SHIFT
-from isthmus.connectors.eventhubs.blocking import LOOK_SECONDS, BlockingHubs
+from isthmus.connectors.eventhubs.blocking import QUERY_SECONDS, BlockingHubs
 from isthmus.connectors.eventhubs.mapping import EventReader
 from isthmus.connectors.eventhubs.option import HubOptions
 from isthmus.connectors.eventhubs.partition.address import Begin
@@ -139,7 +139,7 @@ class HubPeek:
         if link.credit < _PAGE // 2:
             link.grant(_PAGE)
         self._hubs.client.wait_until(
-            lambda: link.count > 0 or link.error is not None, LOOK_SECONDS, f"'{link.path}': no event arrived"
+            lambda: link.count > 0 or link.error is not None, QUERY_SECONDS, f"'{link.path}': no event arrived"
         )
         if link.error is not None:
             raise link.error

@@ -16,7 +16,7 @@ from functools import partial
 
 from isthmus.connectors.end_pool import EndPool
 from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions
-from isthmus.connectors.servicebus.port.connection import Peer, dial, peer_of
+from isthmus.connectors.servicebus.port.connection import Remote, dial, remote_of
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.transport import Client
 
@@ -34,9 +34,9 @@ class HubPool(ConnectionPool):
         super().__init__()
         self.threads = EndPool()
 
-    def peer(self, options: SourceOptions | SinkOptions) -> Peer:
+    def remote(self, options: SourceOptions | SinkOptions) -> Remote:
         """The remote side of an end; options are those of its namespace."""
-        return replace(peer_of(options), dial=partial(self.dial, options))
+        return replace(remote_of(options), dial=partial(self.dial, options))
 
     def dial(self, options: SourceOptions | SinkOptions) -> Client:
         """Opens a client; blocks, in a thread of the dialer.

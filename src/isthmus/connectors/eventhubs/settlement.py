@@ -75,7 +75,7 @@ class Settlement:
 
     def release(self, first: int, last: int) -> None:
         """Releases delivered positions; they are read again."""
-        self._reading.give_back(first, last)
+        self._reading.release(first, last)
         self._mark()
 
     def serve(self, client: Client) -> None:
@@ -113,8 +113,8 @@ class Settlement:
 
     def _refuse(self, first: int, last: int, what: str, hint: str) -> None:
         """The source will be lost: events in flight are settled before, or they would be redelivered each time."""
-        place = f"partition {first >> PARTITION_SHIFT}, sequence number {first & (1 << PARTITION_SHIFT) - 1}"
-        text = f"the event at {place} would have to {what}"
+        origin = f"partition {first >> PARTITION_SHIFT}, sequence number {first & (1 << PARTITION_SHIFT) - 1}"
+        text = f"the event at {origin} would have to {what}"
         self.refused.add(text + (f"; {hint}" if hint else ""), last - first + 1)
         self._reading.queue.credit = 0
         self._mark()

@@ -33,8 +33,8 @@ from isthmus.connectors.eventhubs.mapping import EventReader
 from isthmus.connectors.eventhubs.option import SourceOptions
 from isthmus.connectors.eventhubs.partition.address import Begin
 from isthmus.connectors.eventhubs.partition.growth import PartitionGrowth
+from isthmus.connectors.eventhubs.partition.hub_query import HubQuery
 from isthmus.connectors.eventhubs.partition.link_set import PartitionLinks
-from isthmus.connectors.eventhubs.partition.look import HubLook
 from isthmus.connectors.eventhubs.partition.loss import Losses
 from isthmus.connectors.eventhubs.partition.opening import Opening, added, distinct_created_ms, opening, remade
 from isthmus.connectors.eventhubs.partition.reading import Reading
@@ -77,7 +77,9 @@ class EventHubsSource(End):
         reader: EventReader | None = None,
         thread: Callable[..., CheckpointThread] = CheckpointThread,
     ) -> None:
-        super().__init__(pool, key, options.place.entity.strip("/"), pool.peer(options.place), SESSIONS)
+        super().__init__(
+            pool, key, options.servicebus_options.entity.strip("/"), pool.remote(options.servicebus_options), SESSIONS
+        )
         self.settings = options
         self._reading = Reading(
             reader or reader_of(options),
@@ -91,7 +93,7 @@ class EventHubsSource(End):
         dead = DeadLetterHub(topic, lambda: self.path, self.mark) if topic else None
         self._settlement = Settlement(self._reading, dead, self.mark)
         self._links = PartitionLinks(options, self._reading, self.mark)
-        self._look: HubLook | None = None
+        self._query: HubQuery | None = None
         self._identity = ""
         self._created_ms = 0  # when the event hub that is read was created; 0: unknown
         self._losses = Losses(lambda: self.path, self._reading, self.mark)
@@ -192,24 +194,24 @@ class EventHubsSource(End):
     def attach(self, client: Client) -> None:
         """Queries the hub, and requests the checkpoints."""
         self._identity = client.namespace_id
-        place = client.namespace_id, client.endpoint.host, self.path, self.settings.group
-        self._checkpoints.load(GroupKey(*place, self._created_ms))
-        self._look = HubLook(client, self.path, self.mark, self.settings.chosen)
+        key = client.namespace_id, client.endpoint.host, self.path, self.settings.group
+        self._checkpoints.load(GroupKey(*key, self._created_ms))
+        self._query = HubQuery(client, self.path, self.mark, self.settings.chosen)
 
     def _advance(self, events: list[SourceEvent], now: float) -> None:
         """Continues the opening, and the work of the links."""
         client = self.client
         if client is None or self.fault is not None:
             return
-        look = self._look
-        if look is not None:
-            look.advance()
-            if look.error is not None:
-                raise look.error
-            if look.is_done and self._checkpoints.kept is not None:
-                look.close()
-                self._look = None
-                self._begin_links(client, look, self._checkpoints.kept)
+        query = self._query
+        if query is not None:
+            query.advance()
+            if query.error is not None:
+                raise query.error
+            if query.is_done and self._checkpoints.kept is not None:
+                query.close()
+                self._query = None
+                self._begin_links(client, query, self._checkpoints.kept)
         self._links.check()
         if self.step is Step.ATTACHING and self._links.are_attached and not self._checkpoints.first:
             self.attached()
@@ -217,7 +219,7 @@ class EventHubsSource(End):
             events.append(SourceOpened(self._identity))
         if self.step is Step.ATTACHED:
             self._settlement.serve(client)
-            self._losses.look(client, time.monotonic())
+            self._losses.query(client, time.monotonic())
             if new := self._growth.added(client, self.path, self._links.partitions, now):
                 raise ConnectionLostError(
                     f"event hub '{self.path}': partition {new[0]} was added; it is opened again to read it"
@@ -226,16 +228,16 @@ class EventHubsSource(End):
                 self._links.open(client, self.path, partition, Begin(self._reading.next_of(partition)))
             self._reading.rewind.clear()
 
-    def _begin_links(self, client: Client, look: HubLook, checkpoints: dict[int, Checkpoint]) -> None:
+    def _begin_links(self, client: Client, query: HubQuery, checkpoints: dict[int, Checkpoint]) -> None:
         present = self._reading.present
         if present is not None and present.ends is None:
-            present.ends = {number: view.last + 1 for number, view in look.views.items()}
-        created_ms = distinct_created_ms(look.created_ms, look.views.values())
-        self._made_again |= remade(look.views, created_ms, self._created_ms, checkpoints)
+            present.ends = {number: view.last + 1 for number, view in query.views.items()}
+        created_ms = distinct_created_ms(query.created_ms, query.views.values())
+        self._made_again |= remade(query.views, created_ms, self._created_ms, checkpoints)
         self._created_ms = created_ms
         self._checkpoints.of_log(self._created_ms)
         first = self._checkpoints.first
-        new = added(look.views, checkpoints) if self.settings.chosen is None else []
+        new = added(query.views, checkpoints) if self.settings.chosen is None else []
         openings = {
             number: Opening(Begin(), begins_again=True)
             if number in self._made_again  # whatever the existing checkpoint
@@ -246,7 +248,7 @@ class EventHubsSource(End):
                 self.settings.start,
                 is_added=number in new,
             )
-            for number, view in look.views.items()
+            for number, view in query.views.items()
         }
         for number, each in sorted(openings.items(), reverse=not checkpoints):  # the order in which they are stored
             if each.begins_again:
@@ -257,7 +259,7 @@ class EventHubsSource(End):
         for number in again:
             self._is_made_again(number)
         self._losses.check_openings(openings)
-        if any(self._reading.is_under_way(number) for number in again):
+        if any(self._reading.is_in_flight(number) for number in again):
             raise ConnectionLostError(
                 f"event hub '{self.path}' was created again; it is read once the events in flight of the previous one have an outcome"
             )
@@ -267,7 +269,7 @@ class EventHubsSource(End):
         for number, each in openings.items():
             self._reading.assign(number, begins_again=each.begins_again, first=each.begin.sequence)
             if present is not None:
-                view = look.views[number]
+                view = query.views[number]
                 present.reached(number, view.last + 1 if view.is_empty else max(0, each.begin.sequence))
             self._links.open(client, self.path, number, each.begin)
         self._reading.rewind.clear()
@@ -314,9 +316,9 @@ class EventHubsSource(End):
         events.append(SourceLost(str(error), not may_pass(error)))
 
     def _end_links(self) -> None:
-        if self._look is not None:
-            self._look.close()
-            self._look = None
+        if self._query is not None:
+            self._query.close()
+            self._query = None
         self._losses.close()
         self._growth.close()
         self._links.close()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from isthmus.connectors.checkpoint.checkpoint import open_store
 from isthmus.connectors.eventhubs.administration import EventHubsAdministration
-from isthmus.connectors.eventhubs.blocking import LOOK_SECONDS, BlockingHubs
+from isthmus.connectors.eventhubs.blocking import QUERY_SECONDS, BlockingHubs
 from isthmus.connectors.eventhubs.option import read_hub
 from isthmus.connectors.eventhubs.partition.address import Begin
 from isthmus.connectors.eventhubs.peek import HubPeek, HubPeekFrom
@@ -38,10 +38,10 @@ class EventHubsSystem:
         with BlockingHubs(read_hub(options)) as hubs:
             return hubs.identity()
 
-    def places(self, options: Mapping[str, str]) -> Sequence[str]:
+    def addresses(self, options: Mapping[str, str]) -> Sequence[str]:
         """Its host and port, where the secret can be resolved here."""
         try:
-            endpoint = endpoint_of(read_hub(options).place)
+            endpoint = endpoint_of(read_hub(options).servicebus_options)
         except IsthmusError:
             return ()
         return [f"{endpoint.host}:{endpoint.port}", endpoint.authority or endpoint.host]
@@ -55,7 +55,7 @@ class EventHubsSystem:
                 return
             sender = Sender(hubs.client, entity)
             hubs.client.wait_until(
-                lambda: sender.attached or sender.error is not None, LOOK_SECONDS, f"'{entity}': no answer to attach"
+                lambda: sender.attached or sender.error is not None, QUERY_SECONDS, f"'{entity}': no answer to attach"
             )
             if sender.error is not None:
                 raise sender.error

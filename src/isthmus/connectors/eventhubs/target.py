@@ -30,7 +30,7 @@ from isthmus.connectors.eventhubs.flight import Flight
 from isthmus.connectors.eventhubs.mapping import Outgoing, to_event
 from isthmus.connectors.eventhubs.option import TargetOptions
 from isthmus.connectors.eventhubs.partition.address import sender_path
-from isthmus.connectors.eventhubs.partition.look import HubLook
+from isthmus.connectors.eventhubs.partition.hub_query import HubQuery
 from isthmus.connectors.eventhubs.pool import HubPool
 from isthmus.connectors.servicebus.message.message_rewriter import Mark, MessageRewriter
 from isthmus.connectors.servicebus.port.end import End, MarkedSender, Step
@@ -74,12 +74,14 @@ class EventHubsTarget(End):
     pool: HubPool
 
     def __init__(self, pool: HubPool, key: int, options: TargetOptions, origin_identity: str) -> None:
-        super().__init__(pool, key, options.place.entity.strip("/"), pool.peer(options.place), SESSIONS)
+        super().__init__(
+            pool, key, options.servicebus_options.entity.strip("/"), pool.remote(options.servicebus_options), SESSIONS
+        )
         self.settings = options
         self._origin_identity = origin_identity
         self._namespace_id: str | None = None
         self._rewriter: MessageRewriter | None = None
-        self._look: HubLook | None = None
+        self._query: HubQuery | None = None
         self._senders: dict[int | None, MarkedSender] = {}
         # By link and its ordinal: the ordinal of the delivery, and the numbers of the events within it.
         self._ordinals: dict[int | None, dict[int, tuple[int, Sequence[int]]]] = {}
@@ -154,23 +156,23 @@ class EventHubsTarget(End):
 
     def _add(self, payloads: Sequence[bytes]) -> None:
         """Adds a delivery of one event, or of several."""
-        places: dict[tuple[int | None, str], tuple[list[bytes], list[int]]] = {}
+        destinations: dict[tuple[int | None, str], tuple[list[bytes], list[int]]] = {}
         try:
             for number, payload in enumerate(payloads):
                 outgoing, partition = self._placed(payload)
-                place = (partition, outgoing.key if partition is None else "")
-                events, numbers = places.setdefault(place, ([], []))
+                destination = (partition, outgoing.key if partition is None else "")
+                events, numbers = destinations.setdefault(destination, ([], []))
                 events.append(outgoing.payload)
                 numbers.append(number)
         except CodecError as error:
             self._flight.answered(self._flight.begin(1), Refusal(RefusalKind.MESSAGE, "", str(error), "Malformed"))
             self.mark()
             return
-        ordinal = self._flight.begin(len(places))
+        ordinal = self._flight.begin(len(destinations))
         is_batch = len(payloads) > 1
-        for (partition, key), (events, numbers) in places.items():
+        for (partition, key), (events, numbers) in destinations.items():
             data = _batch(events, key) if is_batch else events[0]
-            self._waiting.append(_Part(partition, data, is_batch, ordinal, numbers if len(places) > 1 else ()))
+            self._waiting.append(_Part(partition, data, is_batch, ordinal, numbers if len(destinations) > 1 else ()))
 
     def _placed(self, payload: bytes) -> tuple[Outgoing, int | None]:
         """An event, and its partition by number; None: the key decides, or any."""
@@ -195,8 +197,8 @@ class EventHubsTarget(End):
             self._ordinals[part.partition][number] = part.ordinal, part.numbers
 
     def _take_outcomes(self) -> None:
-        for place, sender in self._senders.items():
-            ordinals = self._ordinals[place]
+        for destination, sender in self._senders.items():
+            ordinals = self._ordinals[destination]
             while sender.outcomes:
                 first, last, error = sender.outcomes.popleft()
                 refusal = None if error is None else refusal_of(error)
@@ -230,26 +232,26 @@ class EventHubsTarget(End):
         if self.settings.partitioning == "single":
             self._attach_all(client, [0])
         else:
-            self._look = HubLook(client, self.path, self.mark, ())
+            self._query = HubQuery(client, self.path, self.mark, ())
 
-    def _attach_all(self, client: Client, places: Sequence[int | None]) -> None:
-        for place in places:
-            self._senders[place] = MarkedSender(self.mark, client, sender_path(self.path, place), ())
-            self._ordinals[place] = {}
+    def _attach_all(self, client: Client, destinations: Sequence[int | None]) -> None:
+        for destination in destinations:
+            self._senders[destination] = MarkedSender(self.mark, client, sender_path(self.path, destination), ())
+            self._ordinals[destination] = {}
 
     def _advance(self, events: list[TargetEvent]) -> None:
         client = self.client
         if client is None or self.fault is not None:
             return
-        look = self._look
-        if look is not None:
-            look.advance()
-            if look.error is not None:
-                raise look.error
-            if look.is_done:
-                look.close()
-                self._look = None
-                self._attach_all(client, [None, *look.partitions])
+        query = self._query
+        if query is not None:
+            query.advance()
+            if query.error is not None:
+                raise query.error
+            if query.is_done:
+                query.close()
+                self._query = None
+                self._attach_all(client, [None, *query.partitions])
         for sender in self._senders.values():
             if sender.error is not None:
                 self._take_outcomes()
@@ -284,9 +286,9 @@ class EventHubsTarget(End):
         )
 
     def _disconnect(self, now: float) -> None:
-        if self._look is not None:
-            self._look.close()
-            self._look = None
+        if self._query is not None:
+            self._query.close()
+            self._query = None
         for sender in self._senders.values():
             if sender.client.error is None:
                 sender.close()

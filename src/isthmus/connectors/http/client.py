@@ -198,9 +198,9 @@ class HttpClient:
         with self._lock:
             found = self._connections.get(me)
         if found is not None and found.sock is not None:
-            look = select.poll()
-            look.register(found.sock, select.POLLIN)
-            if not look.poll(0):
+            poller = select.poll()
+            poller.register(found.sock, select.POLLIN)
+            if not poller.poll(0):
                 return found
             self._drop()  # the server has closed it
         made: http.client.HTTPConnection
@@ -255,9 +255,9 @@ def _early_answer(connection: http.client.HTTPConnection, error: OSError) -> htt
     sock = connection.sock
     if sock is None:
         raise error
-    look = select.poll()
-    look.register(sock, select.POLLIN)
-    if not look.poll(0):
+    poller = select.poll()
+    poller.register(sock, select.POLLIN)
+    if not poller.poll(0):
         raise error
     try:
         found = connection.getresponse()

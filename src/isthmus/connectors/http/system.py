@@ -23,10 +23,10 @@ class HttpSystem:
 
     def administration(self, namespace: NamespaceRef) -> Administration:
         """An administration that reports every address as existing."""
-        from isthmus.connectors.standing import StandingAdministration
+        from isthmus.connectors.static_administration import StaticAdministration
 
         options = namespace.options()
-        return StandingAdministration(options.get("url") or options.get("listen", ""))
+        return StaticAdministration(options.get("url") or options.get("listen", ""))
 
     def identity(self, options: Mapping[str, str]) -> str:
         """Of a target its address, of a listener that of its spool."""
@@ -35,7 +35,7 @@ class HttpSystem:
         read = read_source({**options, "entity": options.get("entity", "x")})
         return SpoolFolder(read.spool).identity()
 
-    def places(self, options: Mapping[str, str]) -> Sequence[str]:
+    def addresses(self, options: Mapping[str, str]) -> Sequence[str]:
         """Address and port."""
         return [HttpClient(options["url"], 1.0).address] if options.get("url") else [options.get("listen", "")]
 

@@ -32,14 +32,14 @@ class NoDeviceError(ValueError):
 
 
 class ToDevice(NamedTuple):
-    """A message to a device; feedback identifies it by `place`."""
+    """A message to a device; feedback identifies it by `identity`."""
 
     payload: bytes
     device: str
     message_id: str
 
     @property
-    def place(self) -> tuple[str, str]:
+    def identity(self) -> tuple[str, str]:
         """MessageId and device."""
         return self.message_id, unquote(self.device)
 
@@ -53,7 +53,7 @@ class Feedback(NamedTuple):
     description: str
 
     @property
-    def place(self) -> tuple[str, str]:
+    def identity(self) -> tuple[str, str]:
         """MessageId and device: the device's id in an address may be percent-encoded, as by some SDKs, or not."""
         return self.message_id, unquote(self.device)
 

@@ -30,7 +30,7 @@ class EventsPool(HubPool):
 
     def dial(self, options: NamespaceOptions | SinkOptions) -> Client:
         """Opens a client to the endpoint of the hub's redirect; blocks."""
-        found = events_endpoint(_place(options))
+        found = events_endpoint(_hub_options(options))
         return EventsClient(found.endpoint, found.hub, name=f"isthmus-bridge-{os.getpid()}").open(OPEN_SECONDS)
 
 
@@ -39,10 +39,10 @@ class DevicePool(HubPool):
 
     def dial(self, options: NamespaceOptions | SinkOptions) -> Client:
         """Opens a client; blocks."""
-        return Client(hub_endpoint(_place(options)), name=f"isthmus-bridge-{os.getpid()}", shared=True).open(
+        return Client(hub_endpoint(_hub_options(options)), name=f"isthmus-bridge-{os.getpid()}", shared=True).open(
             OPEN_SECONDS
         )
 
 
-def _place(options: NamespaceOptions | SinkOptions) -> HubOptions:
+def _hub_options(options: NamespaceOptions | SinkOptions) -> HubOptions:
     return HubOptions(connection=options.connection, ca_file=options.ca_file, transport_type=options.transport_type)

@@ -15,8 +15,8 @@ from isthmus.connectors.eventhubs.blocking import BlockingHubs
 from isthmus.connectors.eventhubs.mapping import EventReader
 from isthmus.connectors.eventhubs.option import HubOptions
 from isthmus.connectors.eventhubs.partition.address import Begin
+from isthmus.connectors.eventhubs.partition.hub_query import HubQuery, PartitionView
 from isthmus.connectors.eventhubs.partition.link import PartitionLink
-from isthmus.connectors.eventhubs.partition.look import HubLook, PartitionView
 from isthmus.connectors.eventhubs.peek import HubPeek, HubPeekFrom
 from isthmus.connectors.iothub.device import DEVICE_BOUND
 from isthmus.connectors.iothub.endpoint import OPEN_SECONDS, events_endpoint, hub_endpoint
@@ -57,11 +57,11 @@ class IotHubs(BlockingHubs):
         """The partitions; the written entity, `devicebound`, has one without messages."""
         return {0: PartitionView(0, -1, "", is_empty=True)} if hub == DEVICES else super().views(hub)
 
-    def look(self, hub: str) -> HubLook:
+    def query(self, hub: str) -> HubQuery:
         """The endpoint's description of the event hub."""
         if hub != EVENTS:
             raise EntityNotFoundError(hub)
-        return super().look(self.hub)
+        return super().query(self.hub)
 
     def reader(self, hub: str, group: str, partition: int, begin: Begin) -> PartitionLink:
         """A link that reads a partition."""
@@ -95,7 +95,7 @@ class IotHubSystem:
         with IotHubs(read_hub(options)) as hubs:
             return hubs.identity()
 
-    def places(self, options: Mapping[str, str]) -> Sequence[str]:
+    def addresses(self, options: Mapping[str, str]) -> Sequence[str]:
         """Its host and port, where the secret can be resolved here."""
         try:
             endpoint = hub_endpoint(read_hub(options))

@@ -61,7 +61,7 @@ class IotHubTarget(End):
     """
 
     def __init__(self, pool: DevicePool, key: int, options: IotTargetOptions, origin_identity: str) -> None:
-        super().__init__(pool, key, DEVICE_BOUND, pool.peer(options.place), sessions=2)
+        super().__init__(pool, key, DEVICE_BOUND, pool.remote(options.servicebus_options), sessions=2)
         self.settings = options
         self._asks = options.acknowledged_by == "device"
         self._origin_identity = origin_identity
@@ -158,7 +158,7 @@ class IotHubTarget(End):
         while self._waiting and sender.sendable > 0:
             part, made = self._waiting.popleft()
             if self._asks:  # feedback may arrive before the hub's own answer
-                self._awaited.setdefault(made.place, []).append(part)
+                self._awaited.setdefault(made.identity, []).append(part)
             self._sent[sender.send((made.payload,))] = part, made
 
     def _answered(self, part: _Part, refusal: Refusal | None = None) -> None:
@@ -201,8 +201,8 @@ class IotHubTarget(End):
                 except (CodecError, IndexError, ValueError):
                     records = []
                 for each in records:
-                    place = each.place
-                    if place not in self._awaited:
+                    identity = each.identity
+                    if identity not in self._awaited:
                         continue
                     is_ours = True
                     refusal = None
@@ -210,9 +210,9 @@ class IotHubTarget(End):
                         text = f"device '{each.device}': {each.status}: {each.description}".rstrip(": ")
                         refusal = Refusal(RefusalKind.MESSAGE, each.status, text, "RefusedByDevice")
                     # Of several messages with one MessageId each has its own record.
-                    first = self._awaited[place].pop(0)
-                    if not self._awaited[place]:
-                        del self._awaited[place]
+                    first = self._awaited[identity].pop(0)
+                    if not self._awaited[identity]:
+                        del self._awaited[identity]
                     self._answered(first, refusal)
                 if is_ours or not records:
                     receiver.dispose(number, number)
@@ -220,11 +220,11 @@ class IotHubTarget(End):
             receiver.grant(_FEEDBACK_CREDIT)
 
     def _forget(self, made: ToDevice, part: _Part) -> None:
-        awaited = self._awaited.get(made.place, [])
+        awaited = self._awaited.get(made.identity, [])
         if part in awaited:
             awaited.remove(part)
         if not awaited:
-            self._awaited.pop(made.place, None)
+            self._awaited.pop(made.identity, None)
 
     def _rewriter_for(self, identity: str) -> MessageRewriter:
         options = self.settings

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.cimpl import NewTopic
 
-from isthmus.connectors.kafka.cluster import LOOK_SECONDS, ClusterClient, TopicView, cluster_id, look_at
+from isthmus.connectors.kafka.cluster import QUERY_SECONDS, ClusterClient, TopicView, cluster_id, describe_topic
 from isthmus.connectors.kafka.option import read_cluster
 from isthmus.errors import EntityExistsError, EntityNotFoundError, IsthmusError
 
@@ -41,7 +41,7 @@ class KafkaAdministration:
             IsthmusError: no answer, or a refusal.
         """
         try:
-            return look_at(self._options, topic)
+            return describe_topic(self._options, topic)
         except EntityNotFoundError:
             return None
 
@@ -70,7 +70,7 @@ class KafkaAdministration:
         """
         wanted = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=dict(config or {}))
         asked = ClusterClient(self._options, topic)
-        answer = asked.admin.create_topics([wanted], request_timeout=LOOK_SECONDS)[topic]
+        answer = asked.admin.create_topics([wanted], request_timeout=QUERY_SECONDS)[topic]
         try:
             asked.result(answer)
         except IsthmusError:
@@ -86,4 +86,4 @@ class KafkaAdministration:
             IsthmusError: no answer, or a refusal.
         """
         asked = ClusterClient(self._options, topic)
-        asked.result(asked.admin.delete_topics([topic], request_timeout=LOOK_SECONDS)[topic])
+        asked.result(asked.admin.delete_topics([topic], request_timeout=QUERY_SECONDS)[topic])

@@ -36,13 +36,13 @@ __all__ = [
     "cluster_id",
     "consumer_settings",
     "error_of",
-    "look_at",
+    "describe_topic",
     "may_pass",
     "refusal_of",
     "settings",
 ]
 
-LOOK_SECONDS = 10.0
+QUERY_SECONDS = 10.0
 _POLL_SECONDS = 0.02
 _NO_ID = str(Uuid(0, 0))
 # The default of `message.max.bytes` and of `max.message.bytes`.
@@ -167,28 +167,28 @@ def consumer_settings(options: SourceOptions, *, tells_ends: bool) -> dict[str, 
     }
 
 
-def look_at(options: ClusterOptions, topic: str) -> TopicView:
-    """The cluster's description of a topic; blocks for `LOOK_SECONDS` at most for each request.
+def describe_topic(options: ClusterOptions, topic: str) -> TopicView:
+    """The cluster's description of a topic; blocks for `QUERY_SECONDS` at most for each request.
 
     Raises:
         IsthmusError: no answer, the topic does not exist, or access is denied.
     """
     asked = ClusterClient(options, topic)
-    cluster = asked.result(asked.admin.describe_cluster(request_timeout=LOOK_SECONDS))
-    found = asked.result(asked.admin.describe_topics(TopicCollection([topic]), request_timeout=LOOK_SECONDS)[topic])
+    cluster = asked.result(asked.admin.describe_cluster(request_timeout=QUERY_SECONDS))
+    found = asked.result(asked.admin.describe_topics(TopicCollection([topic]), request_timeout=QUERY_SECONDS)[topic])
     message_bytes = _message_bytes(asked.admin, topic)
     topic_id = "" if str(found.topic_id) == _NO_ID else str(found.topic_id)
     return TopicView(str(cluster.cluster_id or ""), len(found.partitions), message_bytes, topic_id)
 
 
 def cluster_id(options: ClusterOptions) -> str:
-    """The identity of the cluster; blocks for `LOOK_SECONDS` at most.
+    """The identity of the cluster; blocks for `QUERY_SECONDS` at most.
 
     Raises:
         IsthmusError: no answer, or a refusal.
     """
     asked = ClusterClient(options)
-    return str(asked.result(asked.admin.describe_cluster(request_timeout=LOOK_SECONDS)).cluster_id or "")
+    return str(asked.result(asked.admin.describe_cluster(request_timeout=QUERY_SECONDS)).cluster_id or "")
 
 
 class ClusterClient:
@@ -206,25 +206,25 @@ class ClusterClient:
     def __init__(self, options: ClusterOptions, topic: str = "") -> None:
         self._topic = topic
         self._servers = options.bootstrap_servers
-        self._heard: list[KafkaError] = []
+        self._errors: list[KafkaError] = []
         try:
-            self.admin = AdminClient({**settings(options), "error_cb": self._heard.append})  # type: ignore[dict-item]
+            self.admin = AdminClient({**settings(options), "error_cb": self._errors.append})  # type: ignore[dict-item]
         except KafkaException as error:
             raise error_of(error.args[0], topic, self._servers) from None
 
     def result(self, answer: Future[Any]) -> Any:
-        """The answer; blocks for `LOOK_SECONDS` at most.
+        """The answer; blocks for `QUERY_SECONDS` at most.
 
         Raises:
             IsthmusError: no answer, or a refusal.
         """
-        deadline = time.monotonic() + LOOK_SECONDS + 1
+        deadline = time.monotonic() + QUERY_SECONDS + 1
         while not answer.done() and time.monotonic() < deadline:
             self.admin.poll(_POLL_SECONDS)  # calls `error_cb`; after a failed login the answer would never complete
-            refused = [each for each in self._heard if _is_unauthorized(each)]
+            refused = [each for each in self._errors if _is_unauthorized(each)]
             if refused:
                 raise error_of(refused[-1], self._topic, self._servers)
-        causes = [each for each in self._heard if each.code() in (KafkaError._SSL, KafkaError._AUTHENTICATION)]
+        causes = [each for each in self._errors if each.code() in (KafkaError._SSL, KafkaError._AUTHENTICATION)]
         try:
             return answer.result(0)
         except KafkaException as error:
@@ -239,7 +239,7 @@ class ClusterClient:
 def _message_bytes(admin: AdminClient, topic: str) -> int:
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     try:
-        entry = admin.describe_configs([resource], request_timeout=LOOK_SECONDS)[resource].result(LOOK_SECONDS + 1)
+        entry = admin.describe_configs([resource], request_timeout=QUERY_SECONDS)[resource].result(QUERY_SECONDS + 1)
         return int(entry["max.message.bytes"].value)
     except (KafkaException, TimeoutError, KeyError, ValueError, TypeError):
         return MESSAGE_BYTES  # a client that may write to a topic need not be allowed to read its settings

@@ -52,7 +52,7 @@ class DeadLetterTopic:
         self._waiting: deque[_Aside] = deque()
         self._remakes: Counter[int] = Counter()
         self._done: list[int] = []
-        self._under_way = 0
+        self._in_flight = 0
         self._producer: Any = None
         self._failed: KafkaError | None = None
 
@@ -88,7 +88,7 @@ class DeadLetterTopic:
         Raises:
             IsthmusError: the topic refuses a record; unstored records are sent again by the next call.
         """
-        if self._producer is not None and self._under_way:
+        if self._producer is not None and self._in_flight:
             self._producer.poll(0)
         failed, self._failed = self._failed, None
         if failed is not None:
@@ -123,13 +123,13 @@ class DeadLetterTopic:
             self._producer = Producer({**limits, **settings(self._options), **ONE_BY_ONE})
         position, disposition = aside.position, aside.disposition
         record = to_record(aside.payload)
-        place = f"{self._options.topic}/{position >> PARTITION_SHIFT}/{position & (1 << PARTITION_SHIFT) - 1}"
+        origin = f"{self._options.topic}/{position >> PARTITION_SHIFT}/{position & (1 << PARTITION_SHIFT) - 1}"
         reasons = (
             (DEAD_LETTER_REASON, disposition.reason),
             (DEAD_LETTER_DESCRIPTION, disposition.description),
-            (DEAD_LETTER_PLACE, place),
+            (DEAD_LETTER_PLACE, origin),
         )
-        self._under_way += 1
+        self._in_flight += 1
         try:
             self._producer.produce(
                 self._options.dead_letter_topic,
@@ -140,15 +140,15 @@ class DeadLetterTopic:
                 on_delivery=partial(self._delivered, aside),
             )
         except BufferError:
-            self._under_way -= 1
+            self._in_flight -= 1
             return False
         except KafkaException as error:
-            self._under_way -= 1
+            self._in_flight -= 1
             self._refused(error.args[0])
         return True
 
     def _delivered(self, aside: _Aside, error: KafkaError | None, message: Any) -> None:
-        self._under_way -= 1
+        self._in_flight -= 1
         if error is None and message.offset() is not None:
             if aside.remakes == self._remakes[aside.position >> PARTITION_SHIFT]:
                 self._done.append(aside.position)

@@ -22,12 +22,12 @@ from typing import Any, NamedTuple, TypeVar
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 
 from isthmus.connectors.kafka.cluster import (
-    LOOK_SECONDS,
+    QUERY_SECONDS,
     ClusterClient,
     CoordinatorAwayError,
     KafkaFailureError,
+    describe_topic,
     error_of,
-    look_at,
     settings,
 )
 from isthmus.connectors.kafka.option import ClusterOptions, read_cluster
@@ -106,14 +106,14 @@ class GroupOffsets:
         Raises:
             IsthmusError: no answer, or a refusal.
         """
-        partitions = look_at(self._options, topic).partitions
+        partitions = describe_topic(self._options, topic).partitions
         asked = [TopicPartition(topic, number) for number in range(partitions)]
         with errors_of(self._options, topic):
             consumer = Consumer(reader_settings(self._options, group))
 
         def ask() -> list[TopicPartition]:
             with errors_of(self._options, topic):
-                found = list(consumer.committed(asked, timeout=LOOK_SECONDS))
+                found = list(consumer.committed(asked, timeout=QUERY_SECONDS))
                 for each in found:
                     if each.error is not None:
                         raise KafkaException(each.error)
@@ -130,7 +130,7 @@ class GroupOffsets:
             EntityNotFoundError: the topic does not exist.
             IsthmusError: no answer, or a refusal.
         """
-        partitions = look_at(self._options, topic).partitions
+        partitions = describe_topic(self._options, topic).partitions
         with errors_of(self._options, topic), closing(Consumer(reader_settings(self._options, group))) as consumer:
             offsets = [
                 TopicPartition(topic, number, _edges(consumer, topic, number)[from_end]) for number in range(partitions)
@@ -139,7 +139,7 @@ class GroupOffsets:
         wanted = ConsumerGroupTopicPartitions(group, offsets)
 
         def alter() -> None:
-            answer = asked.admin.alter_consumer_group_offsets([wanted], request_timeout=LOOK_SECONDS)[group]
+            answer = asked.admin.alter_consumer_group_offsets([wanted], request_timeout=QUERY_SECONDS)[group]
             # The answer for the group is not an error where those of its partitions are.
             for each in asked.result(answer).topic_partitions:
                 # By I2 a group whose readers prevent it begins with the first records anyway.
@@ -155,7 +155,7 @@ class GroupOffsets:
             IsthmusError: no answer, or a refusal.
         """
         offsets = self.committed(group, topic)
-        partitions = look_at(self._options, topic).partitions
+        partitions = describe_topic(self._options, topic).partitions
         made = {**reader_settings(self._options, group), "enable.partition.eof": True}
         with errors_of(self._options, topic), closing(Consumer(made)) as consumer:
             found: list[Waiting] = []
@@ -194,7 +194,7 @@ def _with_coordinator(ask: Callable[[], _Answer]) -> _Answer:
 
 def _edges(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
     """The first offset of a partition, and the one after its last."""
-    low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=LOOK_SECONDS)
+    low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=QUERY_SECONDS)
     return int(low), int(high)
 
 

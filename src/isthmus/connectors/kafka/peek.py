@@ -20,7 +20,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from isthmus.bridge.port import PARTITION_SHIFT
-from isthmus.connectors.kafka.cluster import LOOK_SECONDS, look_at
+from isthmus.connectors.kafka.cluster import QUERY_SECONDS, describe_topic
 from isthmus.connectors.kafka.consumer.record_reader import RecordReader
 from isthmus.connectors.kafka.group import errors_of, reader_settings
 from isthmus.connectors.kafka.option import read_cluster
@@ -49,7 +49,7 @@ class TopicPeek:
         self._options = read_cluster(options)
         self._topic = topic
         self._reader = RecordReader(topic, gives_ids=True, names_partition=names_partition)
-        view = look_at(self._options, topic)
+        view = describe_topic(self._options, topic)
         self.cluster_id = view.cluster_id
         self._partitions = view.partitions
         with errors_of(self._options, topic):
@@ -109,7 +109,7 @@ class TopicPeek:
 
     def _edges(self, partition: int) -> tuple[int, int]:
         where = TopicPartition(self._topic, partition)
-        low, high = self._consumer.get_watermark_offsets(where, timeout=LOOK_SECONDS)
+        low, high = self._consumer.get_watermark_offsets(where, timeout=QUERY_SECONDS)
         return low, high
 
     def _page(self, partition: int, offset: int, count: int) -> list[bytes]:
@@ -121,10 +121,10 @@ class TopicPeek:
         if self._at != (partition, start):
             self._consumer.assign([TopicPartition(self._topic, partition, start)])
         self._at = None
-        heard = time.monotonic()
+        received_at = time.monotonic()
         while len(found) < count and start < high:
             for record in self._consumer.consume(count - len(found), _POLL_SECONDS):
-                heard = time.monotonic()
+                received_at = time.monotonic()
                 error = record.error()
                 if error is None:
                     position, message = self._read(record)
@@ -134,9 +134,9 @@ class TopicPeek:
                     raise KafkaException(error)
                 elif int(record.offset() or 0) >= high:
                     return found  # after the last record there are compacted offsets, or transaction markers
-            if time.monotonic() > heard + LOOK_SECONDS:
+            if time.monotonic() > received_at + QUERY_SECONDS:
                 raise ConnectionLostError(
-                    f"topic '{self._topic}', partition {partition}: no record arrived for {LOOK_SECONDS:g} s"
+                    f"topic '{self._topic}', partition {partition}: no record arrived for {QUERY_SECONDS:g} s"
                 )
         self._at = (partition, start)
         return found

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from isthmus.bridge.refusal import Refusal, RefusalKind
-from isthmus.connectors.kafka.cluster import TopicView, error_of, look_at, may_pass, refusal_of, settings
+from isthmus.connectors.kafka.cluster import TopicView, describe_topic, error_of, may_pass, refusal_of, settings
 from isthmus.connectors.kafka.mapping.mapping import Record
 from isthmus.connectors.kafka.option import TargetOptions
 from isthmus.connectors.kafka.partition_opening import PartitionOpenings
@@ -148,7 +148,7 @@ class ProducerThread(threading.Thread):
     def run(self) -> None:
         """Connects, and serves answers until it is stopped."""
         try:
-            view = look_at(self._options, self._options.topic)
+            view = describe_topic(self._options, self._options.topic)
             producer = Producer(self._settings(view))
         except IsthmusError as error:
             self._lose(Refusal(RefusalKind.UNKNOWN if may_pass(error) else RefusalKind.FATAL, error.code, str(error)))
@@ -189,7 +189,7 @@ class ProducerThread(threading.Thread):
             "acks": "all",
             "message.timeout.ms": 0,
             "partitioner": "murmur2_random",  # the same as in `partition_opening`
-            "error_cb": self._heard,
+            "error_cb": self._on_error,
         }
 
     def _delivered(self, number: int, error: KafkaError | None, message: Any) -> None:
@@ -217,7 +217,7 @@ class ProducerThread(threading.Thread):
         if openings.is_over:
             self._openings = None
 
-    def _heard(self, error: KafkaError) -> None:
+    def _on_error(self, error: KafkaError) -> None:
         made = error_of(error, self._options.topic, self._options.bootstrap_servers)
         self.trouble = str(made)
         if error.fatal() or error.code() == KafkaError._FATAL:

@@ -110,7 +110,7 @@ class KafkaSource:
             if self._refused.text:
                 self._mark()
         elif disposition.kind == "abandon":
-            self._thread.give_back(first, last)
+            self._thread.release(first, last)
         elif disposition.kind != "dead-letter":
             self._refuse(first, last, f"get the disposition '{disposition.kind}', which a log does not support", "")
         elif not self._thread.set_aside(first, last, disposition):
@@ -120,7 +120,7 @@ class KafkaSource:
 
     def release(self, first: int, last: int) -> None:
         """Releases delivered positions; they are read again."""
-        self._thread.give_back(first, last)
+        self._thread.release(first, last)
 
     def close(self) -> None:
         """Closes it; settled records are committed in the background."""
@@ -139,8 +139,8 @@ class KafkaSource:
 
     def _refuse(self, first: int, last: int, what: str, hint: str) -> None:
         """The source will be lost: records in flight are settled before, or they would be redelivered each time."""
-        place = f"partition {first >> PARTITION_SHIFT}, offset {first & (1 << PARTITION_SHIFT) - 1}"
-        text = f"topic '{self._options.topic}': the record at {place} would have to {what}"
+        origin = f"partition {first >> PARTITION_SHIFT}, offset {first & (1 << PARTITION_SHIFT) - 1}"
+        text = f"topic '{self._options.topic}': the record at {origin} would have to {what}"
         self._refused.add(text + (f"; {hint}" if hint else ""), last - first + 1)
         self._thread.grant(0)
         self._mark()

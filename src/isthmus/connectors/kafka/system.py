@@ -37,7 +37,7 @@ class KafkaSystem:
 
         return KafkaAdministration(options).cluster_id()
 
-    def places(self, options: Mapping[str, str]) -> Sequence[str]:
+    def addresses(self, options: Mapping[str, str]) -> Sequence[str]:
         """The brokers in the namespace's settings."""
         servers = options.get("bootstrap_servers", "")
         return [each for each in (servers, *servers.split(",")) if each]

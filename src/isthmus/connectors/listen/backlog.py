@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from isthmus.connectors.listen.taken import Taken
+from isthmus.connectors.listen.settled_records import SettledRecords
 from isthmus.connectors.spool.folder import SpoolFolder
 from isthmus.connectors.spool.reader import SpoolReader
 
@@ -20,9 +20,9 @@ def listener_backlog(path: Path) -> int:
     Args:
         path: the spool's folder.
     """
-    reader, taken = SpoolReader(path), Taken(path / "taken")
+    reader, settled_records = SpoolReader(path), SettledRecords(path / "taken")
     if not SpoolFolder(path).numbers():
         return 0
-    taken.load(reader.identity)
-    taken.add_range(0, reader.first().number)
-    return max(0, reader.last().number - taken.settled)
+    settled_records.load(reader.identity)
+    settled_records.add_range(0, reader.first().number)
+    return max(0, reader.last().number - settled_records.settled)

@@ -53,7 +53,7 @@ class Inbox:
         self._condition = threading.Condition()
         self._queue: deque[tuple[Sequence[bytes], Future[None]]] = deque()
         self._waiting_bytes = 0
-        self._held_bytes = 0
+        self._folder_bytes = 0
         self._measured_at = 0.0
         self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name=f"inbox-{options.entity}", daemon=True)
@@ -83,17 +83,17 @@ class Inbox:
         now = time.monotonic()
         if now >= self._measured_at + _MEASURE_SECONDS:
             self._measured_at = now
-            held, settled = 0, self._settled()
+            size, settled = 0, self._settled()
             numbers = self._folder.numbers()
             for number, following in pairwise([*numbers, self._writer.number]):
                 if following <= settled:
                     continue
                 try:
-                    held += self._folder.segment(number).stat().st_size
+                    size += self._folder.segment(number).stat().st_size
                 except FileNotFoundError:
                     continue
-            self._held_bytes = held
-        return self._held_bytes + self._waiting_bytes >= self._options.spool_bytes
+            self._folder_bytes = size
+        return self._folder_bytes + self._waiting_bytes >= self._options.spool_bytes
 
     def put(self, messages: Sequence[bytes]) -> Future[None]:
         """Writes messages; the future is done once they are on disk."""
@@ -130,7 +130,7 @@ class Inbox:
             error = self._write([message for messages, _ in group for message in messages])
             with self._condition:
                 self._waiting_bytes -= size
-                self._held_bytes += size
+                self._folder_bytes += size
             for _, done in group:
                 if error is None:
                     done.set_result(None)

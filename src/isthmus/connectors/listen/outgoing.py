@@ -18,10 +18,10 @@ import logging
 from collections.abc import Iterator
 
 from isthmus.amqp import section
-from isthmus.connectors.listen.taken import Taken
+from isthmus.connectors.listen.settled_records import SettledRecords
 from isthmus.connectors.spool.block import Record
 from isthmus.connectors.spool.folder import SpoolFolder
-from isthmus.connectors.spool.reader import Place, SpoolReader
+from isthmus.connectors.spool.reader import SpoolPosition, SpoolReader
 from isthmus.connectors.wrap.arrival import annotated
 
 __all__ = ["Outgoing"]
@@ -39,19 +39,19 @@ class Outgoing:
         folder: the spool's folder.
 
     Attributes:
-        taken: the settled records.
+        settled_records: the settled records.
     """
 
     def __init__(self, folder: SpoolFolder) -> None:
         self._folder = folder
         self._reader = SpoolReader(folder.path)
-        self.taken = Taken(folder.path / "taken")
-        self._place = Place(0, 0, 0)
+        self.settled_records = SettledRecords(folder.path / "taken")
+        self._position = SpoolPosition(0, 0, 0)
         self._following = 0  # the number of the next record that is read
         self._identity = ""
         self._read: Iterator[tuple[int, Record]] = iter(())
         self._again: list[int] = []
-        self._given: dict[int, bytes] = {}
+        self._delivered: dict[int, bytes] = {}
 
     def open(self, end: int = -1) -> str:
         """Begins where the last reader ended, or continues, where it is open already; returns the spool's identity.
@@ -62,35 +62,35 @@ class Outgoing:
         identity = self._reader.identity
         if identity != self._identity:
             self._identity = identity
-            self._given.clear()
+            self._delivered.clear()
             self._again.clear()
-            self.taken = Taken(self._folder.path / "taken")
-            self.taken.load(identity)
+            self.settled_records = SettledRecords(self._folder.path / "taken")
+            self.settled_records.load(identity)
             # Segments are deleted from the first on: records before those that exist were settled, whatever the file says.
-            self.taken.add_range(0, self._reader.first().number)
+            self.settled_records.add_range(0, self._reader.first().number)
         if end >= 0:
-            self.taken.end_at(end)
+            self.settled_records.end_at(end)
         self._read = iter(())
-        self._place = self._reader.place(self.taken.front)
-        self._following = self._place.number
+        self._position = self._reader.position(self.settled_records.front)
+        self._following = self._position.number
         return identity
 
     def next(self) -> tuple[int, bytes] | None:
         """The next message and its position; None where there is none now."""
         while self._again:
             position = heapq.heappop(self._again)
-            message = self._given.get(position)
+            message = self._delivered.get(position)
             if message is not None:
                 return position, message
         while True:
             for number, record in self._read:
                 self._miss(number)
                 self._following = number + 1
-                if number not in self.taken and number + 1 not in self._given:
+                if number not in self.settled_records and number + 1 not in self._delivered:
                     position = number + 1
-                    self._given[position] = self._message(number, record)
-                    return position, self._given[position]
-            self._miss(self._place.number)
+                    self._delivered[position] = self._message(number, record)
+                    return position, self._delivered[position]
+            self._miss(self._position.number)
             if not self._advance():
                 return None
 
@@ -98,7 +98,7 @@ class Outgoing:
         """`number` is the next record: those before it cannot be read."""
         if number <= self._following:
             return
-        missing = [each for each in range(self._following, number) if each not in self.taken]
+        missing = [each for each in range(self._following, number) if each not in self.settled_records]
         if missing:
             log.error(
                 "spool %s: messages %d to %d, %d in all, that were answered 200 cannot be read, and are lost: their bytes are damaged",
@@ -107,15 +107,15 @@ class Outgoing:
                 missing[-1],
                 len(missing),
             )
-        self.taken.add_range(self._following, number)
+        self.settled_records.add_range(self._following, number)
         self._following = number
 
     def _advance(self) -> bool:
-        end = self._reader.end(self._place, _READ_BYTES)
-        if end.number <= self._place.number:
+        end = self._reader.end(self._position, _READ_BYTES)
+        if end.number <= self._position.number:
             return False
-        parts = self._reader.ranges(self._place, end, _READ_BYTES)
-        self._place = end
+        parts = self._reader.ranges(self._position, end, _READ_BYTES)
+        self._position = end
 
         def records() -> Iterator[tuple[int, Record]]:
             for part in parts:
@@ -139,31 +139,31 @@ class Outgoing:
 
     def payload(self, position: int) -> bytes | None:
         """A message that was delivered and is not settled."""
-        return self._given.get(position)
+        return self._delivered.get(position)
 
     def positions(self, first: int, last: int) -> list[int]:
         """Positions that were delivered and are not settled."""
-        if last - first < len(self._given):
-            return [each for each in range(first, last + 1) if each in self._given]
-        return sorted(each for each in self._given if first <= each <= last)
+        if last - first < len(self._delivered):
+            return [each for each in range(first, last + 1) if each in self._delivered]
+        return sorted(each for each in self._delivered if first <= each <= last)
 
     def settle(self, position: int) -> None:
         """Settles a message."""
-        if self._given.pop(position, None) is not None:
-            self.taken.add(position - 1)
+        if self._delivered.pop(position, None) is not None:
+            self.settled_records.add(position - 1)
 
-    def give_back(self, position: int) -> None:
+    def release(self, position: int) -> None:
         """Releases a message; it is delivered again."""
-        if position in self._given:
+        if position in self._delivered:
             heapq.heappush(self._again, position)
 
     def save(self) -> None:
         """Writes the settled records, and deletes settled segments."""
-        if not self.taken.is_dirty:
+        if not self.settled_records.is_dirty:
             return
-        self.taken.save()
-        front = self.taken.front
+        self.settled_records.save()
+        front = self.settled_records.front
         numbers = self._folder.numbers()
         before = max((each for each in numbers if each <= front), default=None)
         if before is not None and before > numbers[0]:
-            self._reader.release(Place(before, 0, front))
+            self._reader.release(SpoolPosition(before, 0, front))

@@ -140,7 +140,7 @@ class ListenThread(threading.Thread):
         options = self._options
         self._renew_secret(time.monotonic())
         with contextlib.ExitStack() as stack:
-            inbox = Inbox(options, self._on_news, lambda: self._outgoing.taken.front)
+            inbox = Inbox(options, self._on_news, lambda: self._outgoing.settled_records.front)
             stack.callback(inbox.close)
             number = inbox.open()
             outgoing = self._outgoing
@@ -162,7 +162,7 @@ class ListenThread(threading.Thread):
             self.port = entry.port
             with self._condition:
                 for position, _ in self._messages:
-                    outgoing.give_back(position)
+                    outgoing.release(position)
                 self._messages.clear()
             self._report(SourceOpened(identity))
             self._carry(outgoing)
@@ -176,7 +176,7 @@ class ListenThread(threading.Thread):
         save_at = 0.0
         while True:
             with self._condition:
-                timeout = SAVE_SECONDS if outgoing.taken.is_dirty else 1.0
+                timeout = SAVE_SECONDS if outgoing.settled_records.is_dirty else 1.0
                 self._condition.wait_for(
                     lambda: self._stops or self._wants_open or self._asked or self._has_news, timeout
                 )
@@ -203,7 +203,7 @@ class ListenThread(threading.Thread):
                 if (
                     given is not None and 0 <= self._end < given[0]
                 ):  # it is not one of the existing messages; the next opening delivers it
-                    outgoing.give_back(given[0])
+                    outgoing.release(given[0])
                     given = None
                     is_over = True
                 if given is None:
@@ -229,7 +229,7 @@ class ListenThread(threading.Thread):
                 self._set_aside(outgoing, positions, disposition or Disposition("dead-letter"))
             for position in positions:
                 if what == "release":
-                    outgoing.give_back(position)
+                    outgoing.release(position)
                 else:
                     outgoing.settle(position)
             with self._condition:

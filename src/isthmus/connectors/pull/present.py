@@ -51,15 +51,15 @@ class Present:
         self._later.clear()
         return later
 
-    def looked(self, waiting: int | None, held: int, now: float) -> bool:
+    def polled(self, waiting: int | None, locked: int, now: float) -> bool:
         """No existing message was received, with so many locked; returns whether there are no more.
 
         Args:
             waiting: messages in the system, as far as it reports them.
-            held: how many of them this source has locked.
+            locked: how many of them this source has locked.
             now: monotonic seconds.
         """
         self._since = min(self._since, now)
-        left = 0 if waiting is None else waiting - held - len(self._later)
+        left = 0 if waiting is None else waiting - locked - len(self._later)
         self.is_over = left <= 0 or now >= self._since + LOCK_SECONDS
         return self.is_over

@@ -77,11 +77,13 @@ class PullSource:
         """The events since the last call."""
         if self._is_closed:
             return ()
-        state_events, helds = self._threads.take()
+        state_events, locked_messages = self._threads.take()
         # The end of the existing messages is reported after the last of them.
         events: list[SourceEvent] = [each for each in state_events if not isinstance(each, Exhausted)]
-        if helds:
-            events.append(Arrived([held.position for held in helds], [held.message for held in helds]))
+        if locked_messages:
+            events.append(
+                Arrived([locked.position for locked in locked_messages], [locked.message for locked in locked_messages])
+            )
         events += [each for each in state_events if isinstance(each, Exhausted)]
         if self._is_draining:
             self._is_draining = False

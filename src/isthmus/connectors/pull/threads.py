@@ -1,6 +1,6 @@
 """The threads of a source that pulls: one that receives, and a few that settle and renew.
 
-What it is: the calls of a `Puller`, and the account of its locks under one condition. What it is not: the decisions (`held`), or the port
+What it is: the calls of a `Puller`, and the account of its locks under one condition. What it is not: the decisions (`lock_account`), or the port
 (`source`).
 
 Invariants:
@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Exhausted, SourceLost, SourceOpened
-from isthmus.connectors.pull.held import Held, Job, Locks
+from isthmus.connectors.pull.lock_account import Job, LockedMessage, Locks
 from isthmus.connectors.pull.present import Present
 from isthmus.connectors.pull.puller import Pulled, Puller, PullError
 from isthmus.errors import IsthmusError
@@ -90,15 +90,15 @@ class PullThreads:
             self._credit = credit
             self._condition.notify_all()
 
-    def take(self) -> tuple[list[StateEvent], list[Held]]:
+    def take(self) -> tuple[list[StateEvent], list[LockedMessage]]:
         """The events to report, and messages within the credit."""
         with self._condition:
-            helds = self._locks.take(self._credit)
-            self._credit -= len(helds)
+            locked_messages = self._locks.take(self._credit)
+            self._credit -= len(locked_messages)
             waits = self._locks.waiting > 0
             state_events = [each for each in self._state_events if not (waits and isinstance(each, Exhausted))]
             self._state_events = deque(each for each in self._state_events if waits and isinstance(each, Exhausted))
-        return state_events, helds
+        return state_events, locked_messages
 
     def settle(self, first: int, last: int, disposition: Disposition | None = None) -> None:
         """Completes messages, or sets them aside."""
@@ -216,8 +216,8 @@ class PullThreads:
                     return
                 room = self._room()
             pulled = self._puller.receive(min(room, self._puller.batch))
-            has_come = self._take_in(pulled)
-            pause = 0.0 if has_come else min(max(pause * 2, FIRST_PAUSE_SECONDS), self._pause_seconds)
+            has_arrived = self._take_in(pulled)
+            pause = 0.0 if has_arrived else min(max(pause * 2, FIRST_PAUSE_SECONDS), self._pause_seconds)
 
     def _room(self) -> int:
         return min(self._credit - self._locks.waiting, self._most - len(self._locks))
@@ -236,19 +236,19 @@ class PullThreads:
             return False
         if is_new:
             self._wake()
-        if present is not None and not kept and not present.is_over and self._has_looked(present, now):
+        if present is not None and not kept and not present.is_over and self._is_over(present, now):
             try:
                 self._puller.release(present.leave())
             finally:  # if they cannot be released their locks end; there is no later report
                 self._report(Exhausted())
         return bool(kept)
 
-    def _has_looked(self, present: Present, now: float) -> bool:
+    def _is_over(self, present: Present, now: float) -> bool:
         """Whether there are no more messages. A message completed between the two counts still counts as waiting: the next poll corrects that."""
         waiting = self._puller.waiting()
         with self._condition:
-            held = len(self._locks)
-        return present.looked(waiting, held, now)
+            locked = len(self._locks)
+        return present.polled(waiting, locked, now)
 
     def _now_ms(self) -> int:
         offset = self._puller.clock_offset_ms
@@ -260,21 +260,21 @@ class PullThreads:
         try:
             while True:
                 with self._condition:
-                    job, helds = self._wait_job()
+                    job, locked_messages = self._wait_job()
                 if job is Job.NONE:
                     return
                 try:
-                    self._carry_out(job, helds)
+                    self._carry_out(job, locked_messages)
                 except Exception as error:  # noqa: BLE001 - as in `_receive`
                     with self._condition:
-                        self._locks.failed(helds, time.monotonic())
+                        self._locks.failed(locked_messages, time.monotonic())
                     if self._stops:
                         return
                     self._lose(error)
         finally:
             self._ended()
 
-    def _wait_job(self) -> tuple[Job, list[Held]]:
+    def _wait_job(self) -> tuple[Job, list[LockedMessage]]:
         """The next request, under the condition; NONE at the end."""
         while True:
             now = time.monotonic()
@@ -282,20 +282,20 @@ class PullThreads:
                 self._condition.notify_all()
                 return Job.NONE, []
             if self._is_open:
-                job, helds = self._locks.next_jobs(now, self._puller.settle_batch)
+                job, locked_messages = self._locks.next_jobs(now, self._puller.settle_batch)
                 if job is not Job.NONE:
-                    return job, helds
+                    return job, locked_messages
             due = self._close_by if self._stops else self._locks.next_renewal()
             self._condition.wait(max(0.0, min(due - now, 60.0)) if self._is_open or self._stops else None)
 
-    def _carry_out(self, job: Job, helds: list[Held]) -> None:
+    def _carry_out(self, job: Job, locked_messages: list[LockedMessage]) -> None:
         puller = self._puller
         with self._condition:
-            leases = [held.lease for held in helds]
+            leases = [locked.lease for locked in locked_messages]
         if job is Job.RENEW:
             renewed = puller.renew(leases)
             with self._condition:
-                self._locks.renewed(helds, renewed, time.monotonic())
+                self._locks.renewed(locked_messages, renewed, time.monotonic())
                 self._condition.notify_all()
             return
         if job is Job.COMPLETE:
@@ -303,8 +303,8 @@ class PullThreads:
         elif job is Job.RELEASE:
             taken = puller.release(leases)
         else:
-            held = helds[0]
-            taken = [puller.set_aside(held.lease, held.message, held.disposition or Disposition("dead-letter"))]
+            locked = locked_messages[0]
+            taken = [puller.set_aside(locked.lease, locked.message, locked.disposition or Disposition("dead-letter"))]
         with self._condition:
-            self._locks.done(job, helds, [lease.receipt for lease in leases], taken)
+            self._locks.done(job, locked_messages, [lease.receipt for lease in leases], taken)
             self._condition.notify_all()

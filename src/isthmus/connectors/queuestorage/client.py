@@ -27,7 +27,7 @@ from isthmus.connectors.storage_transport import storage_transport
 from isthmus.errors import IsthmusError
 from isthmus.transport.credential import told_of_token
 
-__all__ = ["ServerClock", "code_of", "identity_of", "is_gone", "open_queue", "refusal_of", "text_of"]
+__all__ = ["ServerClock", "code_of", "identity_of", "is_lost", "open_queue", "refusal_of", "text_of"]
 
 # Of a message: it was deleted, or delivered to another receiver since.
 _GONE = frozenset({"MessageNotFound", "PopReceiptMismatch"})
@@ -77,7 +77,7 @@ def code_of(error: Exception) -> str:
     return str(getattr(code, "value", code))
 
 
-def is_gone(error: Exception) -> bool:
+def is_lost(error: Exception) -> bool:
     """Whether a message no longer exists, or is locked by another receiver."""
     return isinstance(error, HttpResponseError) and code_of(error) in _GONE
 
@@ -133,7 +133,7 @@ class ServerClock:
         self._wall, self._monotonic = wall, monotonic
         self.offset_ms: int | None = None
 
-    def heard(self, response: Any) -> None:
+    def observe(self, response: Any) -> None:
         """An answer arrived (`raw_response_hook` of the SDK)."""
         try:
             server_seconds = parsedate_to_datetime(response.http_response.headers["Date"]).timestamp()

@@ -1,6 +1,6 @@
 """A queue as a source: the requests of `isthmus.connectors.pull`.
 
-What it is: reading, deleting, renewing and releasing with the SDK, and the poison queue. What it is not: when (`pull.held`).
+What it is: reading, deleting, renewing and releasing with the SDK, and the poison queue. What it is not: when (`pull.lock_account`).
 Specification: Microsoft Learn, "Get Messages", "Update Message", "Delete Message" (Queue Storage REST API).
 
 Invariants:
@@ -24,7 +24,7 @@ from isthmus.connectors.queuestorage.client import (
     ServerClock,
     code_of,
     identity_of,
-    is_gone,
+    is_lost,
     open_queue,
     refusal_of,
     text_of,
@@ -97,7 +97,7 @@ class QueuePuller:
             pages = client.receive_messages(
                 messages_per_page=min(count, BATCH),
                 visibility_timeout=visibility,
-                raw_response_hook=self._clock.heard,
+                raw_response_hook=self._clock.observe,
             ).by_page()
             found = [self._pulled(each, visibility) for each in next(pages, ())]
         except AzureError as error:
@@ -138,7 +138,7 @@ class QueuePuller:
             PullError: no answer, or a refusal.
         """
         try:
-            return self._queue().get_queue_properties(raw_response_hook=self._clock.heard).approximate_message_count
+            return self._queue().get_queue_properties(raw_response_hook=self._clock.observe).approximate_message_count
         except AzureError as error:
             raise self._failed(error) from None
 
@@ -161,7 +161,7 @@ class QueuePuller:
             try:
                 found = self._queue().update_message(each.name, each.receipt, visibility_timeout=seconds)
             except AzureError as error:
-                if not is_gone(error):
+                if not is_lost(error):
                     raise self._failed(error) from None
                 renewed.append(None)
             else:
@@ -208,7 +208,7 @@ class QueuePuller:
         try:
             request(self._queue())
         except AzureError as error:
-            if is_gone(error):
+            if is_lost(error):
                 return False
             raise self._failed(error) from None
         return True

@@ -41,7 +41,7 @@ class QueueStorageSystem:
         client.close()
         return identity_of(client)
 
-    def places(self, options: Mapping[str, str]) -> Sequence[str]:
+    def addresses(self, options: Mapping[str, str]) -> Sequence[str]:
         """The account's address."""
         return [options["account_url"]] if options.get("account_url") else []
 

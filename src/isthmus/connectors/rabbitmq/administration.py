@@ -89,7 +89,7 @@ class RabbitAdministration:
         """
         wanted = [each for each in entities if isinstance(each, PlainState)]
         if not self._options.management:
-            return self._looked(alias, wanted)
+            return self._probed(alias, wanted)
         place = urlsplit(self._options.management).netloc
         self._call("GET", f"vhosts/{self._host}")
         found = [state for each in wanted if (state := self._state(each)) is not None]
@@ -154,7 +154,7 @@ class RabbitAdministration:
         if not entity.is_topic:
             queue = self._queue(entity.name)
             return None if queue is None else replace(entity, remarks=self._remarks(entity, queue))
-        if not self._stands(f"exchanges/{self._host}/{quote(entity.name, '')}"):
+        if not self._exists(f"exchanges/{self._host}/{quote(entity.name, '')}"):
             return None
         bindings = self._call("GET", f"exchanges/{self._host}/{quote(entity.name, '')}/bindings/source") or ()
         bound = {each["destination"] for each in bindings if each.get("destination_type") == "queue"}
@@ -198,12 +198,12 @@ class RabbitAdministration:
             self._broker_version = str((self._call("GET", "overview") or {}).get("rabbitmq_version", ""))
         return self._broker_version
 
-    def _looked(self, alias: str, wanted: Sequence[PlainState]) -> NamespaceState:
+    def _probed(self, alias: str, wanted: Sequence[PlainState]) -> NamespaceState:
         """The same over AMQP, which reports no bindings: an existing queue counts as bound."""
         found = []
         place = self._options.host
         for entity in wanted:
-            stands: list[str] = []
+            existing: list[str] = []
             is_there = False
             for name in (entity.name, *entity.subscriptions):
                 try:
@@ -221,9 +221,9 @@ class RabbitAdministration:
                 if name == entity.name:
                     is_there = True
                 else:
-                    stands.append(name)
+                    existing.append(name)
             if is_there:
-                found.append(PlainState(name=entity.name, is_topic=entity.is_topic, subscriptions=tuple(stands)))
+                found.append(PlainState(name=entity.name, is_topic=entity.is_topic, subscriptions=tuple(existing)))
         return NamespaceState(alias=alias, endpoint=place, plain=tuple(found))
 
     # ---- calls
@@ -247,7 +247,7 @@ class RabbitAdministration:
         path = f"bindings/{self._host}/e/{quote(exchange, '')}/q/{quote(queue, '')}"
         self._call("POST", path, {"routing_key": routing_key, "arguments": arguments})
 
-    def _stands(self, path: str) -> bool:
+    def _exists(self, path: str) -> bool:
         return self._call("GET", path, is_optional=True) is not None
 
     @property

@@ -41,7 +41,7 @@ _DESCRIPTION_CHARACTERS = 4096
 _FRAME_OVERHEAD = 64
 
 
-class Place(Protocol):
+class DeadLetterOptions(Protocol):
     """The dead-letter options of a source."""
 
     @property
@@ -85,7 +85,7 @@ class DeadLetters:
         options: of the source.
     """
 
-    def __init__(self, options: Place) -> None:
+    def __init__(self, options: DeadLetterOptions) -> None:
         self._options = options
         self._queue = options.dead_letters
         self._kept: dict[int, bytes] = {}

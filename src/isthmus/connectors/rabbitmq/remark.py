@@ -61,9 +61,9 @@ def audit_remark(queue: Mapping[str, Any], kept_ms: int) -> str:
         return "is not a stream: verify cannot read it; delete it and apply"
     value = _argument(queue, MAX_AGE.removeprefix("x-"))
     found = _AGE.fullmatch(str(value)) if value is not None else None
-    stands_ms = int(found[1]) * _UNITS_MS[found[2]] if found is not None else 0
-    if (value is None or found is not None) and stands_ms != -(-kept_ms // 1000) * 1000:
-        is_kept, wanted = (format_ms(each) if each else "for ever" for each in (stands_ms, kept_ms))
+    existing_ms = int(found[1]) * _UNITS_MS[found[2]] if found is not None else 0
+    if (value is None or found is not None) and existing_ms != -(-kept_ms // 1000) * 1000:
+        is_kept, wanted = (format_ms(each) if each else "for ever" for each in (existing_ms, kept_ms))
         return f"keeps messages {is_kept}, and not {wanted} as audit requires: it is not changed; delete it, with its records, and apply"
     return ""
 

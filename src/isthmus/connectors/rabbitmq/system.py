@@ -37,7 +37,7 @@ class RabbitSystem:
         with Probe(read_broker(options)):
             return ""
 
-    def places(self, options: Mapping[str, str]) -> Sequence[str]:
+    def addresses(self, options: Mapping[str, str]) -> Sequence[str]:
         """The nodes in the namespace's settings."""
         hosts = options.get("host", "")
         return [each.strip() for each in (hosts, *hosts.split(",")) if each.strip()]

@@ -20,7 +20,7 @@ from isthmus.connectors.rabbitmq.administration import RabbitAdministration
 from isthmus.connectors.rabbitmq.option import read_broker
 from isthmus.connectors.rabbitmq.port.probe import Probe
 from isthmus.connectors.rabbitmq_streams.look import broker_options, last_of
-from isthmus.connectors.rabbitmq_streams.option import read_place
+from isthmus.connectors.rabbitmq_streams.option import read_namespace
 from isthmus.errors import EntityNotFoundError, IsthmusError
 from isthmus.topology.model import NamespaceRef
 from isthmus.topology.planning.change import Change
@@ -41,8 +41,8 @@ class StreamAdministration:
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = dict(options)
-        self._place = read_place(options)
-        self._store = FolderStore(self._place.checkpoints)
+        self._namespace = read_namespace(options)
+        self._store = FolderStore(self._namespace.checkpoints)
         self._cluster = ""
 
     @classmethod
@@ -69,22 +69,22 @@ class StreamAdministration:
                 groups = tuple(
                     GroupState(name=each.name)
                     for each in log.groups
-                    if self._store.load(self._place.key(self._cluster, log.name, each.name))
+                    if self._store.load(self._namespace.key(self._cluster, log.name, each.name))
                 )
                 found.append(LogState(name=log.name, partitions=1, groups=groups))
-        endpoint = f"{self._place.host}/{self._place.virtual_host}"
+        endpoint = f"{self._namespace.host}/{self._namespace.virtual_host}"
         return NamespaceState(alias=alias, endpoint=endpoint, logs=tuple(found))
 
     def _exists(self, stream: str) -> bool:
         try:
-            with Probe(self._place) as probe:
+            with Probe(self._namespace) as probe:
                 self._cluster = probe.cluster_name
                 probe.queue(stream)
         except EntityNotFoundError:
             return False
         except IsthmusError as error:
             kind = NamespaceUnreachableError if error.retryable else AdministrationError
-            raise kind(self._place.host, str(error)) from None
+            raise kind(self._namespace.host, str(error)) from None
         return True
 
     def make(self, change: Change) -> None:
@@ -95,9 +95,9 @@ class StreamAdministration:
         """
         match change:
             case Change(kind="log", after=LogState() as log):
-                if not self._place.management:
+                if not self._namespace.management:
                     hint = "create it, or write management: URL for the namespace"
-                    raise AdministrationError(self._place.host, f"stream '{log.name}' does not exist", hint)
+                    raise AdministrationError(self._namespace.host, f"stream '{log.name}' does not exist", hint)
                 RabbitAdministration(read_broker(broker_options(self._options))).make_stream(log.name)
             case Change(kind="group", after=GroupState() as group):
                 checkpoint = Checkpoint(-1)
@@ -107,7 +107,7 @@ class StreamAdministration:
                     raise EntityNotFoundError(change.topic)
                 # An existing one belongs to a deleted stream of this name: an existing group is never created.
                 begin = checkpoint._replace(begins_again=True)
-                self._store.write(self._place.key(self._cluster, change.topic, group.name), {0: begin})
+                self._store.write(self._namespace.key(self._cluster, change.topic, group.name), {0: begin})
 
     def size(self, entity: str) -> None:
         """None: a log has no maximum size; its retention removes old messages."""

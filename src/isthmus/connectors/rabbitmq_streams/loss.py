@@ -31,7 +31,7 @@ class Losses:
         self._stream = stream
         self._known = IndexSet()
         self._owed = IndexSet()  # found, and not reported yet
-        self._may_tell = True
+        self._may_report = True
 
     def is_news(self, first: int, stop: int) -> bool:
         """Whether any offset from `first` to the one before `stop` is unknown."""
@@ -51,16 +51,16 @@ class Losses:
             for low, high in self._news(first, stop):
                 self._owed.add(low, high)
                 self._known.add(low, high)
-        return self._tell() if self._may_tell else None
+        return self._report() if self._may_report else None
 
-    def gave(self) -> IsthmusError | None:
+    def delivered(self) -> IsthmusError | None:
         """Messages were delivered; returns the error with which the source is lost now, None if it continues."""
-        self._may_tell = True
-        return self._tell()
+        self._may_report = True
+        return self._report()
 
-    def _tell(self) -> IsthmusError | None:
+    def _report(self) -> IsthmusError | None:
         owed, self._owed = self._owed, IndexSet()
         if not owed:
             return None
-        self._may_tell = False
+        self._may_report = False
         return removed(self._stream, list(owed))

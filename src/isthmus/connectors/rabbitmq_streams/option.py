@@ -22,7 +22,15 @@ from isthmus.errors import ConfigError, Fault
 from isthmus.topology.file.reference import SecretReference
 from isthmus.topology.kind.rabbitmq_streams import BROKER, RABBITMQ_STREAMS
 
-__all__ = ["ADMINISTRATION", "BROKER_NAMES", "SOURCE", "PlaceOptions", "StreamOptions", "read_place", "read_source"]
+__all__ = [
+    "ADMINISTRATION",
+    "BROKER_NAMES",
+    "SOURCE",
+    "StreamNamespaceOptions",
+    "StreamOptions",
+    "read_namespace",
+    "read_source",
+]
 
 # A name of a file has 255 bytes; a digest of 17 follows one of them, and a character needs up to 12.
 _FILE_BYTES, _SHOWN_CHARACTERS = 220, 16
@@ -83,7 +91,7 @@ ADMINISTRATION = Spec("rabbitmq-streams broker", "Options of an administration o
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlaceOptions(BrokerOptions):
+class StreamNamespaceOptions(BrokerOptions):
     """How to reach a broker, and the store of checkpoints."""
 
     checkpoints: str = ""
@@ -101,7 +109,7 @@ class PlaceOptions(BrokerOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamOptions(PlaceOptions):
+class StreamOptions(StreamNamespaceOptions):
     """Options of a source."""
 
     topic: str
@@ -131,7 +139,7 @@ def _shown(name: str) -> str:
     return name if len(quote(name, safe="")) <= _FILE_BYTES else name[:_SHOWN_CHARACTERS]
 
 
-Options = TypeVar("Options", bound=PlaceOptions)
+Options = TypeVar("Options", bound=StreamNamespaceOptions)
 
 
 def read_source(options: Mapping[str, str]) -> StreamOptions:
@@ -143,13 +151,13 @@ def read_source(options: Mapping[str, str]) -> StreamOptions:
     return _read(SOURCE, StreamOptions, options)
 
 
-def read_place(options: Mapping[str, str]) -> PlaceOptions:
+def read_namespace(options: Mapping[str, str]) -> StreamNamespaceOptions:
     """The options of an administration or a query.
 
     Raises:
         ConfigError: with a fault for each option that is unknown, malformed or missing.
     """
-    return _read(ADMINISTRATION, PlaceOptions, options)
+    return _read(ADMINISTRATION, StreamNamespaceOptions, options)
 
 
 def _read(spec: Spec, kind: type[Options], options: Mapping[str, str]) -> Options:

@@ -69,9 +69,9 @@ class StreamReader:
 
 def _made_id(stream: str, offset: int) -> bytes:
     """The MessageId of the message at an offset; a long stream's name is truncated."""
-    place = f"/{offset}"
-    name = stream[: MESSAGE_ID_CHARACTERS - len(place)].encode()[: _SHORT_BYTES - len(place)]
-    return name.decode(errors="ignore").encode() + place.encode()
+    suffix = f"/{offset}"
+    name = stream[: MESSAGE_ID_CHARACTERS - len(suffix)].encode()[: _SHORT_BYTES - len(suffix)]
+    return name.decode(errors="ignore").encode() + suffix.encode()
 
 
 def delivered(content: Content) -> tuple[int, Record]:

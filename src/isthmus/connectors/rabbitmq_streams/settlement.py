@@ -90,7 +90,7 @@ class Settlement:
         """Releases delivered positions; they are read again."""
         self.dead.forget(first, last)
         self._aside.difference_update([each for each in self._aside if first <= each <= last])
-        self._reading.give_back(first, last)
+        self._reading.release(first, last)
 
     def confirmed(self, tags: Sequence[int], now: float) -> None:
         """The copies are stored."""
@@ -102,7 +102,7 @@ class Settlement:
         """The connection is lost: messages with unconfirmed copies are read again."""
         self.dead.lost()
         for position in sorted(self._aside):
-            self._reading.give_back(position, position)
+            self._reading.release(position, position)
         self._aside.clear()
 
     def take_refused(self, now: float) -> str:

@@ -144,7 +144,7 @@ class StreamSource(End):
                 self._waiting.taken(batch.positions[-1])
                 events.append(Arrived(batch.positions, batch.payloads))
             # A source is lost for one reason at a time: further ones are reported later.
-            if batches and self.fault is None and (lost := self._continuity.losses.gave()) is not None:
+            if batches and self.fault is None and (lost := self._continuity.losses.delivered()) is not None:
                 self.fail(lost)
         if self._was_reported and self.fault is None:
             if self._reading.is_over():
@@ -212,7 +212,7 @@ class StreamSource(End):
         if self._is_finished:
             return
         self._is_finished = True
-        if (untold := self._continuity.losses.gave()) is not None:
+        if (untold := self._continuity.losses.delivered()) is not None:
             _log.error("%s", untold)  # the checkpoint may be after it, and no later reader finds it
         if (thread := self._checkpoints.stop()) is not None:
             self.pool.threads.add_leaving(thread)

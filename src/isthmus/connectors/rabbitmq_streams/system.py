@@ -13,8 +13,8 @@ from isthmus.connectors.checkpoint.folder_store import FolderStore
 from isthmus.connectors.rabbitmq.port.probe import Probe
 from isthmus.connectors.rabbitmq.port.stream import StreamPeek
 from isthmus.connectors.rabbitmq_streams.look import broker_options, count_from, last_of
-from isthmus.connectors.rabbitmq_streams.option import read_place
-from isthmus.connectors.servicebus.head import standing
+from isthmus.connectors.rabbitmq_streams.option import read_namespace
+from isthmus.connectors.servicebus.head import peeked_message
 from isthmus.connectors.system import Peek, Waits, removed_before
 from isthmus.errors import ConnectionLostError
 
@@ -36,17 +36,17 @@ class StreamSystem:
 
     def identity(self, options: Mapping[str, str]) -> str:
         """Empty: the name of a cluster is not an identity, because two may have the same."""
-        with Probe(read_place(options)):
+        with Probe(read_namespace(options)):
             return ""
 
-    def places(self, options: Mapping[str, str]) -> Sequence[str]:
+    def addresses(self, options: Mapping[str, str]) -> Sequence[str]:
         """The nodes in the namespace's settings."""
         hosts = options.get("host", "")
         return [each.strip() for each in (hosts, *hosts.split(",")) if each.strip()]
 
     def check(self, options: Mapping[str, str], entity: str, *, reads: bool) -> None:
         """Queries the stream."""
-        with Probe(read_place(options)) as probe:
+        with Probe(read_namespace(options)) as probe:
             probe.queue(entity)
 
     def waiting(self, options: Mapping[str, str], entity: str, group: str) -> Waits:
@@ -71,7 +71,7 @@ class StreamSystem:
 
     def uncommitted(self, options: Mapping[str, str], entity: str, group: str, peek: Peek) -> Peek:
         """The messages after a group's checkpoint."""
-        first = next((standing(message).sequence for message in peek(0, 1)), 0)
+        first = next((peeked_message(message).sequence for message in peek(0, 1)), 0)
         kept = _kept(options, entity, group)
         start = kept.sequence + 1 if kept is not None else 0
         return _PeekFrom(peek, start, removed_before({0: first}, {0: start}))
@@ -93,10 +93,10 @@ class _PeekFrom:
 
 def _kept(options: Mapping[str, str], entity: str, group: str) -> Checkpoint | None:
     """The last settled offset."""
-    place = read_place(options)
-    with Probe(place) as probe:
-        key = place.key(probe.cluster_name, entity, group)
-    return FolderStore(place.checkpoints).load(key).get(0)
+    namespace = read_namespace(options)
+    with Probe(namespace) as probe:
+        key = namespace.key(probe.cluster_name, entity, group)
+    return FolderStore(namespace.checkpoints).load(key).get(0)
 
 
 SYSTEM = StreamSystem()

@@ -55,7 +55,7 @@ class RequestThreads:
         self._accepted: list[int] = []
         self._refused: list[tuple[int, Refusal]] = []
         self._is_stopped = False
-        self._under_way = 0
+        self._in_flight = 0
         self._failure: Refusal | None = None
         self._wait_until = 0.0
         self.identity: str | None = None
@@ -123,8 +123,8 @@ class RequestThreads:
                     self._carry_out(batch)
                 finally:
                     with self._condition:
-                        self._under_way -= 1
-                        self._tell_failure()
+                        self._in_flight -= 1
+                        self._report_failure()
                     self._wake()
         except RequestError as error:
             self._fail(error.refusal)
@@ -176,7 +176,7 @@ class RequestThreads:
                 if size > self._requester.batch_bytes:
                     break
                 batch.append(self._queue.popleft())
-            self._under_way += 1
+            self._in_flight += 1
             return batch
 
     def _fail(self, refusal: Refusal) -> None:
@@ -187,10 +187,10 @@ class RequestThreads:
             self._failure = refusal
             self._queue.clear()
             self._condition.notify_all()
-            self._tell_failure()
+            self._report_failure()
         self._wake()
 
-    def _tell_failure(self) -> None:
+    def _report_failure(self) -> None:
         """Reports a failure where no request is in flight any more (I4), under the condition."""
-        if not self._under_way:
+        if not self._in_flight:
             self.lost = self._failure

@@ -146,13 +146,13 @@ class Entities:
         with self._errors():
             if path.rule:
                 return {"path": str(path), "kind": "rule", **_rule(self._find_rule(path))}
-            kind, stands = self._find(path)
+            kind, existing = self._find(path)
             settings = {
                 name: _path(value) if name.startswith("forward_") else shown(value)
                 for name in SETTINGS[kind]
-                if (value := getattr(stands, name, None)) is not None
+                if (value := getattr(existing, name, None)) is not None
             }
-            row = _row(path, kind, stands, self._runtime(path, kind))
+            row = _row(path, kind, existing, self._runtime(path, kind))
             found: dict[str, Any] = {"path": str(path), "kind": kind, "settings": settings, "counts": _counts(row)}
             if kind == "subscription":
                 rules = listed(self._client.list_rules, path.name, path.subscription)
@@ -235,16 +235,16 @@ class Entities:
                     rule.action = SqlRuleAction(action) if action else None
                 self._client.update_rule(path.name, path.subscription, rule)
                 return
-            kind, stands = self._find(path)
+            kind, existing = self._find(path)
             for name, value in settings.items():
-                setattr(stands, name, value)
+                setattr(existing, name, value)
             match kind:
                 case "queue":
-                    self._client.update_queue(stands)
+                    self._client.update_queue(existing)
                 case "topic":
-                    self._client.update_topic(stands)
+                    self._client.update_topic(existing)
                 case _:
-                    self._client.update_subscription(path.name, stands)
+                    self._client.update_subscription(path.name, existing)
 
     def delete(self, path: EntityPath) -> None:
         """Delete an entity with its messages, or a rule.
@@ -337,8 +337,8 @@ def _cut(path: str, word: str) -> tuple[str, bool, str]:
     return (path, False, "") if at < 0 else (path[: at + 1], True, path[at + len(word) - 1 :])
 
 
-def _row(path: EntityPath, kind: str, stands: Any, runtime: Any) -> EntityRow:
-    status = getattr(stands, "status", None)
+def _row(path: EntityPath, kind: str, existing: Any, runtime: Any) -> EntityRow:
+    status = getattr(existing, "status", None)
 
     def count(name: str) -> int:
         return int(getattr(runtime, name, None) or 0)

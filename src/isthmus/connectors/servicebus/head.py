@@ -21,13 +21,13 @@ from isthmus.connectors.servicebus.message.sequence import annotations_of, seque
 __all__ = [
     "FRAGMENT_BITS",
     "KnowsLast",
-    "Standing",
+    "PeekedMessage",
     "first_hole",
     "first_waiting",
     "last_sequence",
     "pages",
     "spans",
-    "standing",
+    "peeked_message",
     "waiting_at_most",
 ]
 
@@ -49,7 +49,7 @@ class KnowsLast(Protocol):
         ...
 
 
-class Standing(NamedTuple):
+class PeekedMessage(NamedTuple):
     """A peeked message; `expires_at_ms` is 0 where it never expires."""
 
     sequence: int
@@ -58,13 +58,13 @@ class Standing(NamedTuple):
     expires_at_ms: int
 
 
-def standing(message: bytes) -> Standing:
+def peeked_message(message: bytes) -> PeekedMessage:
     """The peeked message of an encoded message."""
     annotations = annotations_of(message, "x-opt-sequence-number", "x-opt-message-state", "x-opt-enqueued-time")
     enqueued_ms = int(annotations.get("x-opt-enqueued-time") or 0)
     ttl_ms = section.decode_header(message, locate(message).header).ttl_ms or 0
     expires = enqueued_ms + ttl_ms if 0 < ttl_ms < 0xFFFFFFFF else 0
-    return Standing(
+    return PeekedMessage(
         int(annotations["x-opt-sequence-number"]),
         int(annotations.get("x-opt-message-state") or 0),
         enqueued_ms,
@@ -72,22 +72,22 @@ def standing(message: bytes) -> Standing:
     )
 
 
-def _pages(peek: Peek, start: int, count: int) -> Iterator[Standing]:
+def _pages(peek: Peek, start: int, count: int) -> Iterator[PeekedMessage]:
     while True:
-        page = [standing(message) for message in peek(start, count)]
+        page = [peeked_message(message) for message in peek(start, count)]
         yield from page
         if len(page) < count:
             return
         start = page[-1].sequence + 1
 
 
-def _waits(found: Standing, now_ms: int) -> bool:
+def _waits(found: PeekedMessage, now_ms: int) -> bool:
     return found.state == 0 and not 0 < found.expires_at_ms <= now_ms
 
 
 def first_waiting(
     peek: Peek, now_ms: int, through: int = _ENOUGH, *, start: int = 0, until_ms: int = _ENOUGH
-) -> Standing | None:
+) -> PeekedMessage | None:
     """The first message that may be received, from sequence number `start` up to `through`, of those that were enqueued until
     `until_ms`; it may be locked.
     """
@@ -99,7 +99,7 @@ def first_waiting(
     return None
 
 
-def first_hole(peek: Peek, now_ms: int, before: int, sequences: Sequence[int]) -> Standing | None:
+def first_hole(peek: Peek, now_ms: int, before: int, sequences: Sequence[int]) -> PeekedMessage | None:
     """A message between the received ones that another receiver has locked: the locks of a reader that died outlive it. Between
     the fragments of a partitioned entity there is no order, and no gap.
 
@@ -128,27 +128,27 @@ def last_sequence(peek: Peek, start: int, below: int = _ENOUGH) -> int:
     if isinstance(asked, KnowsLast):
         return asked.last_sequence(below)
 
-    def stands(number: int) -> bool:
+    def exists(number: int) -> bool:
         return (
             number < below
             and bool(page := peek(number, 1))
-            and (below == _ENOUGH or standing(page[0]).sequence < below)
+            and (below == _ENOUGH or peeked_message(page[0]).sequence < below)
         )
 
     first = peek(0, 1)
     if not first:
         return 0
-    low = max(start, standing(first[0]).sequence)
-    if not stands(low):
-        low = standing(first[0]).sequence
+    low = max(start, peeked_message(first[0]).sequence)
+    if not exists(low):
+        low = peeked_message(first[0]).sequence
     step = 1
-    while stands(low + step):
+    while exists(low + step):
         low += step
         step *= 2
     high = low + step
     while high - low > 1:
         middle = (low + high) // 2
-        if stands(middle):
+        if exists(middle):
             low = middle
         else:
             high = middle
@@ -163,7 +163,7 @@ def spans(peek: Peek, head: int, tail: int) -> Iterator[tuple[int, int]]:
         after = peek(end, 1)
         if not after:
             return
-        head = standing(after[0]).sequence
+        head = peeked_message(after[0]).sequence
     if head <= tail:
         yield head, tail
 
@@ -176,7 +176,7 @@ def pages(peek: Peek, count: int, start: int = 0) -> Iterator[list[bytes]]:
     if not page:
         return
     yield page
-    at = standing(page[-1]).sequence + 1
+    at = peeked_message(page[-1]).sequence + 1
     page = list(peek(at, count))
     ends = spans(peek, at, last_sequence(peek, at)) if page else ()
     lasts = {last >> FRAGMENT_BITS: last for _, last in ends}

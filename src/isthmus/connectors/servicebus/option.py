@@ -7,7 +7,7 @@ workers. What it is not: a store of secrets; `connection` is a reference that th
 Invariants:
     I1. Every unknown, malformed or out-of-range option is refused by name before anything connects, all in one error;
         for an unknown one the nearest name is suggested.
-    I2. No option contains a secret: a connection string given in place of a reference is refused without being repeated.
+    I2. No option contains a secret: a connection string given instead of a reference is refused without being repeated.
     I3. Options that Spark itself adds are ignored (see `SPARK_OPTIONS`).
 """
 
@@ -30,7 +30,7 @@ __all__ = [
     "SinkOptions",
     "SourceOptions",
     "copy_faults",
-    "place_faults",
+    "endpoint_faults",
     "spec_of",
 ]
 
@@ -128,7 +128,7 @@ _TRANSPORT_TYPE = "`amqp` (TCP, port 5671, without TLS 5672) or `websockets` (po
 _CA_FILE = "CA certificates to trust besides the system's."
 
 
-def place_faults(options: SourceOptions | SinkOptions) -> Iterator[tuple[str, str]]:
+def endpoint_faults(options: SourceOptions | SinkOptions) -> Iterator[tuple[str, str]]:
     """Faults of the endpoint's options: (message, hint)."""
     if options.connection and options.host:
         yield "connection and host are both given", "write one of them"
@@ -199,7 +199,7 @@ class SourceOptions(_Options):
     max_rows: int = _option("Batch read: at most so many messages; 0: all.", 0, minimum=0)
 
     def _at_odds(self) -> Iterator[tuple[str, str]]:
-        yield from place_faults(self)
+        yield from endpoint_faults(self)
         if self.ordered and self.partitions != 1:
             yield "partitions: an ordered read has one", "write ordered=false for more"
 
@@ -299,7 +299,7 @@ class SinkOptions(_Options):
     )
 
     def _at_odds(self) -> Iterator[tuple[str, str]]:
-        yield from place_faults(self)
+        yield from endpoint_faults(self)
         yield from copy_faults(self)
         if bool(self.source_connection) != bool(self.source_entity):
             yield "source_connection and source_entity go together", "write both or none"

@@ -17,7 +17,7 @@ from isthmus.connectors.spool.refused import count_refused
 __all__ = ["SpoolBacklog", "source_of_waiting", "spool_backlog"]
 
 # Most blocks are small: reading one at a time would open the file for each.
-_LOOK_BYTES = 1 << 20
+_READ_BYTES = 1 << 20
 
 
 class SpoolBacklog(NamedTuple):
@@ -66,22 +66,22 @@ def source_of_waiting(path: Path) -> str:
         return ""
     reader = SpoolReader(path)
     taken = reader.taken() or 0
-    place = reader.place(taken)
+    position = reader.position(taken)
     with suppress(SpoolError):
-        while (end := reader.end(place, _LOOK_BYTES)) != place:
-            for part in reader.ranges(place, end, 1 << 62):
+        while (end := reader.end(position, _READ_BYTES)) != position:
+            for part in reader.ranges(position, end, 1 << 62):
                 for block, records in reader.blocks(part):
                     for number, record in enumerate(records, block.first):
                         if record.key and number >= taken:
                             return record.key.rpartition(" ")[0]
-            place = end
+            position = end
     return ""
 
 
 def _oldest_ms(folder: SpoolFolder, reader: SpoolReader, taken: int) -> int:
     """When the segment of the first message was begun, from its first block."""
     try:
-        with folder.segment(reader.place(taken).segment).open("rb") as file:
+        with folder.segment(reader.position(taken).segment).open("rb") as file:
             return written_ms_of(file.read(HEADER_BYTES))
     except FileNotFoundError:
         return 0

@@ -32,7 +32,7 @@ class Cursor:
         """How many records are delivered and not settled."""
         return self._out.count
 
-    def give(self, number: int) -> bool:
+    def deliver(self, number: int) -> bool:
         """Whether a record that was read has to be delivered now; numbers between it and the one before are missing, and count as settled."""
         if number > self.following:
             self._settle(self.following, number)
@@ -44,7 +44,7 @@ class Cursor:
 
     def skip(self, number: int) -> None:
         """Settles a record that was read and is not a message."""
-        if self.give(number):
+        if self.deliver(number):
             self.settle(number, number)
 
     def settle(self, first: int, last: int) -> int:
@@ -54,7 +54,7 @@ class Cursor:
             self._settle(start, stop)
         return sum(stop - start for start, stop in found)
 
-    def give_back(self, first: int, last: int) -> bool:
+    def release(self, first: int, last: int) -> bool:
         """Releases the delivered records from first to last; returns whether reading has to go back for them."""
         found = self._take(first, last)
         if found:

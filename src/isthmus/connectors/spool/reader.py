@@ -27,7 +27,7 @@ from isthmus.connectors.spool.block import Block, Damage, Record, decode, walk
 from isthmus.connectors.spool.folder import SpoolError, SpoolFolder
 from isthmus.whole_file import sync_folder, write_file
 
-__all__ = ["Place", "Range", "SpoolMissingError", "SpoolReader"]
+__all__ = ["SpoolPosition", "Range", "SpoolMissingError", "SpoolReader"]
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class SpoolMissingError(SpoolError):
     retryable = False
 
 
-class Place(NamedTuple):
+class SpoolPosition(NamedTuple):
     """A position between two records: the segment, the offset in it in bytes, and the number of the next record."""
 
     segment: int
@@ -71,57 +71,57 @@ class SpoolReader:
         """The spool's identity; empty where it has not been created yet."""
         return self._folder.identity()
 
-    def first(self) -> Place:
+    def first(self) -> SpoolPosition:
         """The position of a reader that has read nothing yet."""
         numbers = self._folder.numbers()
         number = numbers[0] if numbers else self._folder.released()
-        return Place(number, 0, number)
+        return SpoolPosition(number, 0, number)
 
-    def last(self) -> Place:
+    def last(self) -> SpoolPosition:
         """The position after the last synced record."""
         numbers = self._folder.numbers()
         durable = self._folder.durable()
         if durable is not None and durable.segment in numbers[-2:]:
-            return Place(*durable)
+            return SpoolPosition(*durable)
         # The last segment counts once its writer has published its synced part.
-        return Place(numbers[-1], 0, numbers[-1]) if numbers else self.first()
+        return SpoolPosition(numbers[-1], 0, numbers[-1]) if numbers else self.first()
 
-    def place(self, number: int) -> Place:
+    def position(self, number: int) -> SpoolPosition:
         """The beginning of a record's segment, or of the first existing one, where that segment was deleted."""
         found = [each for each in self._folder.numbers() if each <= number]
-        return Place(found[-1], 0, found[-1]) if found else self.first()
+        return SpoolPosition(found[-1], 0, found[-1]) if found else self.first()
 
-    def at(self, number: int) -> Place:
-        """The beginning of the block in which a record is; the place is told as that of the record."""
-        place, last = self.place(number), self.last()
-        stop = last.position if place.segment == last.segment else None
-        if place.number < number:
-            with self._bytes(place.segment) as data:
+    def at(self, number: int) -> SpoolPosition:
+        """The start of the block that contains a record, with the number of the record."""
+        position, last = self.position(number), self.last()
+        stop = last.position if position.segment == last.segment else None
+        if position.number < number:
+            with self._bytes(position.segment) as data:
                 for block in walk(data, 0, stop):
                     if isinstance(block, Block) and block.end > number:
                         break
                     if isinstance(block, Block):
-                        place = Place(place.segment, block.stop, block.end)
-        return place._replace(number=max(number, place.number))
+                        position = SpoolPosition(position.segment, block.stop, block.end)
+        return position._replace(number=max(number, position.number))
 
-    def end(self, start: Place, limit_bytes: int) -> Place:
+    def end(self, start: SpoolPosition, limit_bytes: int) -> SpoolPosition:
         """The end of a batch that begins at `start` and has approximately so many bytes at most, but one block at least.
 
         Raises:
             SpoolMissingError: a segment is missing that was not released.
         """
         last = self.last()
-        at, left = self._standing(start), limit_bytes
+        at, left = self._existing(start), limit_bytes
         while left > 0 and at.number < last.number:
             stop = last.position if at.segment == last.segment else None
             with self._bytes(at.segment) as data:
                 for block in walk(data, at.position, stop):
                     if isinstance(block, Damage):
-                        self._tell(at.segment, block)
+                        self._report(at.segment, block)
                         left -= block.stop - block.start
                         at = at._replace(position=block.stop)
                         continue
-                    at = Place(at.segment, block.stop, block.end)
+                    at = SpoolPosition(at.segment, block.stop, block.end)
                     left -= block.stop - block.start
                     if left <= 0:
                         break
@@ -129,17 +129,17 @@ class SpoolReader:
                     if at.segment == last.segment:
                         return last
                     following = next(each for each in self._folder.numbers() if each > at.segment)
-                    at = Place(following, 0, following)
+                    at = SpoolPosition(following, 0, following)
         return at
 
-    def ranges(self, start: Place, end: Place, part_bytes: int) -> list[Range]:
+    def ranges(self, start: SpoolPosition, end: SpoolPosition, part_bytes: int) -> list[Range]:
         """The parts of a batch, each of approximately so many bytes.
 
         Raises:
             SpoolMissingError: a segment is missing that was not released.
         """
         found: list[Range] = []
-        at = self._standing(start)
+        at = self._existing(start)
         numbers = [each for each in self._folder.numbers() if at.segment <= each <= end.segment]
         for number in numbers:
             begin = at.position if number == at.segment else 0
@@ -172,20 +172,20 @@ class SpoolReader:
         finally:
             os.close(descriptor)
 
-    def would_release(self, before: Place) -> bool:
+    def would_release(self, before: SpoolPosition) -> bool:
         """Whether `release` would delete anything."""
         return bool(self._ended(before, self._folder.numbers()))
 
-    def release(self, before: Place) -> None:
+    def release(self, before: SpoolPosition) -> None:
         """Deletes the segments that end before a position."""
         numbers = self._folder.numbers()
-        gone = self._ended(before, numbers)
-        if not gone:
+        ended = self._ended(before, numbers)
+        if not ended:
             return
-        following = numbers[numbers.index(gone[-1]) + 1]
+        following = numbers[numbers.index(ended[-1]) + 1]
         if following > self._folder.released():
             self._folder.write_released(following)
-        for number in gone:
+        for number in ended:
             end = numbers[numbers.index(number) + 1]
             missing = self._missing(number, end)
             if missing:
@@ -197,13 +197,13 @@ class SpoolReader:
     # ---- segments
 
     @staticmethod
-    def _ended(before: Place, numbers: list[int]) -> list[int]:
+    def _ended(before: SpoolPosition, numbers: list[int]) -> list[int]:
         """The segments that end before a position."""
         return [
             number for number, following in pairwise(numbers) if following <= before.number and number < before.segment
         ]
 
-    def _standing(self, start: Place) -> Place:
+    def _existing(self, start: SpoolPosition) -> SpoolPosition:
         """The position, or the first existing one after it where its segment was deleted."""
         numbers = self._folder.numbers()
         if start.segment in numbers or not numbers:
@@ -214,7 +214,7 @@ class SpoolReader:
                 f"segment {self._folder.segment(start.segment)} is missing, and no batch that read it has committed; put it back, or "
                 "accept the loss of its messages by deleting the checkpoint of the task's table query"
             )
-        return Place(behind, 0, behind)
+        return SpoolPosition(behind, 0, behind)
 
     @contextmanager
     def _bytes(self, number: int) -> Iterator[bytes]:
@@ -259,7 +259,7 @@ class SpoolReader:
             folder / path.name,
         )
 
-    def _tell(self, segment: int, damage: Damage) -> None:
+    def _report(self, segment: int, damage: Damage) -> None:
         if segment not in self._reported:
             self._reported.add(segment)
             log.error(

@@ -105,7 +105,7 @@ def batch_of(rows: str, spool: str, first: int, written_ms: int, records: Sequen
     ]
     bodies = decoded.column("body").to_pylist()
     sources = [each.key.rpartition(" ") for each in records]
-    places = [_laid_out(each.enqueued_ms or written_ms) for each in records]
+    dates = [_laid_out(each.enqueued_ms or written_ms) for each in records]
     made: dict[str, list[Any]] = {
         "spool": [spool] * len(records),
         "source": [each[0] for each in sources],
@@ -115,8 +115,8 @@ def batch_of(rows: str, spool: str, first: int, written_ms: int, records: Sequen
         "received_time": [written_ms * 1000] * len(records),
         "digest": [_digest(envelope, body) for envelope, body in zip(envelopes, bodies, strict=True)],
         "envelope": envelopes,
-        "date": [each[0] for each in places],
-        "hour": [each[1] for each in places],
+        "date": [each[0] for each in dates],
+        "hour": [each[1] for each in dates],
     }
     arrays = []
     for field in ARCHIVE_SCHEMA:

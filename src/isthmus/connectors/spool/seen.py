@@ -96,10 +96,10 @@ class Seen:
         if sequence < 0:
             return True
         mark = mark or enqueued_ms
-        place = key, sequence >> _PARTITION_SHIFT
-        seen = self._partitions.get(place)
+        partition = key, sequence >> _PARTITION_SHIFT
+        seen = self._partitions.get(partition)
         if seen is None:
-            seen = self._partitions[place] = _Partition()
+            seen = self._partitions[partition] = _Partition()
         if sequence <= seen.highest:
             if enqueued_ms > seen.newest_ms or seen.is_another(sequence, mark):
                 seen.begin(seen.epoch + 1)

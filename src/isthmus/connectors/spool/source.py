@@ -20,13 +20,13 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import StructType
 
 from isthmus.connectors.spool.option import ReadOptions, read_options
-from isthmus.connectors.spool.reader import Place, Range, SpoolReader
+from isthmus.connectors.spool.reader import Range, SpoolPosition, SpoolReader
 from isthmus.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["SpoolDataSource", "SpoolStreamReader", "place_of"]
+__all__ = ["SpoolDataSource", "SpoolStreamReader", "position_of"]
 
 
 class SpoolDataSource(DataSource):
@@ -69,7 +69,7 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
         self._spool = SpoolReader(options.path)
-        self._last: Place | None = None
+        self._last: SpoolPosition | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         return self._offset(self._begin())
@@ -78,20 +78,20 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last = self._spool.last()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        place = self._place(start)
-        if self._last is not None and place.number >= self._last.number:
-            return self._offset(place)
-        return self._offset(self._spool.end(place, self.options.batch_bytes))
+        position = self._position(start)
+        if self._last is not None and position.number >= self._last.number:
+            return self._offset(position)
+        return self._offset(self._spool.end(position, self.options.batch_bytes))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if end["spool"] != self._spool.identity:
             return []  # the segments of `start` are deleted, and their rows were committed or are lost
-        parts = self._spool.ranges(self._place(start), place_of(end), self.options.part_bytes)
+        parts = self._spool.ranges(self._position(start), position_of(end), self.options.part_bytes)
         return [SpoolPartition(number, part) for number, part in enumerate(parts)]
 
     def commit(self, end: dict[str, Any]) -> None:
         if end["spool"] == self._spool.identity:
-            self._spool.release(place_of(end))
+            self._spool.release(position_of(end))
 
     def stop(self) -> None:
         """Does nothing: no file is open."""
@@ -104,20 +104,20 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for block, records in self._spool.blocks(partition.part):
             yield batch_of(self.options.rows, identity, block.first, block.written_ms, records)
 
-    def _offset(self, place: Place) -> dict[str, Any]:
-        return {"spool": self._spool.identity, **place._asdict()}
+    def _offset(self, position: SpoolPosition) -> dict[str, Any]:
+        return {"spool": self._spool.identity, **position._asdict()}
 
-    def _place(self, offset: dict[str, Any]) -> Place:
+    def _position(self, offset: dict[str, Any]) -> SpoolPosition:
         identity = self._spool.identity
         if offset["spool"] != identity and identity:
             return self._begin()
-        return place_of(offset)
+        return position_of(offset)
 
-    def _begin(self) -> Place:
+    def _begin(self) -> SpoolPosition:
         """The start of a read without offsets of this spool."""
         return self._spool.first()
 
 
-def place_of(offset: dict[str, Any]) -> Place:
+def position_of(offset: dict[str, Any]) -> SpoolPosition:
     """The position that an offset names."""
-    return Place(int(offset["segment"]), int(offset["position"]), int(offset["number"]))
+    return SpoolPosition(int(offset["segment"]), int(offset["position"]), int(offset["number"]))

@@ -25,8 +25,8 @@ from pyspark.sql.streaming.datasource import ReadLimit
 
 from isthmus.connectors.spool.block import Record
 from isthmus.connectors.spool.option import ReadOptions
-from isthmus.connectors.spool.reader import Place, Range
-from isthmus.connectors.spool.source import SpoolStreamReader, place_of
+from isthmus.connectors.spool.reader import Range, SpoolPosition
+from isthmus.connectors.spool.source import SpoolStreamReader, position_of
 from isthmus.connectors.spool.spool_clock import END_ROW, MESSAGE_ROW, SpoolClock, time_of
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _ALL = 1 << 62
 class TimedPartition(InputPartition):
     """A batch: parts of segments; records before `number` are skipped."""
 
-    def __init__(self, parts: Sequence[Range], number: int, floor_ms: int, end: Place, now_ms: int) -> None:
+    def __init__(self, parts: Sequence[Range], number: int, floor_ms: int, end: SpoolPosition, now_ms: int) -> None:
         super().__init__(0)
         self.parts = tuple(parts)
         self.number = number
@@ -62,14 +62,14 @@ class TimedStreamReader(SpoolStreamReader):
         return self._timed(self._begin(), SpoolClock())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        place, clock = self._place(start), _clock_of(start)
-        end = self._spool.end(place, self.options.batch_bytes)
-        if end.number == place.number and end.segment == place.segment:
+        position, clock = self._position(start), _clock_of(start)
+        end = self._spool.end(position, self.options.batch_bytes)
+        if end.number == position.number and end.segment == position.segment:
             options = self.options
             idle = clock.idle(_wall_ms(), self._began_ms, options.window_ms, options.slack_ms)
-            return self._timed(place, clock if idle == clock else idle.kept(options.slack_ms))
+            return self._timed(position, clock if idle == clock else idle.kept(options.slack_ms))
         floor_ms = clock.floor_ms(self.options.slack_ms)
-        for part in self._spool.ranges(place, end, _ALL):
+        for part in self._spool.ranges(position, end, _ALL):
             for block, records in self._spool.blocks(part):
                 if records:
                     newest = max(time_of(each.enqueued_ms, block.written_ms) for each in records)
@@ -79,19 +79,19 @@ class TimedStreamReader(SpoolStreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if end["spool"] != self._spool.identity:
             return []
-        place, last = self._place(start), place_of(end)
-        parts = self._spool.ranges(place, last, _ALL) if place != last else []
+        position, last = self._position(start), position_of(end)
+        parts = self._spool.ranges(position, last, _ALL) if position != last else []
         floor_ms = _clock_of(start).floor_ms(self.options.slack_ms)
-        return [TimedPartition(parts, place.number, floor_ms, last, _clock_of(end).now_ms)]
+        return [TimedPartition(parts, position.number, floor_ms, last, _clock_of(end).now_ms)]
 
     def commit(self, end: dict[str, Any]) -> None:
         if end["spool"] != self._spool.identity:
             return
-        place = place_of(end)
-        self._spool.take(place.number)
-        if self._spool.would_release(place):
+        position = position_of(end)
+        self._spool.take(position.number)
+        if self._spool.would_release(position):
             os.sync()  # Spark does not sync its checkpoint, which contains the state made of these messages
-            self._spool.release(place)
+            self._spool.release(position)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TimedPartition)
@@ -105,21 +105,21 @@ class TimedStreamReader(SpoolStreamReader):
                     yield _batch(first, block.written_ms, fresh, partition.floor_ms)
         yield _rows([END_ROW], [partition.end.number], [""], [partition.now_ms], [b"%d" % count])
 
-    def _place(self, offset: dict[str, Any]) -> Place:
-        place = super()._place(offset)
+    def _position(self, offset: dict[str, Any]) -> SpoolPosition:
+        position = super()._position(offset)
         spool, _, number = self.options.past.partition(" ")
-        if not number or spool != self._spool.identity or place.number >= int(number):
-            return place
+        if not number or spool != self._spool.identity or position.number >= int(number):
+            return position
         if self._past is None:
             self._past = self._spool.at(int(number))
         return self._past
 
-    def _begin(self) -> Place:
+    def _begin(self) -> SpoolPosition:
         taken = self._spool.taken()
         return self._spool.first() if taken is None else self._spool.at(taken)
 
-    def _timed(self, place: Place, clock: SpoolClock) -> dict[str, Any]:
-        return {**self._offset(place), **clock._asdict()}
+    def _timed(self, position: SpoolPosition, clock: SpoolClock) -> dict[str, Any]:
+        return {**self._offset(position), **clock._asdict()}
 
 
 def _clock_of(offset: dict[str, Any]) -> SpoolClock:

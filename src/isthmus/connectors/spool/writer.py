@@ -131,7 +131,7 @@ class SpoolWriter:
         """
         try:
             self._sync_file()
-            self._tell()
+            self._publish()
         except OSError as error:
             raise self._failed("synced", error) from error
 
@@ -242,7 +242,7 @@ class SpoolWriter:
         )  # the process that created the segment may have been killed, or failed, before that
         if not is_whole and self._number > number:
             self._roll()
-        self._tell()
+        self._publish()
 
     # ---- segments
 
@@ -267,7 +267,7 @@ class SpoolWriter:
             self._file = -1
         self._open_segment(number, 0)
         sync_folder(self._folder.segments)
-        self._tell()
+        self._publish()
 
     def _open_segment(self, number: int, position: int) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -275,5 +275,5 @@ class SpoolWriter:
         self._segment, self._position, self._began = number, position, self._wall()
         self._on_disk = position
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         SpoolFolder.write_durable(self._durable, Durable(self._segment, self._position, self._number))

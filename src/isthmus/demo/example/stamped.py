@@ -13,7 +13,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Iterable, Iterator
 
-from isthmus.connectors.servicebus.head import standing
+from isthmus.connectors.servicebus.head import peeked_message
 from isthmus.demo.consumer import stamp
 from isthmus.entities.record.parse import HeadCache, split
 from isthmus.entities.record.view import MessageView
@@ -81,7 +81,7 @@ def _read(peek: Peek) -> dict[str, list[int]]:
         for message in page:
             publisher, number, _ = stamp(message)
             found.setdefault(publisher, []).append(number)
-        start = standing(page[-1]).sequence + 1
+        start = peeked_message(page[-1]).sequence + 1
     return found
 
 

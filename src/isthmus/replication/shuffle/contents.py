@@ -67,7 +67,7 @@ def _from(spool: Path) -> Iterator[bytes]:
     """Messages of a spool that were not taken; segments that are deleted meanwhile were taken."""
     reader = SpoolReader(spool)
     taken = reader.taken()
-    start = reader.first() if taken is None else reader.place(taken)
+    start = reader.first() if taken is None else reader.position(taken)
     last = reader.last()
     try:
         for part in reader.ranges(start, last, _ALL):

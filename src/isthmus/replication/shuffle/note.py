@@ -83,7 +83,7 @@ def last_note(spool: Path) -> BatchNote:
     found = _in_file(spool)
     reader, folder = SpoolReader(spool), SpoolFolder(spool)
     for number in folder.numbers()[-2:]:
-        start = reader.place(number)
+        start = reader.position(number)
         for part in reader.ranges(start, reader.last(), 1 << 62):
             for _, records in reader.blocks(part):
                 for record in records[-1:]:

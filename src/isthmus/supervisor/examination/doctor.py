@@ -112,7 +112,7 @@ class _Examination:
             yield self._failed("connect", error)
             return
         # RabbitMQ, for one, sends no name.
-        name = identity or next(iter(system.places(options)), self._namespace.kind)
+        name = identity or next(iter(system.addresses(options)), self._namespace.kind)
         yield self._ok("connect", f"{name} answered in {(time.monotonic() - began) * 1000:.0f} ms")
         for reads, entities in ((True, self._needed.listen), (False, self._needed.send)):
             for entity in entities:

@@ -1,4 +1,4 @@
-"""isthmus.connectors.amqp.option, isthmus.connectors.amqp.peer"""
+"""isthmus.connectors.amqp.option, isthmus.connectors.amqp.remote"""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 
 from isthmus.amqp.types import Symbol
 from isthmus.connectors.amqp.option import read_source, read_target
-from isthmus.connectors.amqp.peer import endpoint_of, peer_of, receiver_terms, sender_terms
 from isthmus.connectors.amqp.position import Positions
+from isthmus.connectors.amqp.remote import endpoint_of, receiver_terms, remote_of, sender_terms
 from isthmus.errors import ConfigError, UnauthorizedError
 
 PLACE = {"url": "amqps://mq.example.com", "entity": "orders"}
@@ -50,17 +50,17 @@ def test_a_target_has_its_own_options() -> None:
 
 
 def test_a_password_is_shown_by_plain_and_is_in_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """isthmus.connectors.amqp.peer, I1"""
+    """isthmus.connectors.amqp.remote, I1"""
     monkeypatch.setenv("MQ_PASSWORD", "hunter2")
     options = read_source(PLACE | LOGIN)
     endpoint = endpoint_of(options)
     assert (endpoint.host, endpoint.port, endpoint.tls) == ("mq.example.com", 5671, True)
     assert (endpoint.login.mechanism, endpoint.login.response) == ("PLAIN", b"\0me\0hunter2")
-    assert "hunter2" not in f"{endpoint!r} {options!r} {peer_of(options)!r}"
+    assert "hunter2" not in f"{endpoint!r} {options!r} {remote_of(options)!r}"
 
 
 def test_no_password_goes_in_the_clear_to_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """isthmus.connectors.amqp.peer, I2"""
+    """isthmus.connectors.amqp.remote, I2"""
     monkeypatch.setenv("MQ_PASSWORD", "hunter2")
     plain = read_source(PLACE | LOGIN | {"url": "amqp://mq.example.com"})
     with pytest.raises(UnauthorizedError, match="without TLS the password could be read"):
@@ -104,7 +104,7 @@ def test_a_durable_subscription_outlives_its_link() -> None:
     assert terms.source is not None
     assert (int(terms.source.durable), terms.source.expiry_policy) == (2, Symbol("never"))
     assert (terms.name, terms.closes) == ("isthmus.t.ewr", False)
-    assert peer_of(options).place != peer_of(read_source(PLACE)).place
+    assert remote_of(options).connection_key != remote_of(read_source(PLACE)).connection_key
 
 
 def test_positions_ascend_whatever_the_clock_does() -> None:

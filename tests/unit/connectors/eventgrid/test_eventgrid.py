@@ -15,7 +15,7 @@ from isthmus.connectors.eventgrid.option import PullOptions, TargetOptions, read
 from isthmus.connectors.eventgrid.source import WAIT_SECONDS, EventGridPuller
 from isthmus.connectors.eventgrid.target import EventGridRequester
 from isthmus.connectors.http.client import Answer
-from isthmus.connectors.pull.held import Locks
+from isthmus.connectors.pull.lock_account import Locks
 from isthmus.connectors.pull.puller import PullError
 from isthmus.connectors.request.requester import BusyError, RequestError
 from isthmus.connectors.wrap.cloud_event_message import to_json

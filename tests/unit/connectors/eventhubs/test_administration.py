@@ -13,7 +13,7 @@ from isthmus.connectors.checkpoint.folder_store import FolderStore
 from isthmus.connectors.eventhubs.administration import EventHubsAdministration, begin_group
 from isthmus.connectors.eventhubs.option import HubOptions, read_hub
 from isthmus.connectors.eventhubs.partition.address import START_OFFSET
-from isthmus.connectors.eventhubs.partition.look import PartitionView
+from isthmus.connectors.eventhubs.partition.hub_query import PartitionView
 from isthmus.topology.state import GroupState, LogState
 
 KEY = GroupKey("identity", "host", "planes", "isthmus")
@@ -25,7 +25,7 @@ class Hubs:
     def __init__(self, *views: PartitionView) -> None:
         self._views = dict(enumerate(views))
 
-    def look(self, hub: str) -> Any:
+    def query(self, hub: str) -> Any:
         return SimpleNamespace(views=self._views, created_ms=7)
 
     def views(self, hub: str) -> dict[int, PartitionView]:

@@ -15,7 +15,7 @@ SOURCE = PLACE | {"checkpoints": "/tmp/checkpoints"}
 def test_defaults() -> None:
     source, target = read_source(SOURCE), read_target(PLACE)
     assert (source.group, source.start, source.owner_level, source.chosen) == ("$Default", "earliest", 0, None)
-    assert (source.place.connection, source.place.entity) == ("env:HUB", "flights")
+    assert (source.servicebus_options.connection, source.servicebus_options.entity) == ("env:HUB", "flights")
     assert target.partitioning == "key"
     assert read_hub({"connection": "env:HUB"}).topic == ""
 

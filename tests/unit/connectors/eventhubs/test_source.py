@@ -15,7 +15,7 @@ from isthmus.connectors.checkpoint.thread import Written
 from isthmus.connectors.eventhubs.option import read_source
 from isthmus.connectors.eventhubs.partition import link_set, loss
 from isthmus.connectors.eventhubs.partition.address import START_OFFSET
-from isthmus.connectors.eventhubs.partition.look import PartitionView
+from isthmus.connectors.eventhubs.partition.hub_query import PartitionView
 from isthmus.connectors.eventhubs.source import EventHubsSource
 from isthmus.connectors.kafka.consumer.present import Present
 from isthmus.connectors.servicebus.port.end import Step
@@ -66,7 +66,7 @@ class Hub:
             ident=None,
         )
         pool: Any = SimpleNamespace(
-            peer=lambda _: None, mark=lambda _: None, unmark=lambda _: None, leave=lambda *_: None,
+            remote=lambda _: None, mark=lambda _: None, unmark=lambda _: None, leave=lambda *_: None,
             threads=SimpleNamespace(mark=lambda _: None),
         )  # fmt: skip
         told = {"connection": "env:HUB", "topic": "hub", "checkpoints": "/nowhere", **options}
@@ -83,7 +83,7 @@ class Hub:
         source.step = Step.ATTACHING
         source.client = SimpleNamespace(error=None)  # type: ignore[assignment]
         view = PartitionView(begin, last, str(last * 10))
-        source._look = SimpleNamespace(  # type: ignore[assignment]
+        source._query = SimpleNamespace(  # type: ignore[assignment]
             advance=lambda: None, close=lambda: None, error=None, is_done=True, views={0: view}, created_ms=created_ms
         )
         kept = Checkpoint(checkpoint, str(checkpoint * 10), created_ms=kept_ms)
@@ -240,11 +240,11 @@ def test_a_gap_is_looked_at_in_the_hub_that_the_connection_has_told_of(
 ) -> None:
     looked: list[str] = []
 
-    def look(client: Any, path: str, *_: Any) -> Any:
+    def query(client: Any, path: str, *_: Any) -> Any:
         looked.append(path)
         return SimpleNamespace(advance=lambda: None, close=lambda: None, error=None, is_done=False, views={})
 
-    monkeypatch.setattr(loss, "HubLook", look)
+    monkeypatch.setattr(loss, "HubQuery", query)
     hub.source.path = "told"
     hub.open(last=9)
     assert hub.give(0, 1) == [0]
@@ -303,7 +303,7 @@ def _open_all(hub: Hub, lasts: list[int], checkpoints: dict[int, Checkpoint]) ->
     source.step = Step.ATTACHING
     source.client = SimpleNamespace(error=None)  # type: ignore[assignment]
     views = {number: PartitionView(0, last, str(last * 10)) for number, last in enumerate(lasts)}
-    source._look = SimpleNamespace(  # type: ignore[assignment]
+    source._query = SimpleNamespace(  # type: ignore[assignment]
         advance=lambda: None, close=lambda: None, error=None, is_done=True, views=views, created_ms=0
     )
     source._checkpoints.kept = dict(checkpoints)
@@ -347,13 +347,13 @@ def test_a_partition_that_is_added_while_it_is_read_is_read(
     """What was sent to it waited for the end of the connection."""
     looks: list[SimpleNamespace] = []
 
-    def look(*_: Any) -> SimpleNamespace:
+    def query(*_: Any) -> SimpleNamespace:
         looks.append(
             SimpleNamespace(advance=lambda: None, close=lambda: None, error=None, is_done=True, partitions=[0, 1])
         )
         return looks[-1]
 
-    monkeypatch.setattr("isthmus.connectors.eventhubs.partition.growth.HubLook", look)
+    monkeypatch.setattr("isthmus.connectors.eventhubs.partition.growth.HubQuery", query)
     hub = Hub(monkeypatch, **options)
     assert hub.open(last=9) == [SourceOpened("")]
     assert hub.source.poll(59.0) == []

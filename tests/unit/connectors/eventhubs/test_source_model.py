@@ -26,7 +26,7 @@ from isthmus.connectors.eventhubs.partition import growth as growth_module
 from isthmus.connectors.eventhubs.partition import link_set
 from isthmus.connectors.eventhubs.partition import loss as loss_module
 from isthmus.connectors.eventhubs.partition.address import Begin
-from isthmus.connectors.eventhubs.partition.look import PartitionView
+from isthmus.connectors.eventhubs.partition.hub_query import PartitionView
 from isthmus.connectors.eventhubs.source import EventHubsSource
 from isthmus.connectors.servicebus.port.end import Step
 from isthmus.errors import ConnectionLostError
@@ -176,9 +176,9 @@ class World:
         self.retired: set[int] = set()  # removed by the retention
         monkeypatch.setenv("HUB", "Endpoint=sb://localhost;SharedAccessKeyName=k;SharedAccessKey=v")
         monkeypatch.setattr(link_set, "PartitionLink", Link)
-        monkeypatch.setattr(source_module, "HubLook", Look)
-        monkeypatch.setattr(loss_module, "HubLook", Look)
-        monkeypatch.setattr(growth_module, "HubLook", Look)
+        monkeypatch.setattr(source_module, "HubQuery", Look)
+        monkeypatch.setattr(loss_module, "HubQuery", Look)
+        monkeypatch.setattr(growth_module, "HubQuery", Look)
         clock = SimpleNamespace(monotonic=lambda: self.now, time=lambda: self.now)
         monkeypatch.setattr(source_module, "time", clock)
         monkeypatch.setattr(settlement_module, "time", clock)
@@ -196,7 +196,7 @@ class World:
         self.store = Store(self)
         quiet = lambda *_: None  # noqa: E731
         pool: Any = SimpleNamespace(
-            peer=quiet, mark=quiet, unmark=quiet, threads=SimpleNamespace(mark=quiet, unmark=quiet, add_leaving=quiet)
+            remote=quiet, mark=quiet, unmark=quiet, threads=SimpleNamespace(mark=quiet, unmark=quiet, add_leaving=quiet)
         )
         options = read_source({"connection": "env:HUB", "topic": "hub", "checkpoints": "/nowhere"})
         self.source = EventHubsSource(

@@ -84,7 +84,7 @@ def test_feedback() -> None:
 
 def test_options() -> None:
     source = read_source({"connection": "env:IOT", "checkpoints": "/tmp/c"})
-    assert (source.topic, source.place.connection) == ("events", "env:IOT")
+    assert (source.topic, source.servicebus_options.connection) == ("events", "env:IOT")
     target = read_target({"connection": "env:IOT", "topic": "devicebound", "acknowledged_by": "device"})
     assert (target.acknowledged_by, target.device) == ("device", "")
     with pytest.raises(ConfigError, match="needs connection"):

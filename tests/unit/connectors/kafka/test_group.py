@@ -36,7 +36,7 @@ class Consumer:
 @pytest.mark.parametrize("code", [KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS])
 def test_a_coordinator_that_is_being_chosen_is_waited_for(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     monkeypatch.setattr(group, "Consumer", Consumer)
-    monkeypatch.setattr(group, "look_at", lambda *_: TopicView("c", 2))
+    monkeypatch.setattr(group, "describe_topic", lambda *_: TopicView("c", 2))
     monkeypatch.setattr(group, "_AGAIN_SECONDS", 0.0)
     monkeypatch.setattr(Consumer, "code", code, raising=False)
     monkeypatch.setattr(Consumer, "refusals", 2, raising=False)
@@ -57,7 +57,7 @@ def test_offsets_that_a_cluster_does_not_tell_are_not_absent(monkeypatch: pytest
 
     monkeypatch.setattr(group, "Consumer", Consumer)
     monkeypatch.setattr(Consumer, "committed", committed)
-    monkeypatch.setattr(group, "look_at", lambda *_: TopicView("c", 2))
+    monkeypatch.setattr(group, "describe_topic", lambda *_: TopicView("c", 2))
     with pytest.raises(UnauthorizedError):
         group.GroupOffsets({"bootstrap_servers": "a"}).committed("g", "t")
 
@@ -92,7 +92,7 @@ class Client:
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> type[Client]:
     monkeypatch.setattr(group, "Consumer", Edges)
-    monkeypatch.setattr(group, "look_at", lambda *_: TopicView("c", 2))
+    monkeypatch.setattr(group, "describe_topic", lambda *_: TopicView("c", 2))
     monkeypatch.setattr(group, "_AGAIN_SECONDS", 0.0)
     monkeypatch.setattr(group, "ClusterClient", Client)
     monkeypatch.setattr(group, "ConsumerGroupTopicPartitions", lambda _, places: SimpleNamespace(topic_partitions=[
@@ -189,7 +189,7 @@ def test_i3_what_waits_begins_with_a_record(
     monkeypatch: pytest.MonkeyPatch, committed: int, records: list[int] | None, end: int, waiting: Waiting
 ) -> None:
     monkeypatch.setattr(group, "Consumer", Partitions)
-    monkeypatch.setattr(group, "look_at", lambda *_: TopicView("c", 1))
+    monkeypatch.setattr(group, "describe_topic", lambda *_: TopicView("c", 1))
     monkeypatch.setattr(Partitions, "committed_offsets", {0: committed}, raising=False)
     monkeypatch.setattr(Partitions, "records", {0: records}, raising=False)
     monkeypatch.setattr(Partitions, "ends", {0: end}, raising=False)

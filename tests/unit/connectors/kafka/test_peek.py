@@ -59,7 +59,7 @@ class Consumer:
 
 
 def test_i4_a_record_whose_headers_cannot_be_read_ends_no_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peek, "look_at", lambda *_: TopicView("c", 1))
+    monkeypatch.setattr(peek, "describe_topic", lambda *_: TopicView("c", 1))
     monkeypatch.setattr(peek, "Consumer", Consumer)
     look = peek.TopicPeek({"bootstrap_servers": "a"}, "t")
     found = look(0, 10)

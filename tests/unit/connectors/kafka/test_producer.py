@@ -204,7 +204,7 @@ def test_an_exception_in_a_callback_is_told_at_once(monkeypatch: pytest.MonkeyPa
     woken: list[bool] = []
     thread = ProducerThread(OPTIONS, lambda: woken.append(thread.lost is not None))
     producer = RaisingProducer(thread)
-    monkeypatch.setattr(producer_module, "look_at", lambda *_: TopicView("c", 2, 1_000_000))
+    monkeypatch.setattr(producer_module, "describe_topic", lambda *_: TopicView("c", 2, 1_000_000))
     monkeypatch.setattr(producer_module, "Producer", lambda _: producer)
     thread.run()
     assert thread.lost is not None

@@ -450,11 +450,11 @@ def test_i6_a_gap_is_looked_at(rig: Rig) -> None:
     rig.source.grant(10)
     rig.read(0, 1, 5)
     rig.consumer.get_watermark_offsets = lambda place, timeout: (4, 9)  # type: ignore[attr-defined]
-    assert "records 2 to 3 were removed" in rig.thread._removed.look(rig.consumer, 1.0)
+    assert "records 2 to 3 were removed" in rig.thread._removed.query(rig.consumer, 1.0)
     rig.source.release(0, 1)
     rig.thread._go_back(rig.consumer)
     rig.read(0, 1, 5, 6)
-    assert rig.thread._removed.look(rig.consumer, 100.0) == "", "what is read again has no gap"
+    assert rig.thread._removed.query(rig.consumer, 100.0) == "", "what is read again has no gap"
 
 
 def test_i6_what_was_given_back_and_does_not_come_again_is_told(rig: Rig) -> None:
@@ -467,7 +467,7 @@ def test_i6_what_was_given_back_and_does_not_come_again_is_told(rig: Rig) -> Non
     rig.source.release(1, 3)
     rig.thread._go_back(rig.consumer)
     rig.read(2, 5)
-    told = rig.thread._removed.look(rig.consumer, 1.0)
+    told = rig.thread._removed.query(rig.consumer, 1.0)
     assert "partition 0: records 1 to 1 were removed by the retention" in told
     assert "partition 0: records 3 to 3 were released, and compaction" in told
     assert rig.thread._delivered.account.to_commit() == {0: 2}
@@ -518,7 +518,7 @@ def test_i6_a_loss_is_told_beside_another_reason(rig: Rig) -> None:
         rig.thread._wants_open = True  # its owner opens it again at once
 
     rig.thread._report = tell
-    rig.thread._turn()
+    rig.thread._step()
     assert len(told) == 1
     assert "all brokers are down" in told[0].text
     assert "records 2 to 4 were removed" in told[0].text
@@ -625,7 +625,7 @@ def test_i5_where_a_topic_begins_again_is_committed_before_it_is_read_again(star
 def test_i5_a_topic_that_was_made_again_is_known_by_its_id(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it had more records by then than were read of the one before, as many were passed over."""
     views = [TopicView("c", 2, topic_id="first"), TopicView("c", 2, topic_id="second")]
-    monkeypatch.setattr(consumer, "look_at", lambda *_: views[0])
+    monkeypatch.setattr(consumer, "describe_topic", lambda *_: views[0])
     rig.source.grant(10)
     rig.thread._connect()
     rig.read(0, 1)
@@ -650,7 +650,7 @@ def test_i5_what_the_offsets_of_one_partition_tell_holds_for_all_of_the_topic(
 ) -> None:
     """What was settled of the others was committed: offsets of records that are not there any more."""
     views = [TopicView("c", 2, topic_id="first"), TopicView("c", 2, topic_id="second")]
-    monkeypatch.setattr(consumer, "look_at", lambda *_: views[0])
+    monkeypatch.setattr(consumer, "describe_topic", lambda *_: views[0])
     monkeypatch.setattr(consumer, "Consumer", lambda _: Subscriber())
     rig.source.grant(10)
     rig.thread._connect()
@@ -669,22 +669,22 @@ def test_i5_what_the_offsets_of_one_partition_tell_holds_for_all_of_the_topic(
 def test_i5_a_topic_that_was_made_again_is_noticed_while_it_is_read(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """librdkafka reads on behind the offset of the one before, and tells nothing."""
     views = [TopicView("c", 2, topic_id="first"), TopicView("c", 2, topic_id="second")]
-    monkeypatch.setattr(consumer, "look_at", lambda *_: views[0])
+    monkeypatch.setattr(consumer, "describe_topic", lambda *_: views[0])
     rig.source.grant(10)
     rig.thread._connect()
     del views[0]
-    rig.thread._look_at_topic(1e12)
+    rig.thread._check_topic(1e12)
     assert rig.thread._fault.take() is None, "nothing has come, which costs nothing"
     rig.read(0)
-    rig.thread._look_at_topic(0.0)
+    rig.thread._check_topic(0.0)
     assert rig.thread._fault.take() is None, "it is not time"
-    rig.thread._look_at_topic(1e12)
+    rig.thread._check_topic(1e12)
     assert rig.consumer.commits == [{0: 0, 1: 0}]
     assert rig.thread._fault.take() is not None
 
 
 def test_i5_a_look_without_an_answer_says_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumer, "look_at", lambda *_: TopicView("c", 2, topic_id="first"))
+    monkeypatch.setattr(consumer, "describe_topic", lambda *_: TopicView("c", 2, topic_id="first"))
     rig.source.grant(10)
     rig.thread._connect()
     rig.read(0)
@@ -692,8 +692,8 @@ def test_i5_a_look_without_an_answer_says_nothing(rig: Rig, monkeypatch: pytest.
     def away(*_: Any) -> None:
         raise ConnectionLostError("no answer")
 
-    monkeypatch.setattr(consumer, "look_at", away)
-    rig.thread._look_at_topic(1e12)
+    monkeypatch.setattr(consumer, "describe_topic", away)
+    rig.thread._check_topic(1e12)
     assert rig.thread._fault.take() is None
 
 
@@ -701,7 +701,7 @@ def test_i5_an_offset_of_a_topic_that_was_made_again_is_known_by_its_note(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader that was killed before it noticed has committed offsets of the one before."""
-    monkeypatch.setattr(consumer, "look_at", lambda *_: TopicView("c", 2, topic_id="second"))
+    monkeypatch.setattr(consumer, "describe_topic", lambda *_: TopicView("c", 2, topic_id="second"))
     rig.source.grant(10)
     rig.thread._connect()
     rig.thread._removed.assigned([0, 1])
@@ -713,8 +713,8 @@ def test_i5_an_offset_of_a_topic_that_was_made_again_is_known_by_its_note(
     rig.read(700)
     assert rig.positions() == [700]
     rig.source.settle(700, 700)
-    assert rig.thread._removed.look(rig.consumer, 0.0) == ""
-    rig.thread._look_at_topic(0.0)
+    assert rig.thread._removed.query(rig.consumer, 0.0) == ""
+    rig.thread._check_topic(0.0)
     assert rig.consumer.commits == [{0: 0}]
     assert rig.thread._fault.take() is not None
     rig.thread._close_consumer()
@@ -737,10 +737,10 @@ def test_i5_of_a_topic_that_is_not_there_nothing_is_committed(rig: Rig, monkeypa
     def gone(*_: Any) -> None:
         raise EntityNotFoundError("t at a")
 
-    monkeypatch.setattr(consumer, "look_at", gone)
+    monkeypatch.setattr(consumer, "describe_topic", gone)
     rig.thread._wants_open = True
     rig.thread._report = lambda _: setattr(rig.thread, "_stops", True)  # type: ignore[method-assign]
-    rig.thread._turn()
+    rig.thread._step()
     rig.thread._assignment.revoked(rig.consumer, [TopicPartition("t", 1)])
     rig.thread._close_consumer()
     assert rig.consumer.commits == []

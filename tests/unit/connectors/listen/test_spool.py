@@ -77,7 +77,7 @@ def test_i2_a_lost_file_of_what_is_settled_keeps_no_segment(tmp_path: Path, outg
     for position, _ in found:
         again.settle(position)
     again.save()
-    assert again.taken.front == 5
+    assert again.settled_records.front == 5
     assert SpoolFolder(tmp_path).numbers() == [4]
 
 
@@ -97,7 +97,7 @@ def test_i3_damage_is_told_with_its_numbers_and_holds_nothing_up(
     for position, _ in found:
         outgoing.settle(position)
     outgoing.save()
-    assert outgoing.taken.front == 6
+    assert outgoing.settled_records.front == 6
     assert first not in list(SpoolFolder(tmp_path).segments.iterdir())
     assert (tmp_path / "quarantine" / first.name).exists()
 

@@ -64,7 +64,7 @@ def test_a_pool_knows_until_when_a_broker_may_hold_messages_for_connections_that
         pool.drop(connection)
         theirs.close()
         if is_ended_by_broker:
-            assert pool.held_until("broker:5672") == -math.inf
+            assert pool.kept_until("broker:5672") == -math.inf
         else:
-            assert before + 40.0 <= pool.held_until("broker:5672") <= time.monotonic() + 40.0
+            assert before + 40.0 <= pool.kept_until("broker:5672") <= time.monotonic() + 40.0
     pool.close()

@@ -88,7 +88,7 @@ def test_what_was_given_back_is_read_again() -> None:
     source.come(4, 5, 6, 7)
     source.reading.take()
     assert not source.continuity.take_return()
-    source.reading.give_back(6, 6)
+    source.reading.release(6, 6)
     assert source.continuity.take_return()
     assert source.asks == 6
     assert not source.continuity.take_return()

@@ -10,7 +10,7 @@ def test_i1_a_range_is_told_once() -> None:
     assert "offsets 5 to 9 were removed" in str(losses.found([(5, 10)]))
     assert not losses.is_news(5, 10)
     assert losses.found([(5, 10)]) is None
-    assert losses.gave() is None
+    assert losses.delivered() is None
     assert losses.found([(10, 10)]) is None
     assert "offsets 10 to 19 were removed" in str(losses.found([(5, 20)]))
 
@@ -18,7 +18,7 @@ def test_i1_a_range_is_told_once() -> None:
 def test_i1_ranges_that_overlap_are_told_once() -> None:
     losses = Losses("orders")
     assert "offsets 5 to 9, 20 to 24 were removed" in str(losses.found([(20, 25), (5, 10)]))
-    losses.gave()
+    losses.delivered()
     assert "offsets 3 to 4, 10 to 19, 25 to 29 were removed" in str(losses.found([(3, 30)]))
     assert not losses.is_news(3, 30)
 
@@ -29,5 +29,5 @@ def test_i2_the_next_loss_is_told_once_messages_were_given() -> None:
     assert losses.is_news(5, 20)
     assert losses.found([(5, 20)]) is None
     assert losses.found([(5, 30)]) is None
-    assert "offsets 10 to 29 were removed" in str(losses.gave())
-    assert losses.gave() is None
+    assert "offsets 10 to 29 were removed" in str(losses.delivered())
+    assert losses.delivered() is None

@@ -12,7 +12,7 @@ from isthmus.connectors.checkpoint.checkpoint import Checkpoint
 from isthmus.connectors.checkpoint.folder_store import FolderStore
 from isthmus.connectors.kafka.mapping.record import DEAD_LETTER_PLACE, DEAD_LETTER_REASON
 from isthmus.connectors.rabbitmq_streams.connector import dispositions_of
-from isthmus.connectors.rabbitmq_streams.option import read_place, read_source
+from isthmus.connectors.rabbitmq_streams.option import read_namespace, read_source
 from isthmus.errors import ConfigError, InvalidArgumentError
 from isthmus.replication.verification.audit.log_audit import placed
 from isthmus.replication.verification.identity import Identity
@@ -38,7 +38,7 @@ def test_what_is_set_aside_is_named_as_at_every_log() -> None:
 
 
 def test_checkpoints_of_streams_whose_names_differ_in_case_are_different_ones() -> None:
-    place = read_place(PLACE)
+    place = read_namespace(PLACE)
     keys = [place.key("rabbit@a", name, "g") for name in ("orders", "Orders")]
     assert keys[0].identity != keys[1].identity
     assert place.key("rabbit@a", "orders", "g") == keys[0]
@@ -92,7 +92,7 @@ def test_no_task_writes_to_one(task: str) -> None:
 def test_checkpoints_of_any_name_have_a_file(tmp_path: Path, name: str) -> None:
     """A name of a file has 255 bytes at most."""
     store = FolderStore(str(tmp_path))
-    place = read_place(PLACE)
+    place = read_namespace(PLACE)
     keys = [place.key(cluster, stream, name) for cluster in (name, f"{name}2") for stream in (name, f"{name[:-1]}x")]
     for number, key in enumerate(keys):
         store.write(key, {0: Checkpoint(number)})
@@ -100,7 +100,7 @@ def test_checkpoints_of_any_name_have_a_file(tmp_path: Path, name: str) -> None:
 
 
 def test_the_place_of_a_checkpoint_stays() -> None:
-    assert read_place(PLACE).key("rabbit@h", "orders", "isthmus")[:4] == (
+    assert read_namespace(PLACE).key("rabbit@h", "orders", "isthmus")[:4] == (
         "rabbit@h 913b28e005a61a6c",
         "rabbit@h",
         "orders",

@@ -15,7 +15,7 @@ from isthmus.connectors.servicebus.head import (
     first_waiting,
     last_sequence,
     pages,
-    standing,
+    peeked_message,
 )
 from isthmus.connectors.servicebus.message.sequence import annotations_of, enqueued_ms_of, sequences_of
 from isthmus.entities.fragment import message_key
@@ -64,7 +64,7 @@ def test_an_annotation_of_the_sender_that_nobody_can_read_hides_no_message() -> 
             "x-opt-locked-until": Timestamp(9000),
         },
     ).replace(b"text", b"\xff\xff\xff\xff")
-    assert standing(broken) == (7, 0, 1000, 1500)
+    assert peeked_message(broken) == (7, 0, 1000, 1500)
     assert list(sequences_of([broken, message(8)])) == [7, 8]
     assert enqueued_ms_of(broken) == 1000
     assert annotations_of(broken, "x-opt-locked-until", "x-opt-none") == {"x-opt-locked-until": 9000}
@@ -92,7 +92,9 @@ def test_the_last_sequence_number_is_found_wherever_one_starts(sequences: set[in
 )
 def test_pages_hold_all_that_stands(sequences: set[int], start: int, count: int) -> None:
     found = list(pages(entity({n: message(n) for n in sequences}), count, start))
-    assert [standing(each).sequence for page in found for each in page] == sorted(n for n in sequences if n >= start)
+    assert [peeked_message(each).sequence for page in found for each in page] == sorted(
+        n for n in sequences if n >= start
+    )
     assert all(0 < len(page) <= count for page in found)
 
 
@@ -121,7 +123,7 @@ class Log:
 def test_pages_of_a_log_are_found_without_a_search_for_its_ends(kept: list[list[bool]], start: int, count: int) -> None:
     log = Log(kept)
     found = list(pages(log, count, start))
-    assert [standing(each).sequence for page in found for each in page] == [n for n in log.numbers if n >= start]
+    assert [peeked_message(each).sequence for page in found for each in page] == [n for n in log.numbers if n >= start]
     assert log.asked <= len(found) + 2 * len(kept) + 2
 
 
@@ -139,7 +141,7 @@ def test_i3_a_look_ends_though_messages_come_faster_than_it_goes(fragments: list
             held.update({n: message(n) for n in range(top + 1, top + 1 + 2 * count)})
         return page
 
-    found = [standing(each).sequence for page in islice(pages(busy, 10), 1000) for each in page]
+    found = [peeked_message(each).sequence for page in islice(pages(busy, 10), 1000) for each in page]
     assert set(stood) <= set(found)
     assert len(found) == len(set(found))
     assert len(found) < 4000
@@ -151,7 +153,7 @@ def test_between_fragments_of_a_partitioned_entity_there_is_no_hole() -> None:
     peek = entity({number: message(number) for number in (one + 5, one + 6, two + 1, two + 3)})
     assert first_hole(peek, 0, one + 5, [two + 1]) is None
     assert first_hole(peek, 0, 0, [two + 1]) is None
-    assert first_hole(peek, 0, 0, [one + 5, one + 7]) == standing(message(one + 6))
+    assert first_hole(peek, 0, 0, [one + 5, one + 7]) == peeked_message(message(one + 6))
 
 
 def test_a_number_names_its_fragment_as_the_namespace_writes_it() -> None:

@@ -10,7 +10,7 @@ from isthmus.connectors.spool.cursor import Cursor
 
 def test_what_is_settled_from_the_beginning_raises_the_mark() -> None:
     cursor = Cursor(5)
-    assert [cursor.give(number) for number in (5, 6, 7)] == [True] * 3
+    assert [cursor.deliver(number) for number in (5, 6, 7)] == [True] * 3
     cursor.settle(6, 6)
     assert cursor.low == 5
     cursor.settle(5, 5)
@@ -20,8 +20,8 @@ def test_what_is_settled_from_the_beginning_raises_the_mark() -> None:
 
 def test_numbers_that_are_missing_count_as_settled() -> None:
     cursor = Cursor()
-    cursor.give(0)
-    cursor.give(4)
+    cursor.deliver(0)
+    cursor.deliver(4)
     cursor.settle(0, 0)
     assert cursor.low == 4
 
@@ -29,19 +29,19 @@ def test_numbers_that_are_missing_count_as_settled() -> None:
 def test_what_is_given_back_is_given_again_and_nothing_else() -> None:
     cursor = Cursor()
     for number in range(4):
-        cursor.give(number)
+        cursor.deliver(number)
     cursor.settle(2, 2)
-    assert cursor.give_back(1, 2)
+    assert cursor.release(1, 2)
     assert cursor.following == 1
-    assert [number for number in range(1, 5) if cursor.give(number)] == [1, 4]
+    assert [number for number in range(1, 5) if cursor.deliver(number)] == [1, 4]
 
 
 def test_what_was_not_given_is_neither_settled_nor_given_back() -> None:
     cursor = Cursor()
-    cursor.give(0)
+    cursor.deliver(0)
     assert cursor.settle(0, 9) == 1
     assert cursor.low == 1
-    assert not cursor.give_back(0, 9)
+    assert not cursor.release(0, 9)
 
 
 @given(st.lists(st.tuples(st.sampled_from("settle back read".split()), st.integers(0, 12), st.integers(0, 4))))
@@ -53,7 +53,7 @@ def test_the_mark_is_the_lowest_that_is_not_settled(steps: list[tuple[str, int, 
         span = set(range(first, first + more + 1))
         if kind == "read":
             number = cursor.following
-            assert cursor.give(number) == (number not in out | settled)
+            assert cursor.deliver(number) == (number not in out | settled)
             if number not in settled:
                 out.add(number)
         elif kind == "settle":
@@ -61,7 +61,7 @@ def test_the_mark_is_the_lowest_that_is_not_settled(steps: list[tuple[str, int, 
             settled |= span & out
             out -= span
         else:
-            cursor.give_back(first, first + more)
+            cursor.release(first, first + more)
             out -= span
         assert cursor.low == next(number for number in range(1000) if number not in settled)
         assert cursor.outstanding == len(out)

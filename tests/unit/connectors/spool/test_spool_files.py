@@ -12,7 +12,7 @@ import pytest
 from isthmus.connectors.spool import writer as writer_module
 from isthmus.connectors.spool.block import Record
 from isthmus.connectors.spool.folder import SpoolError, SpoolInUseError
-from isthmus.connectors.spool.reader import Place, SpoolMissingError, SpoolReader
+from isthmus.connectors.spool.reader import SpoolMissingError, SpoolPosition, SpoolReader
 from isthmus.connectors.spool.writer import SpoolWriter
 
 KEY = "ewr/q 0123"
@@ -24,7 +24,7 @@ def records(start: int, stop: int) -> list[Record]:
     ]
 
 
-def numbers_read(path: Path, start: Place | None = None, end: Place | None = None) -> list[int]:
+def numbers_read(path: Path, start: SpoolPosition | None = None, end: SpoolPosition | None = None) -> list[int]:
     reader = SpoolReader(path)
     begin = start or reader.first()
     stop = end or reader.end(begin, 1 << 40)
@@ -295,7 +295,7 @@ def test_i3_a_segment_is_given_up_whole_and_only_behind_what_committed(tmp_path:
     reader.release(middle)
     assert numbers_read(tmp_path, middle) == list(range(len(done), 100))
     # The same batch once more, as after a crash before the commit was known: what was given up has committed.
-    assert set(numbers_read(tmp_path, Place(0, 0, 0), middle)) <= set(done)
+    assert set(numbers_read(tmp_path, SpoolPosition(0, 0, 0), middle)) <= set(done)
 
 
 def test_i3_a_damaged_segment_is_kept_and_its_loss_is_noted(tmp_path: Path) -> None:
@@ -327,8 +327,8 @@ def test_i4_a_segment_that_is_missing_is_named(tmp_path: Path) -> None:
 
 def test_a_spool_that_does_not_stand_has_nothing_to_read(tmp_path: Path) -> None:
     reader = SpoolReader(tmp_path / "none")
-    assert reader.first() == reader.last() == Place(0, 0, 0)
-    assert reader.end(reader.first(), 100) == Place(0, 0, 0)
+    assert reader.first() == reader.last() == SpoolPosition(0, 0, 0)
+    assert reader.end(reader.first(), 100) == SpoolPosition(0, 0, 0)
 
 
 def test_a_damaged_note_of_what_came_is_read_from_the_segments(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from archive_filling import move, receive
 from isthmus.amqp import section, types
-from isthmus.connectors.servicebus.head import standing
+from isthmus.connectors.servicebus.head import peeked_message
 from isthmus.connectors.spool.block import Block, Record
 from isthmus.connectors.spool.reader import Range, SpoolReader
 from isthmus.connectors.spool.writer import SpoolWriter
@@ -93,7 +93,7 @@ def test_what_comes_later_is_found_by_the_same_look(table: Path, spool: Path) ->
     peek = ArchivePeek(table, spool)
     assert len(peek(0, 10)) == 1
     receive(spool, [record(2)])
-    assert [standing(each).sequence for each in peek(2, 10)] == [2]
+    assert [peeked_message(each).sequence for each in peek(2, 10)] == [2]
 
 
 def test_i2_a_row_that_stands_twice_is_shown_twice(table: Path, spool: Path) -> None:
@@ -130,7 +130,7 @@ def test_of_an_entity_that_was_made_again_its_present_messages_are_found(table: 
     receive(spool, [record(1), record(2), record(3)])
     receive(spool, [record(1, ms=500), record(2, ms=501)])
     move(spool, table)
-    assert [standing(each).enqueued_ms - START_MS for each in ArchivePeek(table, spool)(0, 10)] == [500, 501]
+    assert [peeked_message(each).enqueued_ms - START_MS for each in ArchivePeek(table, spool)(0, 10)] == [500, 501]
 
 
 @pytest.mark.parametrize("is_moved", [True, False])
@@ -144,8 +144,8 @@ def test_of_a_stream_that_was_made_again_every_partition_shows_its_present_messa
     if is_moved:
         move(spool, table)
     found = ArchivePeek(table, spool)(0, 10)
-    assert [standing(each).sequence for each in found] == [0, second, second + 1]
-    assert [standing(each).enqueued_ms - START_MS for each in found] == [501, 500, 502]
+    assert [peeked_message(each).sequence for each in found] == [0, second, second + 1]
+    assert [peeked_message(each).enqueued_ms - START_MS for each in found] == [501, 500, 502]
 
 
 def test_there_is_no_archive(table: Path, spool: Path) -> None:

@@ -86,7 +86,7 @@ def test_a_missing_segment_that_was_not_taken_is_told(tmp_path: Path) -> None:
         b"b"
     ]  # the first that stands: a reading route tells of the one that is missing
     with pytest.raises(SpoolMissingError):
-        reader.ranges(reader.place(0)._replace(segment=0, number=0), reader.last(), 1)
+        reader.ranges(reader.position(0)._replace(segment=0, number=0), reader.last(), 1)
 
 
 def test_what_no_route_sends_on_any_more_is_named(tmp_path: Path) -> None:

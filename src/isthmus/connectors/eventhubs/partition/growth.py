@@ -6,7 +6,7 @@ connection lasts.
 Specification: Microsoft Learn, "Dynamically add partitions to an event hub".
 
 Invariants:
-    I1. One query at a time is in progress, each `LOOK_SECONDS` after the previous one; a failed one has no effect.
+    I1. One query at a time is in progress, each `QUERY_SECONDS` after the previous one; a failed one has no effect.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import math
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
-from isthmus.connectors.eventhubs.partition.look import HubLook
+from isthmus.connectors.eventhubs.partition.hub_query import HubQuery
 
 if TYPE_CHECKING:
     from isthmus.transport import Client
 
-__all__ = ["LOOK_SECONDS", "PartitionGrowth"]
+__all__ = ["QUERY_SECONDS", "PartitionGrowth"]
 
-LOOK_SECONDS = 60.0
+QUERY_SECONDS = 60.0
 
 
 class PartitionGrowth:
@@ -36,7 +36,7 @@ class PartitionGrowth:
     def __init__(self, mark: Callable[[], None], *, is_wanted: bool) -> None:
         self._mark = mark
         self._is_wanted = is_wanted
-        self._look: HubLook | None = None
+        self._query: HubQuery | None = None
         self._due = math.inf
 
     @property
@@ -48,7 +48,7 @@ class PartitionGrowth:
         """All existing partitions are read now."""
         self.close()
         if self._is_wanted:
-            self._due = now + LOOK_SECONDS
+            self._due = now + QUERY_SECONDS
 
     def added(self, client: Client, hub: str, known: Collection[int], now: float) -> list[int]:
         """The new partitions, from the last query.
@@ -59,20 +59,20 @@ class PartitionGrowth:
             known: the partitions that are read.
             now: monotonic seconds.
         """
-        if self._look is None:
+        if self._query is None:
             if now >= self._due:
                 self._due = math.inf
-                self._look = HubLook(client, hub, self._mark, ())
+                self._query = HubQuery(client, hub, self._mark, ())
             return []
-        self._look.advance()
-        if not self._look.is_done:
+        self._query.advance()
+        if not self._query.is_done:
             return []
-        found = [] if self._look.error is not None else [each for each in self._look.partitions if each not in known]
+        found = [] if self._query.error is not None else [each for each in self._query.partitions if each not in known]
         self.begin(now)
         return found
 
     def close(self) -> None:
         """The connection is unusable, or the source closes."""
-        look, self._look, self._due = self._look, None, math.inf
-        if look is not None:
-            look.close()
+        query, self._query, self._due = self._query, None, math.inf
+        if query is not None:
+            query.close()

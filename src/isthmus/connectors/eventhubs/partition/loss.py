@@ -14,16 +14,16 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 
 from isthmus.bridge.index_set import IndexSet
-from isthmus.connectors.eventhubs.partition.look import HubLook
+from isthmus.connectors.eventhubs.partition.hub_query import HubQuery
 from isthmus.connectors.eventhubs.partition.opening import Opening
 from isthmus.connectors.eventhubs.partition.reading import Reading
 from isthmus.errors import ConnectionLostError, OperationTimeoutError
 from isthmus.transport import Client
 
-__all__ = ["LOOK_SECONDS", "Losses"]
+__all__ = ["QUERY_SECONDS", "Losses"]
 
 # No checkpoint passes a gap before its query is answered.
-LOOK_SECONDS = 30.0
+QUERY_SECONDS = 30.0
 
 
 class Losses:
@@ -44,9 +44,9 @@ class Losses:
         self._mark = mark
         self._reported: dict[int, IndexSet] = {}  # by partition
         self._remade: set[int] = set()  # partitions that were reported as created again
-        self._look: HubLook | None = None
+        self._query: HubQuery | None = None
         self.deadline = math.inf
-        self._looked_at: dict[int, list[tuple[int, int]]] = {}  # the gaps when it began
+        self._queried: dict[int, list[tuple[int, int]]] = {}  # the gaps when it began
 
     def knows_of_remake(self, number: int) -> None:
         """A partition's new creation has been reported."""
@@ -73,48 +73,48 @@ class Losses:
         if texts:
             raise ConnectionLostError(f"event hub '{self._path()}': {'; '.join(texts)}")
 
-    def look(self, client: Client, now: float) -> None:
+    def query(self, client: Client, now: float) -> None:
         """Queries whether missing sequence numbers were compacted, or removed by the retention before they were read.
 
         Raises:
             ConnectionLostError: they were removed, which was not reported.
             IsthmusError: the namespace refuses the query, or gives no answer.
         """
-        look = self._look
-        if look is None:
+        query = self._query
+        if query is None:
             if self._reading.gaps:
-                self._looked_at = {number: list(gaps) for number, gaps in self._reading.gaps.items()}
-                self._look = HubLook(client, self._path(), self._mark, set(self._looked_at))
-                self.deadline = now + LOOK_SECONDS
+                self._queried = {number: list(gaps) for number, gaps in self._reading.gaps.items()}
+                self._query = HubQuery(client, self._path(), self._mark, set(self._queried))
+                self.deadline = now + QUERY_SECONDS
             return
-        look.advance()
-        if not look.is_done:
+        query.advance()
+        if not query.is_done:
             if now >= self.deadline:
                 self.close()
                 raise OperationTimeoutError(
-                    f"event hub '{self._path()}': waited {LOOK_SECONDS:g} s for an answer about removed events; check whether the server answers"
+                    f"event hub '{self._path()}': waited {QUERY_SECONDS:g} s for an answer about removed events; check whether the server answers"
                 )
             return
         self.close()
         lost = []
-        for number, view in look.views.items():
+        for number, view in query.views.items():
             for first, stop in self._taken(number):
                 lost += self._news(number, first, min(stop, view.begin) - 1)
         if lost:  # also if the query failed for another partition: it is known now
             raise ConnectionLostError(f"event hub '{self._path()}': {'; '.join(lost)}")
-        if look.error is not None:
-            raise look.error
+        if query.error is not None:
+            raise query.error
 
     def close(self) -> None:
         """Ends a query in progress."""
         self.deadline = math.inf
-        if self._look is not None:
-            self._look.close()
-            self._look = None
+        if self._query is not None:
+            self._query.close()
+            self._query = None
 
     def _taken(self, number: int) -> list[tuple[int, int]]:
         """The gaps that a query covers. Gaps that appeared since it began are left to the next one: its answer may precede them."""
-        seen = self._looked_at.pop(number, [])
+        seen = self._queried.pop(number, [])
         later = [each for each in self._reading.gaps.pop(number, []) if each not in seen]
         if later:
             self._reading.gaps[number] = later

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from isthmus.connectors.checkpoint.checkpoint import Checkpoint
 from isthmus.connectors.eventhubs.partition.address import START_OFFSET, Begin
-from isthmus.connectors.eventhubs.partition.look import PartitionView
+from isthmus.connectors.eventhubs.partition.hub_query import PartitionView
 
 __all__ = ["Opening", "added", "opening", "remade", "distinct_created_ms"]
 

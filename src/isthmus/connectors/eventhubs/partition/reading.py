@@ -98,7 +98,7 @@ class Reading:
         self._done: dict[int, tuple[int, str]] = {}  # the last settled event of each partition
         self._asked: dict[int, int] = {}  # the pending commit
         self._writing: Mapping[int, Checkpoint] | None = None  # its checkpoints
-        self._under_way: dict[
+        self._in_flight: dict[
             int, IndexSet
         ] = {}  # by partition that was created again: the owner's messages of the previous one
         self._replaces: set[int] = set()  # partitions whose checkpoint precedes their new creation
@@ -145,15 +145,15 @@ class Reading:
         self._remove_queued([partition])
         found = self.account.partitions.get(partition)
         for start, stop in found.unsettled if found is not None else ():
-            self._under_way.setdefault(partition, IndexSet()).add(start, stop)
+            self._in_flight.setdefault(partition, IndexSet()).add(start, stop)
         self.forget([partition])
 
-    def is_under_way(self, partition: int) -> bool:
+    def is_in_flight(self, partition: int) -> bool:
         """Whether the owner has messages of the partition's previous state (I6)."""
-        return bool(self._under_way.get(partition))
+        return bool(self._in_flight.get(partition))
 
     def _came_back(self, first: int, last: int) -> None:
-        for partition, sequences in self._under_way.items():
+        for partition, sequences in self._in_flight.items():
             base = partition << PARTITION_SHIFT
             start, stop = max(first - base, 0), min(last - base, (1 << PARTITION_SHIFT) - 1) + 1
             if start < stop:
@@ -213,7 +213,7 @@ class Reading:
         returned = found.returned.count
         is_new = found.is_new(sequence)
         if found.returned.count < returned:
-            self._commits.came_free()
+            self._commits.unblock()
         if not is_new:
             return False
         found.deliver(sequence)
@@ -248,11 +248,11 @@ class Reading:
         if self.account.settle(first, last):
             self._commits.settled(now)
 
-    def give_back(self, first: int, last: int) -> None:
+    def release(self, first: int, last: int) -> None:
         """Reads taken events again, and the untaken ones of their partitions, too."""
         self._came_back(first, last)
         self._drop_kept(first, last)
-        partitions = self.account.give_back(first, last)
+        partitions = self.account.release(first, last)
         self.rewind.update(partitions)
         self._remove_queued(partitions)
 
@@ -268,7 +268,7 @@ class Reading:
 
     def _remove_queued(self, partitions: Sequence[int]) -> None:
         for position in self.queue.remove(partitions):
-            self.account.give_back(position, position)
+            self.account.release(position, position)
 
     # ---- checkpoints
 

@@ -94,7 +94,7 @@ class Assignment:
     def revoked(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
         """The group revokes partitions; their settled records are committed before."""
         numbers = [each.partition for each in partitions]
-        self._fault.lose_removed(self._removed.look_at(consumer, numbers))
+        self._fault.lose_removed(self._removed.query_partitions(consumer, numbers))
         if not self._fault.is_absent:
             self._committer.commit_settled(consumer, numbers, self._removed.asks)
         self._pause.leave(consumer, numbers)

@@ -47,7 +47,7 @@ class Commits:
         self._noted: dict[int, str] = {}  # the notes of these offsets
         self._asked_notes: dict[tuple[int, int], str] = {}  # the notes of pending commits, by partition and offset
         self._outstanding: dict[int, int] = {}
-        self._held: dict[int, int] = {}  # partitions whose last commit was limited
+        self._limited: dict[int, int] = {}  # partitions whose last commit was limited
         self._since = 0.0
         self._due = 0.0  # 0: nothing was settled
 
@@ -60,7 +60,7 @@ class Commits:
         """Records were settled."""
         self._due = self._due or now + self._seconds
 
-    def came_free(self) -> None:
+    def unblock(self) -> None:
         """A limit of a commit no longer exists."""
         self._due = _AT_ONCE
 
@@ -71,16 +71,18 @@ class Commits:
 
     def begin(self, now: float, limits: Mapping[int, int] = _NO_LIMITS) -> dict[int, int]:
         """The offsets to commit now, by partition, none beyond its limit; empty: none is due."""
-        if any(number not in limits for number in self._held):
-            self.came_free()
-        elif any(limits[number] > limit for number, limit in self._held.items()):
+        if any(number not in limits for number in self._limited):
+            self.unblock()
+        elif any(limits[number] > limit for number, limit in self._limited.items()):
             self.settled(now)
         if not 0 < self._due <= now or (self._outstanding and now < self._since + ANSWER_SECONDS):
             return {}
         self._due = 0.0
         found = self.unconfirmed()
-        self._held = {number: limits[number] for number, offset in found.items() if limits.get(number, offset) < offset}
-        self._outstanding = self.unconfirmed(limits=limits) if self._held else found
+        self._limited = {
+            number: limits[number] for number, offset in found.items() if limits.get(number, offset) < offset
+        }
+        self._outstanding = self.unconfirmed(limits=limits) if self._limited else found
         self._since = now
         return dict(self._outstanding)
 
@@ -128,7 +130,7 @@ class Commits:
             self._confirmed.pop(number, None)
             self._noted.pop(number, None)
             self._outstanding.pop(number, None)
-            self._held.pop(number, None)
+            self._limited.pop(number, None)
 
     def reset(self) -> None:
         """The consumer is not used any more: no answer follows."""

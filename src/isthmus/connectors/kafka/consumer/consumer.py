@@ -35,7 +35,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Exhausted, SourceLost, SourceOpened
-from isthmus.connectors.kafka.cluster import TopicView, consumer_settings, error_of, look_at
+from isthmus.connectors.kafka.cluster import TopicView, consumer_settings, describe_topic, error_of
 from isthmus.connectors.kafka.consumer.assignment import Assignment
 from isthmus.connectors.kafka.consumer.commit import Commits
 from isthmus.connectors.kafka.consumer.committer import Committer
@@ -86,7 +86,7 @@ class ConsumerThread(threading.Thread):
         self._wants_open = self._stops = False
         self._consumer: Any = None
         self._known = ""  # the topic that is read, in the form of `offset_note`; empty: unknown
-        self._look_due = math.inf  # when to check that it is the same; infinite while nothing has arrived since
+        self._check_due = math.inf  # when to check that it is the same; infinite while nothing has arrived since
         self._pause = PartitionPause(options.topic)
         self._fault = ConsumerFault(options.topic, options.bootstrap_servers, lambda: self._stops)
         self._assignment = Assignment(
@@ -147,11 +147,11 @@ class ConsumerThread(threading.Thread):
             self._is_due.notify()
             return self._delivered.set_aside(first, last, disposition)
 
-    def give_back(self, first: int, last: int) -> None:
+    def release(self, first: int, last: int) -> None:
         """Reads taken records again, and the untaken ones of their partitions, too."""
         with self._is_due:
-            self._delivered.give_back(first, last)
-            self._commits.came_free()  # it is noted: a reader after a kill needs it
+            self._delivered.release(first, last)
+            self._commits.unblock()  # it is noted: a reader after a kill needs it
             self._is_due.notify()
 
     def stop(self) -> None:
@@ -167,11 +167,11 @@ class ConsumerThread(threading.Thread):
         """Reads until it is stopped."""
         try:
             while not self._stops:
-                self._turn()
+                self._step()
         finally:
             self._close_consumer()
 
-    def _turn(self) -> None:
+    def _step(self) -> None:
         with self._is_due:
             while not self._wants_open and self._consumer is None and not self._stops:
                 self._is_due.wait()
@@ -183,8 +183,8 @@ class ConsumerThread(threading.Thread):
                 self._connect()
             self._read()
             if self._consumer is not None:
-                text = self._removed.look(self._consumer, time.monotonic())
-                self._look_at_topic(time.monotonic())
+                text = self._removed.query(self._consumer, time.monotonic())
+                self._check_topic(time.monotonic())
                 if text:
                     self._fault.lose_removed(text)  # committed once it is taken
                 elif not self._removed.is_asking and not self._fault.is_absent:
@@ -211,9 +211,9 @@ class ConsumerThread(threading.Thread):
 
     def _connect(self) -> None:
         options = self._options
-        view = look_at(options, options.topic)
+        view = describe_topic(options, options.topic)
         if options.dead_letter_topic:
-            look_at(options, options.dead_letter_topic)
+            describe_topic(options, options.dead_letter_topic)
         self._assignment.partitions = self._assignment.partitions or view.partitions
         if self._is_another(view):
             return
@@ -226,7 +226,7 @@ class ConsumerThread(threading.Thread):
                 {
                     **consumer_settings(options, tells_ends=present is not None),
                     "on_commit": self._committer.answered,
-                    "error_cb": self._heard,
+                    "error_cb": self._on_error,
                 }
             )
             if present is not None and present.ends is None:
@@ -252,17 +252,17 @@ class ConsumerThread(threading.Thread):
         self._delivered.topic = topic
         return bool(starts) and not is_told
 
-    def _look_at_topic(self, now: float) -> None:
+    def _check_topic(self, now: float) -> None:
         """Checks whether the topic is the one that was read, by this reader or the previous one. Without an answer nothing changes."""
         if others := self._removed.take_others(self._known):
             self._begin_again(dict.fromkeys(others, 0))
-        if now >= self._look_due and not self._fault.is_useless:
-            self._look_due = math.inf
+        if now >= self._check_due and not self._fault.is_useless:
+            self._check_due = math.inf
             with contextlib.suppress(ConnectionLostError):
-                self._is_another(look_at(self._options, self._options.topic))
+                self._is_another(describe_topic(self._options, self._options.topic))
 
-    def _heard(self, error: KafkaError) -> None:
-        self._fault.heard(error, time.monotonic())
+    def _on_error(self, error: KafkaError) -> None:
+        self._fault.on_error(error, time.monotonic())
 
     def _discard(self) -> None:
         """A consumer that was excluded from its group, or has failed permanently, is not used again."""
@@ -315,15 +315,15 @@ class ConsumerThread(threading.Thread):
             is_over = self._delivered.is_over()
             again = dict(self._delivered.begun_again)
             unreadable, self._delivered.unreadable = self._delivered.unreadable, ""
-            if self._delivered.came_free:
-                self._delivered.came_free = False
-                self._commits.came_free()
+            if self._delivered.is_unblocked:
+                self._delivered.is_unblocked = False
+                self._commits.unblock()
         for error in errors:
-            self._heard(error)
+            self._on_error(error)
         if again:
             self._begin_again(again)
         if is_more:
-            self._look_due = min(self._look_due, time.monotonic() + TOPIC_SECONDS)
+            self._check_due = min(self._check_due, time.monotonic() + TOPIC_SECONDS)
         if unreadable:
             self._fault.lose(cannot_be_read(self._options.topic, unreadable))
         if is_more:
@@ -377,6 +377,6 @@ class ConsumerThread(threading.Thread):
             self._delivered.note_awaited()
         with contextlib.suppress(RuntimeError):
             if time.monotonic() < deadline:
-                self._fault.lose_removed(self._removed.last_look(consumer))
+                self._fault.lose_removed(self._removed.last_query(consumer))
         with contextlib.suppress(KafkaException, RuntimeError):
             consumer.close()

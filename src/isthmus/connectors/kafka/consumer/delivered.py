@@ -53,7 +53,7 @@ class Delivered:
         record_bytes: the mean size of the last records.
         unreadable: the error of an unreadable record without a dead-letter topic; empty: there is none.
         topic: the topic that is read, in the form of `offset_note`; empty: unknown.
-        came_free: whether a released record no longer exists, so that it limits no commit any more; the reader resets it.
+        is_unblocked: whether a released record no longer exists, so that it limits no commit any more; the reader resets it.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Delivered:
         self.record_bytes = 1024
         self.unreadable = ""
         self.topic = ""
-        self.came_free = False
+        self.is_unblocked = False
         self._reader = RecordReader.of(options)
 
     @property
@@ -117,7 +117,7 @@ class Delivered:
             self.dead.add(position, position, Disposition("dead-letter", UNREADABLE, text))
             return
         self.unreadable = text
-        self.account.give_back(position, position)
+        self.account.release(position, position)
         self.rewind.add(message.partition())
 
     def _belongs(self, partition: int, offset: int) -> bool:
@@ -131,7 +131,7 @@ class Delivered:
         if self.present is not None and not self.present.belongs(partition, offset):
             return False
         self._note_missing(partition, found, offset)
-        self._removed.came(partition, offset)
+        self._removed.arrived(partition, offset)
         if not found.is_new(offset):
             return False
         found.deliver(offset)
@@ -148,8 +148,8 @@ class Delivered:
         if found.next < 0:
             self._removed.first(partition, offset)
         self._removed.passed(partition, offset)
-        for first, came in found.gone_before(offset):
-            self.came_free = True
+        for first, came in found.lost_before(offset):
+            self.is_unblocked = True
             self._removed.gap(partition, first, came, is_return=True)
         for first, came in found.passed_before(offset):
             self._removed.gap(partition, first, came)
@@ -175,9 +175,9 @@ class Delivered:
         self.dead.add(first, last, disposition)
         return True
 
-    def give_back(self, first: int, last: int) -> None:
+    def release(self, first: int, last: int) -> None:
         """Reads taken records again, and the untaken ones of their partitions, too."""
-        partitions = self.account.give_back(first, last)
+        partitions = self.account.release(first, last)
         self.rewind.update(partitions)
         self._remove_queued(partitions)
         if self.dead is not None:
@@ -231,4 +231,4 @@ class Delivered:
 
     def _remove_queued(self, partitions: Collection[int]) -> None:
         for position in self.queue.remove(partitions):
-            self.account.give_back(position, position)
+            self.account.release(position, position)

@@ -79,7 +79,7 @@ class ConsumerFault:
             before, is_fatal = self._pending or ("", False)
             self._pending = f"{before}; {text}" if before else text, is_fatal
 
-    def heard(self, error: KafkaError, now: float) -> None:
+    def on_error(self, error: KafkaError, now: float) -> None:
         """An error that librdkafka reports apart from records; it recovers by itself, but the owner is told."""
         made = error_of(error, self._topic, self._servers)
         if is_final(error):

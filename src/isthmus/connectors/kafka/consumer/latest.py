@@ -23,7 +23,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from isthmus.connectors.kafka.cluster import LOOK_SECONDS
+from isthmus.connectors.kafka.cluster import QUERY_SECONDS
 
 __all__ = ["begin_group", "ends_of_all"]
 
@@ -41,7 +41,7 @@ def begin_group(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[int, int]:
-    """By partition, the offset to begin at; empty where the group has begun before. Blocks for `LOOK_SECONDS` for each request.
+    """By partition, the offset to begin at; empty where the group has begun before. Blocks for `QUERY_SECONDS` for each request.
 
     Args:
         consumer: of the group.
@@ -57,7 +57,7 @@ def begin_group(
         KafkaException: no answer, or a refusal, or another reader has not begun the group in time.
     """
     asked = sorted({*range(known), *partitions})
-    deadline = clock() + LOOK_SECONDS
+    deadline = clock() + QUERY_SECONDS
     while not _has_begun(consumer, topic, asked):
         if 0 in partitions:
             ends = ends_of_all(consumer, topic, known)
@@ -71,7 +71,7 @@ def begin_group(
 
 
 def _has_begun(consumer: Any, topic: str, partitions: Sequence[int]) -> bool:
-    found = consumer.committed([TopicPartition(topic, number) for number in partitions], timeout=LOOK_SECONDS)
+    found = consumer.committed([TopicPartition(topic, number) for number in partitions], timeout=QUERY_SECONDS)
     for each in found:
         if each.error is not None:
             raise KafkaException(each.error)
@@ -79,10 +79,12 @@ def _has_begun(consumer: Any, topic: str, partitions: Sequence[int]) -> bool:
 
 
 def ends_of_all(consumer: Any, topic: str, partitions: int) -> dict[int, int]:
-    """By partition, the offset after its last record; blocks for `LOOK_SECONDS` for each request.
+    """By partition, the offset after its last record; blocks for `QUERY_SECONDS` for each request.
 
     Raises:
         KafkaException: no answer, or a refusal.
     """
-    places = [TopicPartition(topic, number) for number in range(partitions)]
-    return {each.partition: int(consumer.get_watermark_offsets(each, timeout=LOOK_SECONDS)[1]) for each in places}
+    topic_partitions = [TopicPartition(topic, number) for number in range(partitions)]
+    return {
+        each.partition: int(consumer.get_watermark_offsets(each, timeout=QUERY_SECONDS)[1]) for each in topic_partitions
+    }

@@ -66,9 +66,9 @@ class PartitionOffsets:
         """Ranges of offsets, each with the one after its last, that should precede a record, which is not noted yet. A released
         record should be redelivered; at other offsets there may never have been a record.
         """
-        return [*self.gone_before(offset), *self.passed_before(offset)]
+        return [*self.lost_before(offset), *self.passed_before(offset)]
 
-    def gone_before(self, offset: int) -> list[tuple[int, int]]:
+    def lost_before(self, offset: int) -> list[tuple[int, int]]:
         """Those of them that were released, and no longer exist."""
         again = [(max(low, self._cursor), min(high, offset)) for low, high in self.returned if self._cursor >= 0]
         return [each for each in again if each[0] < each[1]]
@@ -113,7 +113,7 @@ class PartitionOffsets:
         self.unsettled.remove(first, last + 1)
         return self.unsettled.count < before
 
-    def give_back(self, first: int, last: int) -> bool:
+    def release(self, first: int, last: int) -> bool:
         """Releases outstanding records; returns whether there were any."""
         found = [(max(a, first), min(b, last + 1)) for a, b in self.unsettled if a <= last and b > first]
         for start, stop in found:
@@ -162,11 +162,11 @@ class OffsetAccount:
         """Settles positions; returns whether an offset may have to be committed."""
         return sum(each.settle(low, high) for each, low, high in self._parts(first, last)) > 0
 
-    def give_back(self, first: int, last: int) -> list[int]:
+    def release(self, first: int, last: int) -> list[int]:
         """Releases positions; returns the partitions that have to be read again."""
         partitions = []
         for each, low, high in self._parts(first, last):
-            if each.give_back(low, high):
+            if each.release(low, high):
                 partitions += [number for number, found in self.partitions.items() if found is each]
         return partitions
 

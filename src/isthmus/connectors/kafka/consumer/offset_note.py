@@ -57,5 +57,5 @@ def read(text: str | None) -> OffsetNote:
 
 def is_another(before: str, topic: str) -> bool:
     """Whether a topic differs from the noted one, which no longer exists: a topic of another cluster may be its copy, with its group copied, too."""
-    places = [each.rpartition(":") for each in (before, topic)]
-    return all(number for _, _, number in places) and places[0][0] == places[1][0] and before != topic
+    topics = [each.rpartition(":") for each in (before, topic)]
+    return all(number for _, _, number in topics) and topics[0][0] == topics[1][0] and before != topic

@@ -44,7 +44,7 @@ class PartitionPause:
             return False
         fresh = set(partitions) - self._paused
         if fresh:
-            consumer.pause(self._places(fresh))
+            consumer.pause(self._topic_partitions(fresh))
             self._paused |= fresh
         return True
 
@@ -53,18 +53,18 @@ class PartitionPause:
         self._since = 0.0
         known, self._paused = self._paused.intersection(partitions), set()
         if known:
-            consumer.resume(self._places(known))
+            consumer.resume(self._topic_partitions(known))
 
     def leave(self, consumer: Any, partitions: Collection[int]) -> None:
         """Partitions are revoked (I2)."""
         paused = self._paused.intersection(partitions)
         if paused:
             with contextlib.suppress(KafkaException):
-                consumer.resume(self._places(paused))
+                consumer.resume(self._topic_partitions(paused))
 
     def forget(self, partitions: Collection[int]) -> None:
         """Partitions are revoked."""
         self._paused.difference_update(partitions)
 
-    def _places(self, partitions: Collection[int]) -> list[TopicPartition]:
+    def _topic_partitions(self, partitions: Collection[int]) -> list[TopicPartition]:
         return [TopicPartition(self._topic, number) for number in partitions]

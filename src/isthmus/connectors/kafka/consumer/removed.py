@@ -9,7 +9,7 @@ Specification: Apache Kafka documentation, "Log Retention"; librdkafka documenta
 
 Invariants:
     I1. A range is reported once by one reader.
-    I2. A query without answer is repeated; it delays reading for `LOOK_SECONDS` twice at most.
+    I2. A query without answer is repeated; it delays reading for `QUERY_SECONDS` twice at most.
     I3. Every range is queried, however many occur between two queries, and also if its partition is revoked meanwhile: the committed
         offset may be after it, and no other reader finds it.
     I4. While the group's position is unknown, nothing may be committed (`is_asking`): the answer would be after the loss. Nor of a
@@ -33,7 +33,7 @@ from isthmus.connectors.kafka.consumer import offset_note
 
 __all__ = ["AGAIN_SECONDS", "MOST_RANGES", "SPACING_SECONDS", "RemovedRecords"]
 
-LOOK_SECONDS = 2.0
+QUERY_SECONDS = 2.0
 LAST_SECONDS = 1.0
 # A compacted topic has many gaps: a query is made at most this often, and uses a twentieth of the time where the cluster is distant.
 SPACING_SECONDS = 1.0
@@ -73,7 +73,9 @@ class RemovedRecords:
         # Partitions in which the group's position is unknown, with the first offset that arrived.
         self._unknown: dict[int, int | None] = {}
         self._begins: dict[int, int] = {}  # by partition without records so far, the group's position
-        self._came: dict[int, IndexSet] = {}  # by partition with unknown position, the records that arrived meanwhile
+        self._arrived: dict[
+            int, IndexSet
+        ] = {}  # by partition with unknown position, the records that arrived meanwhile
         self._awaited: dict[
             int, IndexSet
         ] = {}  # by partition, the records released to an earlier reader, which may still arrive
@@ -86,7 +88,7 @@ class RemovedRecords:
         """Partitions are read from the group's position."""
         for number in partitions:
             self._unknown[number] = None
-            for each in (self._begins, self._came, self._awaited, self._topics):
+            for each in (self._begins, self._arrived, self._awaited, self._topics):
                 each.pop(number, None)
         self._due = 0.0
 
@@ -109,21 +111,21 @@ class RemovedRecords:
         """Whether a partition's group position is unknown, or it has missing records that were not queried (I4)."""
         return partition in self._unknown or partition in self._wanted
 
-    def first(self, partition: int, came: int) -> None:
+    def first(self, partition: int, arrived: int) -> None:
         """The first record of an assigned partition arrived; records removed after it later are not lost."""
         if partition in self._unknown:
-            self._unknown[partition] = came
+            self._unknown[partition] = arrived
         for at, each in enumerate(self._wanted.get(partition, ())):
             if each.stop is None:
-                self._wanted[partition][at] = _Range(each.first, came)
-        begin = self._begins.pop(partition, came)
-        if begin < came:  # records removed while a target accepts nothing are later than the first query
-            self.gap(partition, begin, came)
+                self._wanted[partition][at] = _Range(each.first, arrived)
+        begin = self._begins.pop(partition, arrived)
+        if begin < arrived:  # records removed while a target accepts nothing are later than the first query
+            self.gap(partition, begin, arrived)
 
     def forget(self, partitions: Collection[int]) -> None:
         """Partitions are revoked; missing records are queried nevertheless (I3)."""
         for number in partitions:
-            for each in (self._unknown, self._begins, self._came, self._awaited, self._topics):
+            for each in (self._unknown, self._begins, self._arrived, self._awaited, self._topics):
                 each.pop(number, None)
 
     def begins_again(self, partitions: Collection[int]) -> None:
@@ -142,10 +144,10 @@ class RemovedRecords:
                     self.gap(partition, first, min(stop, offset), is_return=True)
             awaited.remove(0, offset)
 
-    def came(self, partition: int, offset: int) -> None:
+    def arrived(self, partition: int, offset: int) -> None:
         """A record of a partition arrived, after all that precede it."""
         if partition in self._unknown:
-            self._came.setdefault(partition, IndexSet()).add(offset, offset + 1)
+            self._arrived.setdefault(partition, IndexSet()).add(offset, offset + 1)
         elif awaited := self._awaited.get(partition):
             awaited.remove(offset, offset + 1)
 
@@ -158,53 +160,53 @@ class RemovedRecords:
         awaited = self._awaited[partition] = IndexSet()
         for first, stop in ranges:
             awaited.add(first, stop)
-        came = list(self._came.pop(partition, ()))
-        for first, stop in came:
+        arrived = list(self._arrived.pop(partition, ()))
+        for first, stop in arrived:
             awaited.remove(first, stop)
-        if came:
-            self.passed(partition, came[-1][1])
+        if arrived:
+            self.passed(partition, arrived[-1][1])
 
-    def gap(self, partition: int, first: int, came: int, *, is_return: bool = False) -> None:
+    def gap(self, partition: int, first: int, arrived: int, *, is_return: bool = False) -> None:
         """A record arrived, and those from `first` on did not; `is_return`: they had been released."""
         wanted = self._wanted.setdefault(partition, [])
-        wanted.append(_Range(first, came, is_return))
+        wanted.append(_Range(first, arrived, is_return))
         if len(wanted) % MOST_RANGES == 0:
             self._due = 0.0
 
-    def look(self, consumer: Any, now: float) -> str:
+    def query(self, consumer: Any, now: float) -> str:
         """The losses that were not reported; empty where there are none, or no query is due."""
         if now < self._due or not (self._unknown or self._wanted):
             return ""
         began = self._clock()
         with contextlib.suppress(KafkaException):
-            self._ask_group(consumer, LOOK_SECONDS)
-        found = self._look(consumer, list(self._wanted), LOOK_SECONDS)
+            self._ask_group(consumer, QUERY_SECONDS)
+        found = self._query(consumer, list(self._wanted), QUERY_SECONDS)
         is_done = not (self._unknown or self._wanted)
         took = self._clock() - began
         self._due = now + (max(SPACING_SECONDS, _SPACING_FACTOR * took) if is_done else AGAIN_SECONDS)
         return found
 
-    def last_ask(self, consumer: Any, tell: Callable[[str], None]) -> frozenset[int]:
+    def last_ask(self, consumer: Any, report: Callable[[str], None]) -> frozenset[int]:
         """The partitions of which nothing is committed at the end (I4): the group and the log are queried once more.
 
         Args:
             consumer: of the group.
-            tell: is called with the losses, before an offset after them is committed.
+            report: is called with the losses, before an offset after them is committed.
         """
         with contextlib.suppress(KafkaException):
             self._ask_group(consumer, LAST_SECONDS)
-        tell(self._look(consumer, list(self._wanted), LAST_SECONDS))
+        report(self._query(consumer, list(self._wanted), LAST_SECONDS))
         return frozenset(self._unknown) | self._wanted.keys()
 
-    def look_at(self, consumer: Any, partitions: Iterable[int]) -> str:
+    def query_partitions(self, consumer: Any, partitions: Iterable[int]) -> str:
         """The losses of revoked partitions, where there is an answer: of the others nothing is committed (I4)."""
-        return self._look(consumer, [each for each in partitions if each in self._wanted], LAST_SECONDS)
+        return self._query(consumer, [each for each in partitions if each in self._wanted], LAST_SECONDS)
 
-    def last_look(self, consumer: Any) -> str:
+    def last_query(self, consumer: Any) -> str:
         """The losses of partitions that were not queried yet."""
-        return self._look(consumer, list(self._wanted), LAST_SECONDS)
+        return self._query(consumer, list(self._wanted), LAST_SECONDS)
 
-    def _look(self, consumer: Any, partitions: Iterable[int], seconds: float) -> str:
+    def _query(self, consumer: Any, partitions: Iterable[int], seconds: float) -> str:
         removed: list[str] = []
         compacted: list[str] = []
         for number in partitions:
@@ -243,13 +245,13 @@ class RemovedRecords:
         for each in consumer.committed(asked, timeout=seconds):
             if each.error is not None:
                 continue
-            came = self._unknown.pop(each.partition)
+            arrived = self._unknown.pop(each.partition)
             note = offset_note.read(getattr(each, "metadata", None))
             self._topics[each.partition] = note.topic
             self._await(each.partition, note.returned)
             if each.offset >= 0:
-                self._wanted.setdefault(each.partition, []).append(_Range(each.offset, came))
-                if came is None:
+                self._wanted.setdefault(each.partition, []).append(_Range(each.offset, arrived))
+                if arrived is None:
                     self._begins[each.partition] = each.offset
 
 

@@ -24,8 +24,8 @@ _NULL = 0x40
 
 def message_id(topic: str, position: int) -> str:
     """The MessageId of the record at a position; a long topic's name is truncated."""
-    place = f"/{position >> PARTITION_SHIFT}/{position % (1 << PARTITION_SHIFT)}"
-    return topic[: MESSAGE_ID_CHARACTERS - len(place)] + place
+    suffix = f"/{position >> PARTITION_SHIFT}/{position % (1 << PARTITION_SHIFT)}"
+    return topic[: MESSAGE_ID_CHARACTERS - len(suffix)] + suffix
 
 
 class MessageIds:

@@ -37,12 +37,12 @@ _BEGIN, _TOPIC = "begin", "topic"
 
 
 def from_spark(offset: Mapping[str, Any]) -> dict[int, int]:
-    """Offsets of a checkpoint."""
-    return {int(number): int(place) for number, place in offset.items() if number not in (_BEGIN, _TOPIC)}
+    """Parses the offsets of a checkpoint."""
+    return {int(number): int(position) for number, position in offset.items() if number not in (_BEGIN, _TOPIC)}
 
 
 def topic_of(offset: Mapping[str, Any]) -> str:
-    """Of which topic the offsets of a checkpoint are; empty where that was not known."""
+    """The topic of a checkpoint's offsets, `CLUSTER:ID`; empty where it was not known."""
     return str(offset.get(_TOPIC, ""))
 
 
@@ -107,8 +107,8 @@ def next_offsets(start: Offsets, ends: Offsets, most: int) -> dict[int, int]:
     waiting = {number: end - found[number] for number, end in ends.items() if end > found[number]}
     left = most
     # The partitions with the fewest records first: the rest of their share is left to the others.
-    for place, number in enumerate(sorted(waiting, key=lambda each: (waiting[each], each))):
-        share = min(waiting[number], -(-left // (len(waiting) - place)))
+    for position, number in enumerate(sorted(waiting, key=lambda each: (waiting[each], each))):
+        share = min(waiting[number], -(-left // (len(waiting) - position)))
         found[number] += share
         left -= share
     return found

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 __all__ = ["KafkaDataSource"]
 
 # A partition whose leader has just changed may report an outdated end: it is queried again.
-_LOOKS = 3
-LOOK_AGAIN_SECONDS = 1.0
+_QUERIES = 3
+QUERY_AGAIN_SECONDS = 1.0
 
 
 class KafkaDataSource(KafkaSinkMixin, DataSource):
@@ -178,10 +178,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         read = from_spark(start)
         ends = self._ends() if self._last is None else self._last
         gone = self._gone(start, ends)
-        for _ in range(_LOOKS):
+        for _ in range(_QUERIES):
             if not gone or self._last is not None:
                 break
-            time.sleep(LOOK_AGAIN_SECONDS)
+            time.sleep(QUERY_AGAIN_SECONDS)
             ends = self._ends()
             gone = self._gone(start, ends)
         if gone and self.options.missing != "skip":

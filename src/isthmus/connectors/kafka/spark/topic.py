@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from isthmus.connectors.kafka.cluster import LOOK_SECONDS, look_at
+from isthmus.connectors.kafka.cluster import QUERY_SECONDS, describe_topic
 from isthmus.connectors.kafka.group import errors_of, reader_settings
 from isthmus.connectors.kafka.option import ClusterOptions
 from isthmus.errors import ConnectionLostError, IsthmusError
@@ -69,13 +69,13 @@ class Topic:
             EntityNotFoundError: the topic does not exist.
             IsthmusError: no answer, or a refusal.
         """
-        view = look_at(self._options, self._name)
+        view = describe_topic(self._options, self._name)
         self.identity = view.identity
         found = {}
         with errors_of(self._options, self._name):
             for number in range(view.partitions):
                 low, high = self._consumer.get_watermark_offsets(
-                    TopicPartition(self._name, number), timeout=LOOK_SECONDS
+                    TopicPartition(self._name, number), timeout=QUERY_SECONDS
                 )
                 found[number] = low, high
         return found
@@ -89,26 +89,26 @@ class Topic:
         """
         where = TopicPartition(self._name, partition, first)
         with errors_of(self._options, self._name):
-            low = int(self._consumer.get_watermark_offsets(where, timeout=LOOK_SECONDS)[0])
+            low = int(self._consumer.get_watermark_offsets(where, timeout=QUERY_SECONDS)[0])
             if low > first and not self._may_miss:
                 raise self._missing(partition, first, min(low, stop))
             at = max(first, low)
             self._consumer.assign([TopicPartition(self._name, partition, at)])
-            heard = time.monotonic()
+            received_at = time.monotonic()
             while at < stop:
                 page: list[Any] = self._consumer.consume(_PAGE, _POLL_SECONDS)
                 found = [record for record in page if record.error() is None and record.offset() < stop]
                 if found:
                     yield found
                 if any(_is_reset(record) for record in page):
-                    low = int(self._consumer.get_watermark_offsets(where, timeout=LOOK_SECONDS)[0])
+                    low = int(self._consumer.get_watermark_offsets(where, timeout=QUERY_SECONDS)[0])
                     raise self._missing(partition, max((at, *(each.offset() + 1 for each in found))), min(low, stop))
                 if page:
                     at = max(map(self._after, page))
                 if page:
-                    heard = time.monotonic()
-                if time.monotonic() > heard + SILENCE_SECONDS:
-                    if int(self._consumer.get_watermark_offsets(where, timeout=LOOK_SECONDS)[1]) <= at:
+                    received_at = time.monotonic()
+                if time.monotonic() > received_at + SILENCE_SECONDS:
+                    if int(self._consumer.get_watermark_offsets(where, timeout=QUERY_SECONDS)[1]) <= at:
                         if self._may_miss:
                             return
                         raise self._missing(partition, at, stop)
@@ -138,9 +138,9 @@ class Topic:
         Raises:
             IsthmusError: no answer, or a refusal.
         """
-        places = [TopicPartition(self._name, number, offset) for number, offset in offsets.items()]
+        topic_partitions = [TopicPartition(self._name, number, offset) for number, offset in offsets.items()]
         with errors_of(self._options, self._name):
-            self._consumer.commit(offsets=places, asynchronous=False)
+            self._consumer.commit(offsets=topic_partitions, asynchronous=False)
 
     def close(self) -> None:
         """Closes it."""

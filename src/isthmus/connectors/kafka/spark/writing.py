@@ -14,7 +14,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from isthmus.connectors.kafka.cluster import ONE_BY_ONE, error_of, look_at, settings
+from isthmus.connectors.kafka.cluster import ONE_BY_ONE, describe_topic, error_of, settings
 from isthmus.connectors.kafka.spark.option import WriteOptions
 from isthmus.errors import ConnectionLostError, InvalidArgumentError
 
@@ -39,7 +39,7 @@ class Writing:
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
         self._failed: KafkaError | None = None
-        view = look_at(options, options.topic)
+        view = describe_topic(options, options.topic)
         self._partitions = view.partitions
         try:
             self._producer = Producer(

@@ -204,7 +204,7 @@ def to_frequent(message: bytes) -> Record | None:
             return None
         priority = found
     exchange = routing_key = ""
-    has_place = False
+    has_routing = False
     if message[at : at + 3] == b"\0Sr":
         if message[at + 3] == 0xD1:
             stop = at + 8 + _U32_AT(message, at + 4)[0]
@@ -216,15 +216,15 @@ def to_frequent(message: bytes) -> Record | None:
             return None
         after = numbers + len(SEQUENCE) + 8
         if message.startswith(SEQUENCE, numbers) and message.startswith(TIME, after):
-            place = _place(message[numbers + NUMBERS_BYTES : stop])
+            routing = _routing(message[numbers + NUMBERS_BYTES : stop])
         elif stop - at <= 1024:
-            place = _place(message[numbers:stop])
+            routing = _routing(message[numbers:stop])
         else:
             return None
-        if place is None:
+        if routing is None:
             return None
-        exchange, routing_key = place
-        has_place = True
+        exchange, routing_key = routing
+        has_routing = True
         at = stop
     flags = _PERSISTENT_FLAG
     content_type = content_encoding = correlation_id = reply_to = message_id = timestamp = subject = b""
@@ -303,7 +303,7 @@ def to_frequent(message: bytes) -> Record | None:
         return None
     if priority:
         flags |= 0x800
-    if not has_place and subject:
+    if not has_routing and subject:
         return None
     properties = b"%c%c%b%b%b\x02%b%b%b%b%b%b" % (
         flags >> 8,
@@ -331,7 +331,7 @@ def _priority(raw: bytes) -> bytes | None:
 
 
 @lru_cache(512)
-def _place(pairs: bytes) -> tuple[str, str] | None:
+def _routing(pairs: bytes) -> tuple[str, str] | None:
     """Exchange and routing key of annotations with both, and no others but a broker's."""
     raw = b"\0Sr\xd1" + struct.pack(">II", len(pairs) + 4, _count(pairs)) + pairs
     found = section.decode_map(raw, (0, len(raw)))

@@ -30,7 +30,7 @@ CONNECT_SECONDS = 10.0
 FRAME_BYTES = 1 << 17
 _HEAD = struct.Struct(">BHI").unpack_from
 _IDS = struct.Struct(">HH").unpack_from
-_turns = itertools.count()
+_starts = itertools.count()
 
 
 def dial(options: BrokerOptions) -> Connection:
@@ -40,36 +40,36 @@ def dial(options: BrokerOptions) -> Connection:
         IsthmusError: no connection could be made.
     """
     addresses = options.addresses()
-    first = next(_turns) % len(addresses)
+    first = next(_starts) % len(addresses)
     error: IsthmusError | None = None
     for host, port in addresses[first:] + addresses[:first]:
-        place = f"{host}:{port}{'' if options.virtual_host == '/' else '/' + options.virtual_host}"
+        address = f"{host}:{port}{'' if options.virtual_host == '/' else '/' + options.virtual_host}"
         try:
-            made = _dial(options, host, port, place)
+            made = _dial(options, host, port, address)
             made.broker = f"{addresses} {options.virtual_host}"
             return made
         except TimeoutError:
-            error = OperationTimeoutError(f"{place}: no answer within {CONNECT_SECONDS:g} s")
+            error = OperationTimeoutError(f"{address}: no answer within {CONNECT_SECONDS:g} s")
         except ssl.SSLError as failed:
             error = ConnectionLostError(
-                f"{place}: TLS failed: {failed.reason or failed}; check ca_file and the certificates"
+                f"{address}: TLS failed: {failed.reason or failed}; check ca_file and the certificates"
             )
         except OSError as failed:
-            error = ConnectionLostError(f"{place}: no connection: {failed}")
+            error = ConnectionLostError(f"{address}: no connection: {failed}")
         except (struct.error, IndexError, ValueError) as failed:
-            error = ProtocolError(f"{place}: the server there does not implement AMQP 0-9-1: {failed}")
+            error = ProtocolError(f"{address}: the server there does not implement AMQP 0-9-1: {failed}")
     assert error is not None
     raise error
 
 
-def _dial(options: BrokerOptions, host: str, port: int, place: str) -> Connection:
+def _dial(options: BrokerOptions, host: str, port: int, address: str) -> Connection:
     response = _response(options)
     sock: socket.socket = socket.create_connection((host, port), timeout=CONNECT_SECONDS)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if options.tls:
             sock = _context(options).wrap_socket(sock, server_hostname=host)
-        made = _shake_hands(_Blocking(sock, place), options, response, place)
+        made = _shake_hands(_Blocking(sock, address), options, response, address)
         sock.setblocking(False)
     except BaseException:
         sock.close()
@@ -92,27 +92,29 @@ def _response(options: BrokerOptions) -> bytes:
     return f"\0{options.username}\0{resolve(options.password).reveal()}".encode()
 
 
-def _shake_hands(peer: _Blocking, options: BrokerOptions, response: bytes, place: str) -> Connection:
+def _shake_hands(peer: _Blocking, options: BrokerOptions, response: bytes, address: str) -> Connection:
     peer.send(wire.PROTOCOL_HEADER)
     offered = peer.expect(M.CONNECTION_START)
     properties, at = table.decode(offered, 2)
     size = int.from_bytes(offered[at : at + 4], "big")
     mechanisms = offered[at + 4 : at + 4 + size].decode(errors="replace").split()
     if options.mechanism not in mechanisms:
-        raise UnauthorizedError(f"{place}: the broker does not accept {options.mechanism}, but {', '.join(mechanisms)}")
+        raise UnauthorizedError(
+            f"{address}: the broker does not accept {options.mechanism}, but {', '.join(mechanisms)}"
+        )
     peer.send(wire.method(0, M.CONNECTION_START_OK, _start_ok(options.mechanism, response)))
     try:
         tune = peer.expect(M.CONNECTION_TUNE)
     except ConnectionLostError:
         # A broker without the capability closes the socket (RabbitMQ documentation, "Authentication Failure Notifications").
-        raise UnauthorizedError(f"{place}: the broker refused to log in; check username and password") from None
+        raise UnauthorizedError(f"{address}: the broker refused to log in; check username and password") from None
     _, frame_bytes, heartbeat = struct.unpack_from(">HIH", tune)
     frame_bytes = min(frame_bytes or FRAME_BYTES, FRAME_BYTES)
     heartbeat = min(each for each in (heartbeat, options.heartbeat_seconds) if each)
     peer.send(wire.method(0, M.CONNECTION_TUNE_OK, struct.pack(">HIH", 8, frame_bytes, heartbeat)))
     peer.send(wire.method(0, M.CONNECTION_OPEN, wire.short(options.virtual_host) + b"\0\0"))
     peer.expect(M.CONNECTION_OPEN_OK)
-    made = Connection(peer.sock, place, frame_bytes, heartbeat)
+    made = Connection(peer.sock, address, frame_bytes, heartbeat)
     made.cluster_name = next(
         (str(table.value_of(kind, raw)) for name, kind, raw in properties if name == "cluster_name"), ""
     )
@@ -138,8 +140,8 @@ def _start_ok(mechanism: str, response: bytes) -> bytes:
 class _Blocking:
     """Methods of channel 0 over a blocking socket."""
 
-    def __init__(self, sock: socket.socket, place: str) -> None:
-        self.sock, self._place = sock, place
+    def __init__(self, sock: socket.socket, address: str) -> None:
+        self.sock, self._address = sock, address
 
     def send(self, data: bytes) -> None:
         self.sock.sendall(data)
@@ -154,7 +156,7 @@ class _Blocking:
         while True:
             head = self._take(7)
             if head[:4] == b"AMQP":
-                raise ProtocolError(f"{self._place}: the broker uses another protocol: {head!r}")
+                raise ProtocolError(f"{self._address}: the broker uses another protocol: {head!r}")
             kind, _, size = _HEAD(head)
             if size > FRAME_BYTES:
                 raise ValueError(f"a frame of {size} bytes")
@@ -167,15 +169,17 @@ class _Blocking:
             if found == M.CONNECTION_CLOSE:
                 with contextlib.suppress(OSError):
                     self.send(wire.method(0, M.CONNECTION_CLOSE_OK))
-                raise closed(self._place, payload[4:])
-            raise ProtocolError(f"{self._place}: method {found[0]}.{found[1]} arrived instead of {which[0]}.{which[1]}")
+                raise closed(self._address, payload[4:])
+            raise ProtocolError(
+                f"{self._address}: method {found[0]}.{found[1]} arrived instead of {which[0]}.{which[1]}"
+            )
 
     def _take(self, size: int) -> bytes:
         parts = []
         while size:
             data = self.sock.recv(min(size, 65536))
             if not data:
-                raise ConnectionLostError(f"{self._place}: the broker closed the connection")
+                raise ConnectionLostError(f"{self._address}: the broker closed the connection")
             parts.append(data)
             size -= len(data)
         return b"".join(parts)

@@ -54,7 +54,7 @@ class BrokerPool:
         self._dialer: Dialer[_Request, Connection] = Dialer()
         self._connections: dict[Connection, None] = {}
         self._leaving: dict[Connection, float] = {}
-        self._held_until: dict[str, float] = {}  # by broker
+        self._kept_until: dict[str, float] = {}  # by broker
         self._marked: dict[int, None] = {}
 
     # ---- for ends
@@ -62,8 +62,8 @@ class BrokerPool:
     def connect(self, end: Dialing, options: BrokerOptions) -> _Request:
         """Begins to connect."""
         request = _Request(end)
-        place = options.host, options.virtual_host
-        self._dialer.dial(request, partial(dial, options), place, lambda: request.end is not None)
+        connection_key = options.host, options.virtual_host
+        self._dialer.dial(request, partial(dial, options), connection_key, lambda: request.end is not None)
         return request
 
     def drop(self, connection: Connection) -> None:
@@ -83,11 +83,11 @@ class BrokerPool:
         """Whether the broker has confirmed the close of a connection."""
         return connection not in self._leaving
 
-    def held_until(self, broker: str) -> float:
+    def kept_until(self, broker: str) -> float:
         """Until when a broker may keep messages for connections of this process whose end it has not detected; it does not count
         these as ready in a queue.
         """
-        return self._held_until.get(broker, -math.inf)
+        return self._kept_until.get(broker, -math.inf)
 
     def mark(self, key: int) -> None:
         """An end has events."""
@@ -180,7 +180,7 @@ class BrokerPool:
 
     def _abandon(self, connection: Connection, now: float) -> None:
         if connection.held_seconds:
-            until = max(self.held_until(connection.broker), now + connection.held_seconds)
-            self._held_until[connection.broker] = until
+            until = max(self.kept_until(connection.broker), now + connection.held_seconds)
+            self._kept_until[connection.broker] = until
         connection.user = None
         connection.abandon()

@@ -48,18 +48,18 @@ class Present:
         self.quiet_at = self.count_at = math.inf
         self._late.clear()
 
-    def counted(self, messages: int, now: float, *, is_idle: bool, held_until: float = -math.inf) -> None:
+    def counted(self, messages: int, now: float, *, is_idle: bool, kept_until: float = -math.inf) -> None:
         """The queue's number of ready messages.
 
         Args:
             messages: the count.
             now: monotonic seconds.
             is_idle: whether the source has none of them.
-            held_until: until when the broker may keep some for a lost connection (I3).
+            kept_until: until when the broker may keep some for a lost connection (I3).
         """
         self.count_at = math.inf
-        if now < held_until:
-            self.count_at = held_until if self._left is None else math.inf
+        if now < kept_until:
+            self.count_at = kept_until if self._left is None else math.inf
         elif self._left is None:
             self._left = messages
         elif self.is_asking and not messages and is_idle:

@@ -111,7 +111,7 @@ class RabbitSource(End):
                 self._was_reported = True
                 events.append(SourceOpened())
             self._hand_on(events)
-            self._look_for_end(events, now)
+            self._check_end(events, now)
             if text := self._refused.take(now, len(self._delivered)):
                 self._lost(SourceLost(text, is_fatal=True), events, now)
         if self._is_draining:
@@ -168,7 +168,7 @@ class RabbitSource(End):
     def release(self, first: int, last: int) -> None:
         """Releases delivered positions."""
         self._dead.forget(first, last)
-        self._give_back([entry.tag for entry in self._delivered.take(first, last) if entry.tag])
+        self._return([entry.tag for entry in self._delivered.take(first, last) if entry.tag])
 
     def close(self) -> None:
         """Closes it; unsettled messages return with the connection."""
@@ -255,14 +255,14 @@ class RabbitSource(End):
         if known is not None:
             if not self._delivered.attach(known, tag):
                 self._ack([tag])  # it was settled
-            self._look_for_late()
+            self._check_late()
             self._end_if_closed()
             return
         if self.is_closed:
             return  # it is returned
         if self._present is not None:
             is_late = not self._present.came(tag, time.monotonic())
-            self._look_for_late()
+            self._check_late()
             if is_late:
                 return
         self._position += 1
@@ -302,7 +302,7 @@ class RabbitSource(End):
 
     # ---- releasing
 
-    def _give_back(self, tags: Sequence[int]) -> None:
+    def _return(self, tags: Sequence[int]) -> None:
         """An ordered source returns all its unsettled messages: it closes the channel, and opens it again."""
         connection = self.connection
         if connection is None or not tags or self._is_recalling:
@@ -360,12 +360,12 @@ class RabbitSource(End):
     def _counted(self, messages: int) -> None:
         if self._present is not None and self.connection is not None:
             is_idle = not self._ready and not len(self._delivered)
-            held_until = self.pool.held_until(self.connection.broker)
-            self._present.counted(messages, time.monotonic(), is_idle=is_idle, held_until=held_until)
-            self._look_for_late()
+            kept_until = self.pool.kept_until(self.connection.broker)
+            self._present.counted(messages, time.monotonic(), is_idle=is_idle, kept_until=kept_until)
+            self._check_late()
             self.mark()
 
-    def _look_for_end(self, events: list[SourceEvent], now: float) -> None:
+    def _check_end(self, events: list[SourceEvent], now: float) -> None:
         present = self._present
         if present is None:
             return
@@ -376,7 +376,7 @@ class RabbitSource(End):
             if present.is_due(now, can_ask=can_ask) and self.connection is not None:
                 self.connection.write(wire.declare_passive(CHANNEL, self.options.queue))
 
-    def _look_for_late(self) -> None:
+    def _check_late(self) -> None:
         """Stops consuming once all existing messages have arrived; later ones are not delivered, and return."""
         present, connection = self._present, self.connection
         if present is None or not present.is_over or connection is None:
@@ -388,7 +388,7 @@ class RabbitSource(End):
     def _leave_late(self) -> None:
         """Releases the later messages. An ordered source keeps them until it ends, so that the order is kept."""
         if self._present is not None and not self._is_ordered:
-            self._give_back(self._present.leave())
+            self._return(self._present.leave())
 
     # ---- the end of a channel
 

@@ -180,13 +180,13 @@ class RabbitTarget(End):
         code, text = wire.read_close(content.arguments)
         exchange, at = wire.short_at(content.arguments, 3 + content.arguments[2])
         routing_key, _ = wire.short_at(content.arguments, at)
-        place = (
+        missing = (
             f"exchange '{exchange}' has no queue for routing key '{routing_key}'"
             if exchange
             else f"there is no queue '{routing_key}'"
         )
         refusal = Refusal(
-            RefusalKind.UNCLEAR, str(code), f"RabbitMQ reports {code} {text}: {place}; bind one", "Unroutable"
+            RefusalKind.UNCLEAR, str(code), f"RabbitMQ reports {code} {text}: {missing}; bind one", "Unroutable"
         )
         returned = Record(content.body, content.properties, exchange, routing_key)
         if not self._flight.returned(returned, refusal, self._routed):

@@ -122,33 +122,33 @@ class ServiceBusAdministration:
 
     def _topic(self, topic: TopicState) -> TopicState | None:
         try:
-            stands = self._client.get_topic(topic.name)
+            existing = self._client.get_topic(topic.name)
         except (ResourceNotFoundError, AttributeError):
             # The client fails on the answer for a queue of this name, which has no topic description.
             return None
-        return self._topic_state(topic, stands)
+        return self._topic_state(topic, existing)
 
-    def _topic_state(self, topic: TopicState, stands: TopicProperties) -> TopicState:
+    def _topic_state(self, topic: TopicState, existing: TopicProperties) -> TopicState:
         subscriptions = tuple(
             self._subscription(topic, each) for each in listed_below(self._client.list_subscriptions, topic.name)
         )
-        return replace(topic_state(topic.name, stands), subscriptions=subscriptions)
+        return replace(topic_state(topic.name, existing), subscriptions=subscriptions)
 
     def _queue(self, asked: TopicState) -> QueueState | None:
         try:
-            stands = self._client.get_queue(asked.name)
+            existing = self._client.get_queue(asked.name)
         except (ResourceNotFoundError, AttributeError):  # see `_topic`
             return None
-        return queue_state(asked.name, stands)
+        return queue_state(asked.name, existing)
 
-    def _subscription(self, topic: TopicState, stands: SubscriptionProperties) -> SubscriptionState:
+    def _subscription(self, topic: TopicState, existing: SubscriptionProperties) -> SubscriptionState:
         rules: tuple[RuleState, ...] | None = None
-        if topic.subscription(stands.name) is not None or has_canary(topic):
-            rules = tuple(rule_state(each) for each in listed_below(self._client.list_rules, topic.name, stands.name))
+        if topic.subscription(existing.name) is not None or has_canary(topic):
+            rules = tuple(rule_state(each) for each in listed_below(self._client.list_rules, topic.name, existing.name))
         return SubscriptionState(
-            name=stands.name,
+            name=existing.name,
             rules=rules,
-            **received(stands),
+            **received(existing),
         )
 
     def inventory(self, alias: str) -> NamespaceState:
@@ -234,9 +234,9 @@ class ServiceBusAdministration:
         except ResourceNotFoundError:
             return  # another client has deleted it
 
-    def _refuse_changed(self, change: Change, stands: Entity) -> None:
+    def _refuse_changed(self, change: Change, existing: Entity) -> None:
         """Raises where another client has changed, since the plan was made, a setting that an update sets (I3)."""
-        if differences := moved_on(change, stands):
+        if differences := moved_on(change, existing):
             reason = f"{change.kind} {change.path} was changed since the plan was made ({'; '.join(differences)})"
             raise EntityChangedError(self._endpoint, reason, "run it again, and check its plan")
 
@@ -252,11 +252,11 @@ class ServiceBusAdministration:
                     max_size_in_megabytes=topic.initial_size_megabytes,
                 )
             return
-        stands = self._client.get_topic(topic.name)
-        self._refuse_changed(change, topic_state(topic.name, stands))
+        existing = self._client.get_topic(topic.name)
+        self._refuse_changed(change, topic_state(topic.name, existing))
         if topic.duplicate_detection_ms:
-            stands.duplicate_detection_history_time_window = timedelta(milliseconds=topic.duplicate_detection_ms)
-        self._client.update_topic(stands)
+            existing.duplicate_detection_history_time_window = timedelta(milliseconds=topic.duplicate_detection_ms)
+        self._client.update_topic(existing)
 
     def _make_queue(self, change: Change, queue: QueueState) -> None:
         window_ms = queue.duplicate_detection_ms
@@ -274,13 +274,13 @@ class ServiceBusAdministration:
             if queue.status in {None, "Active"}:
                 return
             window = None
-        stands = self._client.get_queue(queue.name)
-        self._refuse_changed(change, queue_state(queue.name, stands))
+        existing = self._client.get_queue(queue.name)
+        self._refuse_changed(change, queue_state(queue.name, existing))
         for name, value in settings_of(queue).items():
-            setattr(stands, name, value)
+            setattr(existing, name, value)
         if window is not None:
-            stands.duplicate_detection_history_time_window = window
-        self._client.update_queue(stands)
+            existing.duplicate_detection_history_time_window = window
+        self._client.update_queue(existing)
 
     def _make_subscription(self, change: Change, subscription: SubscriptionState) -> None:
         if change.action == "update":
@@ -296,11 +296,11 @@ class ServiceBusAdministration:
             self._update_subscription(change, subscription)
 
     def _update_subscription(self, change: Change, subscription: SubscriptionState) -> None:
-        stands = self._client.get_subscription(change.topic, subscription.name)
-        self._refuse_changed(change, SubscriptionState(name=subscription.name, **received(stands)))
+        existing = self._client.get_subscription(change.topic, subscription.name)
+        self._refuse_changed(change, SubscriptionState(name=subscription.name, **received(existing)))
         for name, value in settings_of(subscription).items():
-            setattr(stands, name, value)
-        self._client.update_subscription(change.topic, stands)
+            setattr(existing, name, value)
+        self._client.update_subscription(change.topic, existing)
 
     def _make_rule(self, change: Change) -> None:
         after = change.after
@@ -308,11 +308,11 @@ class ServiceBusAdministration:
             if change.action == "create":
                 self._create_rule(change.topic, change.subscription, after)
                 return
-            stands = self._client.get_rule(change.topic, change.subscription, after.name)
-            self._refuse_changed(change, rule_state(stands))
-            stands.filter = SqlRuleFilter(after.filter)
-            stands.action = SqlRuleAction(after.action) if after.action else None
-            self._client.update_rule(change.topic, change.subscription, stands)
+            existing = self._client.get_rule(change.topic, change.subscription, after.name)
+            self._refuse_changed(change, rule_state(existing))
+            existing.filter = SqlRuleFilter(after.filter)
+            existing.action = SqlRuleAction(after.action) if after.action else None
+            self._client.update_rule(change.topic, change.subscription, existing)
         elif change.before is not None:
             with self._transport.repetition.done_before(ResourceNotFoundError):
                 self._client.delete_rule(change.topic, change.subscription, change.before.name)

@@ -49,35 +49,35 @@ def settings_of(entity: QueueState | SubscriptionState, *, creates: bool = False
     return settings
 
 
-def queue_state(name: str, stands: QueueProperties) -> QueueState:
+def queue_state(name: str, existing: QueueProperties) -> QueueState:
     """The state of an existing queue."""
     return QueueState(
         name=name,
-        duplicate_detection_ms=detection_ms(stands),
-        partitioned=bool(stands.enable_partitioning),
-        **received(stands),
+        duplicate_detection_ms=detection_ms(existing),
+        partitioned=bool(existing.enable_partitioning),
+        **received(existing),
     )
 
 
-def topic_state(name: str, stands: TopicProperties) -> TopicState:
+def topic_state(name: str, existing: TopicProperties) -> TopicState:
     """The state of an existing topic, without its subscriptions."""
     return TopicState(
-        name=name, duplicate_detection_ms=detection_ms(stands), partitioned=bool(stands.enable_partitioning)
+        name=name, duplicate_detection_ms=detection_ms(existing), partitioned=bool(existing.enable_partitioning)
     )
 
 
-def received(stands: QueueProperties | SubscriptionProperties) -> dict[str, Any]:
+def received(existing: QueueProperties | SubscriptionProperties) -> dict[str, Any]:
     """The common settings of a queue and a subscription, by the names of `QueueState` and `SubscriptionState`."""
     return {
-        "lock_duration_ms": _milliseconds(stands.lock_duration),
-        "max_delivery_count": stands.max_delivery_count,
-        "auto_delete_on_idle_ms": _milliseconds(stands.auto_delete_on_idle),
-        "requires_session": bool(stands.requires_session),
-        "forward_to": _path(stands.forward_to),
-        "forward_dead_letters_to": _path(stands.forward_dead_lettered_messages_to),
-        "default_ttl_ms": _milliseconds(stands.default_message_time_to_live),
-        "dead_letters_expired": bool(stands.dead_lettering_on_message_expiration),
-        "status": str(getattr(stands.status, "value", stands.status) or "Active"),
+        "lock_duration_ms": _milliseconds(existing.lock_duration),
+        "max_delivery_count": existing.max_delivery_count,
+        "auto_delete_on_idle_ms": _milliseconds(existing.auto_delete_on_idle),
+        "requires_session": bool(existing.requires_session),
+        "forward_to": _path(existing.forward_to),
+        "forward_dead_letters_to": _path(existing.forward_dead_lettered_messages_to),
+        "default_ttl_ms": _milliseconds(existing.default_message_time_to_live),
+        "dead_letters_expired": bool(existing.dead_lettering_on_message_expiration),
+        "status": str(getattr(existing.status, "value", existing.status) or "Active"),
     }
 
 
@@ -86,24 +86,24 @@ def _path(target: str | None) -> str:
     return urlsplit(target).path.strip("/") if target else ""
 
 
-def detection_ms(stands: QueueProperties | TopicProperties) -> int:
+def detection_ms(existing: QueueProperties | TopicProperties) -> int:
     """The window of duplicate detection, 0 where it is off."""
-    if not stands.requires_duplicate_detection:
+    if not existing.requires_duplicate_detection:
         return 0
-    return _milliseconds(stands.duplicate_detection_history_time_window)
+    return _milliseconds(existing.duplicate_detection_history_time_window)
 
 
-def rule_state(stands: Any) -> RuleState:
+def rule_state(existing: Any) -> RuleState:
     """The state of an existing rule; a correlation filter in a notation of our own."""
-    action = getattr(stands.action, "sql_expression", "") or ""
-    return RuleState(stands.name, _filter_text(stands.filter), action)
+    action = getattr(existing.action, "sql_expression", "") or ""
+    return RuleState(existing.name, _filter_text(existing.filter), action)
 
 
-def _filter_text(stands: Any) -> str:
-    if isinstance(stands, CorrelationRuleFilter):
-        parts = {name: value for name, value in vars(stands).items() if value}
+def _filter_text(existing: Any) -> str:
+    if isinstance(existing, CorrelationRuleFilter):
+        parts = {name: value for name, value in vars(existing).items() if value}
         return f"correlation {parts}"
-    return str(getattr(stands, "sql_expression", "") or "")
+    return str(getattr(existing, "sql_expression", "") or "")
 
 
 def _milliseconds(duration: Any) -> int:

@@ -24,8 +24,8 @@ __all__ = ["BatchLimits", "Collection"]
 # Credit before the first message, whose size is unknown.
 FIRST_CREDIT = 16
 QUIET_SECONDS = 0.2
-FIRST_LOOK_SECONDS = 0.5
-LOOK_LIMIT_SECONDS = 5.0
+FIRST_QUERY_SECONDS = 0.5
+QUERY_LIMIT_SECONDS = 5.0
 RETRY_SECONDS = 1.0
 # Of the lock's time.
 LOCK_SHARE = 3.0
@@ -70,8 +70,8 @@ class Collection:
         self._last = now
         self._ends = now + limits.patience_seconds
         self._quiet = min(QUIET_SECONDS, limits.seconds)
-        self._look_pause = FIRST_LOOK_SECONDS
-        self._look_at = now + FIRST_LOOK_SECONDS
+        self._peek_pause = FIRST_QUERY_SECONDS
+        self._peek_at = now + FIRST_QUERY_SECONDS
         self._blocked_until = 0.0
 
     def arrived(self, now: float, count: int, nbytes: int, largest: int, lock_seconds: float) -> None:
@@ -91,10 +91,10 @@ class Collection:
         else:
             self._blocked_until = now + RETRY_SECONDS
 
-    def looked(self, now: float, waits: bool) -> None:
-        """The result of a peek that `wants_look` requested: whether a message waits."""
-        self._look_pause = min(self._look_pause * 2, LOOK_LIMIT_SECONDS)
-        self._look_at = now + self._look_pause
+    def peeked(self, now: float, waits: bool) -> None:
+        """The result of a peek that `wants_peek` requested: whether a message waits."""
+        self._peek_pause = min(self._peek_pause * 2, QUERY_LIMIT_SECONDS)
+        self._peek_at = now + self._peek_pause
         if not waits and not self.rows:
             self.end("nothing waits")
 
@@ -127,12 +127,12 @@ class Collection:
         wanted = min(wanted, self.limits.rows - self.rows)
         return wanted if wanted - outstanding >= min(wanted, max(1, self.limits.window // 4)) else 0
 
-    def wants_look(self, now: float) -> bool:
+    def wants_peek(self, now: float) -> bool:
         """Whether to peek at the entity now."""
-        return self._first is None and now >= self._look_at
+        return self._first is None and now >= self._peek_at
 
     def due(self, now: float) -> float:
         """When to decide next even without events (monotonic seconds)."""
-        quiet = self._last + self._quiet if self._first is not None else self._look_at
+        quiet = self._last + self._quiet if self._first is not None else self._peek_at
         blocked = self._blocked_until if self._blocked_until > now else math.inf
         return min(self._ends, quiet, blocked)

@@ -42,14 +42,14 @@ def lock_fault(folder: Path, mounts: str) -> str:
         fields, rest = before.split(" "), behind.split(" ")
         if len(fields) < 6 or len(rest) < 3:
             continue
-        place = Path(_plain(fields[4]))
-        if len(place.parts) < longest or not folder.is_relative_to(place):
+        mount = Path(_plain(fields[4]))
+        if len(mount.parts) < longest or not folder.is_relative_to(mount):
             continue
-        longest = len(place.parts)  # of two mounts at one path, the later one is on top
+        longest = len(mount.parts)  # of two mounts at one path, the later one is on top
         options = {*fields[5].split(","), *rest[2].split(",")}
         local = next((names for kind, names in _LOCAL.items() if rest[0].startswith(kind)), ())
         bad = next((name for name in local if name in options), "")
-        found = f"'{place}' is mounted as {rest[0]} with {bad}" if bad else ""
+        found = f"'{mount}' is mounted as {rest[0]} with {bad}" if bad else ""
     return found
 
 

@@ -148,7 +148,7 @@ class _Receiving:
         limits = BatchLimits(options.batch_seconds, rows, nbytes, options.window, options.idle_seconds)
         self._options = options
         self._store = store
-        self._place = (batch, reader)
+        self._batch_and_reader = (batch, reader)
         self._through = through
         self._path = options.entity.strip("/")
         self._clock = SystemClock()
@@ -163,7 +163,7 @@ class _Receiving:
 
     def run(self) -> Index:
         """Receives until the batch ends; returns its contents."""
-        writer = self._store.writer(*self._place)
+        writer = self._store.writer(*self._batch_and_reader)
         try:
             with open_client(endpoint_of(self._options), self._path, f"isthmus-batch-{os.getpid()}") as client:
                 receiver = Receiver(client, self._path).wait_attached()
@@ -172,7 +172,7 @@ class _Receiving:
                     return writer.complete(int(self._renewal_seconds * 1000))
                 except (OSError, IsthmusError):
                     with contextlib.suppress(IsthmusError):
-                        self._give_back(client, receiver)
+                        self._release_all(client, receiver)
                     raise
         finally:
             writer.close()
@@ -182,7 +182,7 @@ class _Receiving:
         """The lock duration for renewals; no long one of unknown origin, which a slow clock would make too short."""
         return self._lock_seconds if self._options.lock_seconds else min(self._lock_seconds, _LOCK_SECONDS_UNKNOWN)
 
-    def _give_back(self, client: Client, receiver: Receiver) -> None:
+    def _release_all(self, client: Client, receiver: Receiver) -> None:
         """With a full disk, messages whose locks expire again and again would end as dead letters."""
         self._drain(client, receiver)
         for run in receiver.take():
@@ -204,9 +204,9 @@ class _Receiving:
             credit = collection.credit(now, receiver.credit)
             if credit:
                 receiver.grant(credit)
-            if collection.wants_look(now):
+            if collection.wants_peek(now):
                 waits = first_waiting(management.peek, self._clock.wall_ms(), self._through or 1 << 62) is not None
-                collection.looked(now, waits)
+                collection.peeked(now, waits)
             client.flush()
             if not receiver.arrived:
                 client.wait(max(0.0, collection.due(now) - time.monotonic()))
@@ -233,7 +233,7 @@ class _Receiving:
                 if (not self._through or sequence <= self._through) and not self._is_late(sequence, payloads[at])
             ]
             if len(keep) < len(payloads):
-                self._turn_away(receiver, first_id, sequences, payloads, set(keep))
+                self._release_late(receiver, first_id, sequences, payloads, set(keep))
                 sequences = [sequences[at] for at in keep]
                 tokens, payloads = [tokens[at] for at in keep], [payloads[at] for at in keep]
                 ids = [first_id + at for at in keep]
@@ -265,7 +265,7 @@ class _Receiving:
             receiver.drain()
             self._collection.blocked(now)
 
-    def _turn_away(
+    def _release_late(
         self, receiver: Receiver, first_id: int, sequences: Sequence[int], payloads: Sequence[bytes], keep: set[int]
     ) -> None:
         for at, sequence in enumerate(sequences):

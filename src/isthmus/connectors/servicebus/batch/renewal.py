@@ -22,7 +22,7 @@ from isthmus.errors import IsthmusError
 
 __all__ = ["BatchRenewal"]
 
-LOOK_SECONDS = 1.0
+QUERY_SECONDS = 1.0
 # A batch is received within a third of its locks' time, and renewed after another third.
 LOCK_SHARE = 3.0
 
@@ -49,7 +49,7 @@ class BatchRenewal:
         return self
 
     def _run(self) -> None:
-        while not self._ended.wait(LOOK_SECONDS):
+        while not self._ended.wait(QUERY_SECONDS):
             with contextlib.suppress(IsthmusError, OSError):
                 self.renew_due(time.monotonic())
 

@@ -23,7 +23,7 @@ import numpy as np
 from isthmus.connectors.servicebus.batch.error import BatchReadInPartError
 from isthmus.connectors.servicebus.batch.node import Node
 from isthmus.connectors.servicebus.batch.store import BatchStore, Index
-from isthmus.connectors.servicebus.head import standing
+from isthmus.connectors.servicebus.head import peeked_message
 from isthmus.connectors.servicebus.message.sequence import UNREADABLE, enqueued_ms_of
 from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.connectors.servicebus.spark.disposition import TOKEN_CHUNK
@@ -34,7 +34,7 @@ __all__ = ["BatchSettlement"]
 
 # Requests in flight at most: a distant namespace answers each after a round trip.
 PIPELINE = 32
-LATE_LOOK_SECONDS = 5.0
+LATE_QUERY_SECONDS = 5.0
 LATE_PAGE, LATE_PAGES = 100, 4
 # The state of a message that is received by its number only.
 DEFERRED = 1
@@ -52,7 +52,7 @@ class BatchSettlement:
         self._path = options.entity.strip("/")
         self._store = store
         self._node = Node(options, "isthmus-commit")
-        self._late_look = 0.0
+        self._late_query = 0.0
 
     def settle_through(self, batch: int) -> None:
         """Spark has committed all batches up to `batch`.
@@ -87,7 +87,7 @@ class BatchSettlement:
         # One lost lock fails its whole request.
         lost = self._complete(tokens, [range(at, at + 1) for chunk in refused for at in chunk])
         if lost:
-            self._store.add_late(index.batch, index.reader, self._places(index, [at.start for at in lost]))
+            self._store.add_late(index.batch, index.reader, self._late_messages(index, [at.start for at in lost]))
             self._store.guard()
 
     def _complete(self, tokens: Sequence[bytes], chunks: Sequence[range]) -> list[range]:
@@ -109,21 +109,21 @@ class BatchSettlement:
             refused += self._node.call(settle)
         return refused
 
-    def _places(self, index: Index, rows: Iterable[int]) -> list[tuple[int, int]]:
+    def _late_messages(self, index: Index, rows: Iterable[int]) -> list[tuple[int, int]]:
         stops = np.cumsum(index.sizes, dtype=np.int64)
-        places = []
+        late = []
         with self._store.payloads(index.batch, index.reader) as data:
             for row in rows:
                 message = bytes(data[int(stops[row]) - int(index.sizes[row]) : int(stops[row])])
                 with contextlib.suppress(*UNREADABLE):
-                    places.append((int(index.sequences[row]), enqueued_ms_of(message)))
-        return places
+                    late.append((int(index.sequences[row]), enqueued_ms_of(message)))
+        return late
 
     def _forget_late(self, now: float) -> None:
         listed = self._store.listed("late")
-        if not listed or now < self._late_look:
+        if not listed or now < self._late_query:
             return
-        self._late_look = now + LATE_LOOK_SECONDS
+        self._late_query = now + LATE_QUERY_SECONDS
         for number, reader in listed:
             if not self._comes_again({sequence for sequence, _ in self._store.late(number, reader)}):
                 self._store.remove_late(number, reader)
@@ -136,7 +136,7 @@ class BatchSettlement:
         at, last = min(sequences, default=0), max(sequences, default=-1)
         for _ in range(LATE_PAGES):
             page = self._node.call(lambda management, at=at: management.peek(at, LATE_PAGE))  # type: ignore[misc]
-            for found in map(standing, page):
+            for found in map(peeked_message, page):
                 if found.sequence > last:
                     return False
                 if found.sequence in sequences and found.state != DEFERRED:

@@ -221,11 +221,11 @@ class BatchStore:
             part.write_text(str(batch))
             part.replace(self.folder / "settled")
 
-    def add_late(self, batch: int, reader: int, places: Sequence[tuple[int, int]]) -> None:
+    def add_late(self, batch: int, reader: int, messages: Sequence[tuple[int, int]]) -> None:
         """Notes messages that Spark has committed but that could not be settled: (sequence number, enqueued in ms)."""
         target = self.path(batch, reader, "late")
         part = target.with_name(target.name + ".part")
-        part.write_bytes(np.array(list(places), _LATE).tobytes())
+        part.write_bytes(np.array(list(messages), _LATE).tobytes())
         part.replace(target)
 
     def remove_late(self, batch: int, reader: int) -> None:
@@ -350,7 +350,7 @@ class BatchStore:
 
     def all_late(self) -> dict[int, int]:
         """Sequence number and time of all late messages."""
-        return dict(place for batch, reader in self.listed("late") for place in self.late(batch, reader))
+        return dict(message for batch, reader in self.listed("late") for message in self.late(batch, reader))
 
 
 def new_name() -> str:

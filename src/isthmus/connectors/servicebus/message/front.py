@@ -125,11 +125,11 @@ class Front:
 
     def __init__(self, raw: bytes, slots: Sequence[Slot], out: bytes, ttl_ms: int, ttl_at: int, most_ms: int) -> None:
         layout, at = ">", 0
-        places: dict[bytes, int] = {}
+        indexes: dict[bytes, int] = {}
         self._kept: list[tuple[int, int, int]] = []
         for number, (start, size, name, out_at) in enumerate(slots):
             layout += f"{start - at}s" + ("q" if out_at < 0 else f"{size}s")
-            places[name] = 2 * number + 1
+            indexes[name] = 2 * number + 1
             at = start + size
             if out_at >= 0:
                 self._kept.append((out_at, out_at + size, 2 * number + 1))
@@ -138,8 +138,8 @@ class Front:
         self.size = made.size
         self.unpack = made.unpack_from
         self.constants = made.unpack(raw)[0::2]
-        self.identity = places.get(_TOPIC_SEQUENCE) or places[_SEQUENCE]
-        self.enqueued = places[_ENQUEUED]
+        self.identity = indexes.get(_TOPIC_SEQUENCE) or indexes[_SEQUENCE]
+        self.enqueued = indexes[_ENQUEUED]
         self.is_constant = not ttl_ms and not self._kept
         self.out = out
         self._ttl_ms = ttl_ms
@@ -153,8 +153,8 @@ class Front:
             left = min(max(1, self._ttl_ms - max(0, now_ms - fields[self.enqueued])), self._most_ms)
             pieces += [out[: self._ttl_at], U32.pack(left)]
             at = self._ttl_at + 4
-        for start, stop, place in self._kept:
-            pieces += [out[at:start], fields[place]]
+        for start, stop, index in self._kept:
+            pieces += [out[at:start], fields[index]]
             at = stop
         pieces.append(out[at:])
         return b"".join(pieces)

@@ -100,10 +100,10 @@ class SequenceFinder:
     Single messages cost as little as long runs.
     """
 
-    __slots__ = ("_place",)
+    __slots__ = ("_offsets",)
 
     def __init__(self) -> None:
-        self._place: _Place | None = None
+        self._offsets: _Offsets | None = None
 
     def of(self, messages: Sequence[bytes]) -> Sequence[int]:
         """The sequence numbers of messages; a range where they are consecutive.
@@ -111,17 +111,22 @@ class SequenceFinder:
         Raises:
             CodecError: one has none, or cannot be read.
         """
-        place = self._place
-        if place is None or not place.fits(messages[0]):
-            place = _Place(messages[0])
-            self._place = place if place.name_at else None
-        if len(messages) == 1 and place.name_at:
-            first = _LONG(messages[0], place.value_at)[0]
+        offsets = self._offsets
+        if offsets is None or not offsets.fits(messages[0]):
+            offsets = _Offsets(messages[0])
+            self._offsets = offsets if offsets.name_at else None
+        if len(messages) == 1 and offsets.name_at:
+            first = _LONG(messages[0], offsets.value_at)[0]
             return range(first, first + 1)
         found: list[int] = []
         add = found.append
-        name_at, value_at, annotations_at, head = place.name_at, place.value_at, place.annotations_at, place.head
-        token_at, token = place.token_at, place.token
+        name_at, value_at, annotations_at, head = (
+            offsets.name_at,
+            offsets.value_at,
+            offsets.annotations_at,
+            offsets.head,
+        )
+        token_at, token = offsets.token_at, offsets.token
         for message in messages:
             if (  # as `fits`, which would take a call for each message
                 message[name_at:value_at] == _NAME
@@ -138,7 +143,7 @@ class SequenceFinder:
         return found
 
 
-class _Place:
+class _Offsets:
     """The offset of a broker's sequence number: after a header of the same size and possibly a lock token, within the message
     annotations.
     """

@@ -27,7 +27,7 @@ from isthmus.connectors.servicebus.port.dialer import OPEN_SECONDS
 from isthmus.errors import ConnectionLostError, IsthmusError
 from isthmus.transport import Client, Credential, Endpoint, IdentityCredential
 
-__all__ = ["SESSIONS", "Peer", "Place", "SharedConnection", "User", "dial", "peer_of"]
+__all__ = ["SESSIONS", "Remote", "ConnectionKey", "SharedConnection", "User", "dial", "remote_of"]
 
 
 _log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 SESSIONS = 1000
 
 
-class Place(NamedTuple):
+class ConnectionKey(NamedTuple):
     """The key of a connection: how its options reach a namespace."""
 
     connection: str
@@ -47,22 +47,24 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class Remote:
     """The remote namespace or broker of an end.
 
     Attributes:
-        place: ends with an equal key share a connection.
+        connection_key: ends with an equal key share a connection.
         dial: opens a client; blocks, and raises IsthmusError.
     """
 
-    place: Hashable
+    connection_key: Hashable
     dial: Callable[[], Client]
 
 
-def peer_of(options: SourceOptions | SinkOptions) -> Peer:
+def remote_of(options: SourceOptions | SinkOptions) -> Remote:
     """The namespace of the options."""
-    place = Place(options.connection, options.host, options.identity, options.ca_file, options.transport_type)
-    return Peer(place, partial(dial, options))
+    connection_key = ConnectionKey(
+        options.connection, options.host, options.identity, options.ca_file, options.transport_type
+    )
+    return Remote(connection_key, partial(dial, options))
 
 
 def dial(options: SourceOptions | SinkOptions) -> Client:
@@ -107,7 +109,7 @@ class SharedConnection:
     """A connection and its users.
 
     Attributes:
-        place: its key.
+        connection_key: its key.
         client: None until it is open.
         error: why it is unusable.
         sessions: AMQP sessions that its users may begin.
@@ -115,8 +117,8 @@ class SharedConnection:
         close_by: when it is closed without waiting longer for the remote side; 0 while it is not being closed.
     """
 
-    def __init__(self, place: Hashable) -> None:
-        self.place = place
+    def __init__(self, connection_key: Hashable) -> None:
+        self.connection_key = connection_key
         self.client: Client | None = None
         self.error: IsthmusError | None = None
         self.sessions = 0
@@ -144,13 +146,13 @@ class SharedConnection:
         self.sessions += user.sessions
         self.idle_since = 0.0
         if self.client is not None:
-            self._tell(user, self.client)
+            self._notify(user, self.client)
 
     def _count(self, user: User) -> None:
         self._users[user] = user.path
         self._paths[user.path] += 1
 
-    def _tell(self, user: User, client: Client) -> None:
+    def _notify(self, user: User, client: Client) -> None:
         user.on_connected(client)
         counted = self._users.get(user, user.path)
         if counted != user.path:  # an IoT hub reports its path only when it is connected
@@ -183,7 +185,7 @@ class SharedConnection:
                     )
                 )
             else:
-                self._tell(user, client)
+                self._notify(user, client)
 
     def lost(self, error: IsthmusError) -> None:
         """The connection is lost, or could not be made."""

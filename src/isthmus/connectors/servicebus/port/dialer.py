@@ -71,24 +71,30 @@ class Dialer(Generic[T, C]):
         return self._wake_read.fileno()
 
     def dial(
-        self, owner: T, dial: Callable[[], C], place: Hashable = None, is_wanted: Callable[[], bool] = lambda: True
+        self,
+        owner: T,
+        dial: Callable[[], C],
+        connection_key: Hashable = None,
+        is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
         """Has `dial` called in a thread.
 
         Args:
             owner: the owner of the result.
             dial: makes the connection.
-            place: the key of the connection.
+            connection_key: the key of the connection.
             is_wanted: whether the owner still waits; called in the thread.
         """
         asked = _Asked(owner, dial, is_wanted)
         with self._lock:
-            running = self._running.get(place, 0)
+            running = self._running.get(connection_key, 0)
             if running >= THREADS:
-                self._waiting.setdefault(place, deque()).append(asked)
+                self._waiting.setdefault(connection_key, deque()).append(asked)
                 return
-            self._running[place] = running + 1
-        threading.Thread(target=self._run, args=(asked, place), name=f"dial-{os.getpid()}", daemon=True).start()
+            self._running[connection_key] = running + 1
+        threading.Thread(
+            target=self._run, args=(asked, connection_key), name=f"dial-{os.getpid()}", daemon=True
+        ).start()
 
     def take(self) -> list[Dialed[T, C]]:
         """The results since the last call."""
@@ -112,7 +118,7 @@ class Dialer(Generic[T, C]):
             if result.client is not None:
                 result.client.abandon()
 
-    def _run(self, asked: _Asked[T, C] | None, place: Hashable) -> None:
+    def _run(self, asked: _Asked[T, C] | None, connection_key: Hashable) -> None:
         while asked is not None:
             result = _result(asked.owner, asked.dial) if asked.is_wanted() else None
             with self._lock:
@@ -121,19 +127,19 @@ class Dialer(Generic[T, C]):
                     self._results.append(result)
                     with contextlib.suppress(OSError):
                         self._wake_write.send(b"x")
-                asked = self._next(place)
+                asked = self._next(connection_key)
             if is_late and result is not None and result.client is not None:
                 result.client.abandon()
 
-    def _next(self, place: Hashable) -> _Asked[T, C] | None:
+    def _next(self, connection_key: Hashable) -> _Asked[T, C] | None:
         """The next request of a thread, under the lock; None: the thread ends."""
-        waiting = self._waiting.get(place)
+        waiting = self._waiting.get(connection_key)
         if waiting:
             return waiting.popleft()
-        self._waiting.pop(place, None)
-        self._running[place] -= 1
-        if not self._running[place]:
-            del self._running[place]
+        self._waiting.pop(connection_key, None)
+        self._running[connection_key] -= 1
+        if not self._running[connection_key]:
+            del self._running[connection_key]
         return None
 
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from isthmus.connectors.servicebus.port.connection import Peer, SharedConnection
+from isthmus.connectors.servicebus.port.connection import Remote, SharedConnection
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.errors import ConnectionLostError, IsthmusError, OperationTimeoutError
 from isthmus.transport import Client, LinkTerms, Receiver, Reply, Sender
@@ -56,7 +56,7 @@ class End:
         client: the connection's client, once it is open.
     """
 
-    def __init__(self, pool: ConnectionPool, key: int, path: str, peer: Peer, sessions: int) -> None:
+    def __init__(self, pool: ConnectionPool, key: int, path: str, remote: Remote, sessions: int) -> None:
         self.pool = pool
         self.key = key
         self.path = path
@@ -64,7 +64,7 @@ class End:
         self.step = Step.CLOSED
         self.fault: IsthmusError | None = None
         self.client: Client | None = None
-        self._peer = peer
+        self._remote = remote
         self._connection: SharedConnection | None = None
         self._step_by = math.inf
 
@@ -74,7 +74,7 @@ class End:
             return
         self.fault = None
         self._begin(Step.CONNECTING)
-        self._connection = self.pool.join(self, self._peer)
+        self._connection = self.pool.join(self, self._remote)
 
     def mark(self) -> None:
         """It has events to report."""

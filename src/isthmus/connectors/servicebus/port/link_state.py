@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 
 from isthmus.connectors.servicebus.message.sequence import SequenceFinder
-from isthmus.connectors.servicebus.port.look.head_guard import Run
+from isthmus.connectors.servicebus.port.peek.head_guard import Run
 
 __all__ = ["MASK32", "DeliveryIds", "LinkState", "OwnerCredit"]
 

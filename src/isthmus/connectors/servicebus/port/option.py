@@ -19,7 +19,7 @@ from isthmus.connectors.servicebus.option import (
     SinkOptions,
     SourceOptions,
     copy_faults,
-    place_faults,
+    endpoint_faults,
     spec_of,
 )
 from isthmus.connectors.spec import Kind, Spec, parse_options
@@ -92,9 +92,9 @@ def read_source(options: Mapping[str, str]) -> PortSourceOptions:
     """
     values = _values(SOURCE, PortSourceOptions, options)
     made = PortSourceOptions(**values)
-    faults = list(place_faults(made))
+    faults = list(endpoint_faults(made))
     if made.state_entity:
-        faults += [(f"session states: {message}", hint) for message, hint in place_faults(made.state_target())]
+        faults += [(f"session states: {message}", hint) for message, hint in endpoint_faults(made.state_target())]
         if not made.state_file or not made.sessions:
             faults.append(("state_entity needs sessions and state_file", "write both, or remove it"))
     _check(SOURCE, faults)
@@ -109,7 +109,7 @@ def read_target(options: Mapping[str, str]) -> SinkOptions:
     """
     values = _values(TARGET, SinkOptions, options)
     made = SinkOptions(**values)
-    _check(TARGET, [*place_faults(made), *copy_faults(made)])
+    _check(TARGET, [*endpoint_faults(made), *copy_faults(made)])
     return made
 
 

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Protocol
 
-from isthmus.connectors.servicebus.port.connection import Peer, SharedConnection, User
+from isthmus.connectors.servicebus.port.connection import Remote, SharedConnection, User
 from isthmus.connectors.servicebus.port.dialer import Dialer
 from isthmus.errors import ConnectionLostError
 from isthmus.transport import Client
@@ -52,30 +52,30 @@ class ConnectionPool:
         self._marked: dict[int, None] = {}
         self._leaving: deque[Leaving] = deque()  # in the order of `leave_by`
         self._leaving_marked: dict[Leaving, None] = {}
-        self._held_until: dict[Hashable, float] = {}
+        self._kept_until: dict[Hashable, float] = {}
 
     # ---- for ends
 
-    def join(self, user: User, peer: Peer) -> SharedConnection:
+    def join(self, user: User, remote: Remote) -> SharedConnection:
         """The connection for an end; the end is notified when it is open."""
-        known = self._connections.setdefault(peer.place, [])
+        known = self._connections.setdefault(remote.connection_key, [])
         for connection in known:
             if connection.takes(user.sessions):
                 connection.join(user)
                 return connection
-        connection = SharedConnection(peer.place)
+        connection = SharedConnection(remote.connection_key)
         known.append(connection)
         connection.join(user)
-        self._dialer.dial(connection, peer.dial, peer.place)
+        self._dialer.dial(connection, remote.dial, remote.connection_key)
         return connection
 
-    def hold(self, place: Hashable, until: float) -> None:
+    def note_kept(self, connection_key: Hashable, until: float) -> None:
         """The remote side may keep messages until then for a connection whose loss it has not detected."""
-        self._held_until[place] = max(until, self.held_until(place))
+        self._kept_until[connection_key] = max(until, self.kept_until(connection_key))
 
-    def held_until(self, place: Hashable) -> float:
+    def kept_until(self, connection_key: Hashable) -> float:
         """Until when the remote side may keep messages for lost connections; its queues' answers are incomplete until then."""
-        return self._held_until.get(place, -math.inf)
+        return self._kept_until.get(connection_key, -math.inf)
 
     def mark(self, key: int) -> None:
         """An end has events."""
@@ -200,10 +200,10 @@ class ConnectionPool:
         self._forget(connection)
 
     def _forget(self, connection: SharedConnection) -> None:
-        known = self._connections[connection.place]
+        known = self._connections[connection.connection_key]
         known.remove(connection)
         if not known:
-            del self._connections[connection.place]
+            del self._connections[connection.connection_key]
 
     def _leave(self, now: float) -> None:
         marked, self._leaving_marked = self._leaving_marked, {}

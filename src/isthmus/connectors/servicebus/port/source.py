@@ -26,12 +26,12 @@ from isthmus.bridge.port import Arrived, Blocked, Drained, Exhausted, SourceEven
 from isthmus.connectors.servicebus.message.sequence import UNREADABLE
 from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.connectors.servicebus.port.arrival_clock import ArrivalClock
-from isthmus.connectors.servicebus.port.connection import peer_of
+from isthmus.connectors.servicebus.port.connection import remote_of
 from isthmus.connectors.servicebus.port.end import End, MarkedReceiver, Step
 from isthmus.connectors.servicebus.port.link_state import MASK32, LinkState, OwnerCredit
-from isthmus.connectors.servicebus.port.look.head_guard import GUARD_SECONDS, PROBE, HeadGuard, Run
-from isthmus.connectors.servicebus.port.look.node import Node
-from isthmus.connectors.servicebus.port.look.present import Present
+from isthmus.connectors.servicebus.port.peek.head_guard import GUARD_SECONDS, PROBE, HeadGuard, Run
+from isthmus.connectors.servicebus.port.peek.node import Node
+from isthmus.connectors.servicebus.port.peek.present import Present
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.connectors.servicebus.port.token_map import TokenMap
 from isthmus.connectors.servicebus.port.token_request import TokenRequests
@@ -63,7 +63,7 @@ class ServiceBusSource(End):
     def __init__(
         self, pool: ConnectionPool, key: int, options: SourceOptions, *, ordered: bool, only_present: bool
     ) -> None:
-        super().__init__(pool, key, options.entity.strip("/"), peer_of(options), sessions=2)
+        super().__init__(pool, key, options.entity.strip("/"), remote_of(options), sessions=2)
         self.leave_by = math.inf
         self._clock = ArrivalClock(options.lock_seconds)
         self._tokens = TokenMap()
@@ -154,7 +154,7 @@ class ServiceBusSource(End):
             return
         self.leave_by = now + LEAVE_SECONDS
         self.release(0, _LAST_POSITION)
-        self._give_back(receiver)
+        self._release_unsettled(receiver)
         if receiver.credit:
             receiver.drain()
         self.pool.add_leaving(self)
@@ -178,7 +178,7 @@ class ServiceBusSource(End):
         receiver = self._receiver
         if receiver is None:
             return True
-        self._give_back(receiver)
+        self._release_unsettled(receiver)
         try:
             self._requests.advance(now, lambda: self._node.management(receiver.client))
         except IsthmusError as error:
@@ -190,7 +190,7 @@ class ServiceBusSource(End):
         self.disconnect(now)
         return True
 
-    def _give_back(self, receiver: MarkedReceiver) -> None:
+    def _release_unsettled(self, receiver: MarkedReceiver) -> None:
         if self._guard is not None:
             self._guard.clear()
             self._release_refused(receiver, self._guard)
@@ -208,7 +208,7 @@ class ServiceBusSource(End):
         client = receiver.client
         is_sound = receiver.error is None and self.fault is None
         if is_sound:
-            self._take_looks(now, client)
+            self._take_queries(now, client)
             if self.step is Step.ATTACHING and receiver.attached and self._is_prepared(now):
                 self._opened(client, events, now)
         if self.step is not Step.ATTACHED:
@@ -222,23 +222,23 @@ class ServiceBusSource(End):
             return
         self._retry(receiver, now)
         self._check_present(receiver, events, now)
-        self._tell_blocked(events)
+        self._report_blocked(events)
         self._renew(now)
         self._requests.advance(now, lambda: self._node.management(client))
         self._refill(now)
 
-    def _take_looks(self, now: float, client: Client) -> None:
+    def _take_queries(self, now: float, client: Client) -> None:
         guard, present = self._guard, self._present
-        for look in self._node.advance(now, client):
-            if guard is not None and look is guard.look:
-                guard.looked(now, self._clock.wall_ms(now))
+        for query in self._node.advance(now, client):
+            if guard is not None and query is guard.query:
+                guard.peeked(now, self._clock.wall_ms(now))
             elif present is not None:
-                present.looked(now)
+                present.peeked(now)
 
     def _is_prepared(self, now: float) -> bool:
-        look = self._present.begin(now) if self._present is not None else None
-        self._node.run(look)
-        return look is None
+        query = self._present.begin(now) if self._present is not None else None
+        self._node.run(query)
+        return query is None
 
     def _opened(self, client: Client, events: list[SourceEvent], now: float) -> None:
         self.attached()
@@ -292,7 +292,7 @@ class ServiceBusSource(End):
             if guard.retry_at and not self._link.is_retrying:
                 self._link.is_retrying = True
                 receiver.drain()
-            self._node.run(guard.look)
+            self._node.run(guard.query)
         if self._present is not None and self._present.is_over and receiver.credit:
             receiver.drain()
 
@@ -315,9 +315,9 @@ class ServiceBusSource(End):
             self._link.has_reported_end = True
             events.append(Exhausted())
 
-    def _tell_blocked(self, events: list[SourceEvent]) -> None:
+    def _report_blocked(self, events: list[SourceEvent]) -> None:
         hole = self._guard.hole if self._guard is not None else None
-        blocked_by = hole.sequence if hole is not None else self._present.held if self._present is not None else 0
+        blocked_by = hole.sequence if hole is not None else self._present.locked if self._present is not None else 0
         if blocked_by != self._blocked_by:
             self._blocked_by = blocked_by
             events.append(Blocked(blocked_by))
@@ -339,10 +339,10 @@ class ServiceBusSource(End):
         receiver, guard = self._receiver, self._guard
         if receiver is None or self.step is not Step.ATTACHED or receiver.error is not None or self.fault is not None:
             return
-        held_back = (guard is not None and guard.retry_at) or (self._present is not None and self._present.is_over)
-        if not held_back and not self._credit.draining:
-            under_way = sum(len(run.tags) for run in receiver.arrived) + (guard.kept if guard is not None else 0)
-            wanted = max(0, self._credit.left - under_way)
+        is_releasing = (guard is not None and guard.retry_at) or (self._present is not None and self._present.is_over)
+        if not is_releasing and not self._credit.draining:
+            in_flight = sum(len(run.tags) for run in receiver.arrived) + (guard.kept if guard is not None else 0)
+            wanted = max(0, self._credit.left - in_flight)
             if guard is not None and guard.hole is not None:
                 wanted = min(wanted, PROBE)
             if wanted > receiver.credit:  # a lower credit would cross deliveries in transit; `drain` withdraws credit
@@ -382,10 +382,10 @@ class ServiceBusSource(End):
     def _lost(self, error: IsthmusError, events: list[SourceEvent], now: float) -> None:
         receiver = self._receiver
         if receiver is not None and self.step is Step.ATTACHED and not (receiver.error or receiver.client.error):
-            self._give_back(receiver)
+            self._release_unsettled(receiver)
         self._end_links()
         self.disconnect(now)
-        self._tell_blocked(events)
+        self._report_blocked(events)
         if self._credit.draining:
             events.append(Drained())
         self._credit = OwnerCredit()

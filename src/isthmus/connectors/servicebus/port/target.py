@@ -22,7 +22,7 @@ from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.connectors.copier import SourceIsTargetError, check_apart, copies_of
 from isthmus.connectors.servicebus.message.message_rewriter import Mark, MessageRewriter
 from isthmus.connectors.servicebus.option import SinkOptions
-from isthmus.connectors.servicebus.port.connection import peer_of
+from isthmus.connectors.servicebus.port.connection import remote_of
 from isthmus.connectors.servicebus.port.end import End, MarkedSender, Step
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.connectors.servicebus.refusal import may_pass, refusal_of
@@ -57,7 +57,7 @@ class ServiceBusTarget(End):
     """
 
     def __init__(self, pool: ConnectionPool, key: int, options: SinkOptions, origin_identity: str) -> None:
-        super().__init__(pool, key, options.entity.strip("/"), peer_of(options), sessions=1)
+        super().__init__(pool, key, options.entity.strip("/"), remote_of(options), sessions=1)
         self._options = options
         self._origin_identity = origin_identity
         # Sequence numbers identify messages of one namespace: without its identity they are not duplicate keys.

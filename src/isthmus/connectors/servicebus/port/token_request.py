@@ -47,18 +47,18 @@ class TokenRequests:
         self._path = path
         self._on_answer = on_answer
         self._queue: deque[_Request] = deque()
-        self._under_way: list[tuple[Reply, _Request, float]] = []
+        self._in_flight: list[tuple[Reply, _Request, float]] = []
         self._not_before = 0.0
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is queued or in flight."""
-        return not self._queue and not self._under_way
+        return not self._queue and not self._in_flight
 
     @property
     def is_renewing(self) -> bool:
         """Whether a renewal is queued or in flight."""
-        return any(request.is_renewal for _, request, _ in self._under_way) or any(
+        return any(request.is_renewal for _, request, _ in self._in_flight) or any(
             request.is_renewal for request in self._queue
         )
 
@@ -81,16 +81,16 @@ class TokenRequests:
 
     def link_lost(self) -> None:
         """The links are lost: requests in flight are repeated; the account requests renewals again."""
-        for _, request, _ in reversed(self._under_way):
+        for _, request, _ in reversed(self._in_flight):
             self._queue.appendleft(request)
-        self._under_way.clear()
+        self._in_flight.clear()
         self._queue = deque(request for request in self._queue if not request.is_renewal)
         self._not_before = 0.0
 
     def deadline(self) -> float:
         """When `advance` has work even without an answer."""
-        due = min((limit for _, _, limit in self._under_way), default=math.inf)
-        return min(due, self._not_before) if self._queue and len(self._under_way) < UNDER_WAY else due
+        due = min((limit for _, _, limit in self._in_flight), default=math.inf)
+        return min(due, self._not_before) if self._queue and len(self._in_flight) < UNDER_WAY else due
 
     def advance(self, now: float, management: Callable[[], Management]) -> None:
         """Takes answers and sends further requests.
@@ -102,24 +102,24 @@ class TokenRequests:
         Raises:
             IsthmusError: the source refused permanently, or gave no answer.
         """
-        if self._under_way:
+        if self._in_flight:
             self._take_answers(now)
-        while self._queue and len(self._under_way) < UNDER_WAY and now >= self._not_before:
+        while self._queue and len(self._in_flight) < UNDER_WAY and now >= self._not_before:
             node = management()
             request = self._queue.popleft()
             if request.is_renewal:
                 reply = node.start_renew(request.tokens)
             else:
                 reply = start_settling(node, request.tokens, request.state)
-            self._under_way.append((reply, request, now + ANSWER_SECONDS))
+            self._in_flight.append((reply, request, now + ANSWER_SECONDS))
             reply.when_done(self._on_answer)
 
     def _take_answers(self, now: float) -> None:
-        under_way, self._under_way = self._under_way, []
+        in_flight, self._in_flight = self._in_flight, []
         fault: IsthmusError | None = None
-        for reply, request, limit in under_way:
+        for reply, request, limit in in_flight:
             if not reply.done:
-                self._under_way.append((reply, request, limit))
+                self._in_flight.append((reply, request, limit))
                 if now >= limit:
                     fault = fault or OperationTimeoutError(
                         f"'{self._path}/$management': no answer within {ANSWER_SECONDS:g} s"

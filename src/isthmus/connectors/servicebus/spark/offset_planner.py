@@ -21,11 +21,11 @@ from isthmus.clock import SystemClock
 from isthmus.connectors.servicebus.connect import endpoint_of, open_client
 from isthmus.connectors.servicebus.head import (
     FRAGMENT_BITS,
-    Standing,
+    PeekedMessage,
     first_waiting,
     last_sequence,
+    peeked_message,
     spans,
-    standing,
     waiting_at_most,
 )
 from isthmus.connectors.servicebus.option import SourceOptions
@@ -35,7 +35,7 @@ from isthmus.transport import Client, Management
 
 __all__ = ["OffsetPlanner"]
 
-FIRST_LOOK_SECONDS = 0.05
+FIRST_QUERY_SECONDS = 0.05
 # The delay after a query that found only messages locked by others, or a batch that moved nothing; it grows.
 FRUITLESS_SECONDS = 0.5
 FRUITLESS_LIMIT_SECONDS = 30.0
@@ -69,11 +69,11 @@ class OffsetPlanner:
         self._until_ms = EVERYTHING
         self._available_now = False
         self._batch = 0
-        self._last_found: Standing | None = None
+        self._last_found: PeekedMessage | None = None
         self._fruitless = 0
         self._not_before = 0.0
-        self._next_look = 0.0
-        self._pause = FIRST_LOOK_SECONDS
+        self._next_query = 0.0
+        self._pause = FIRST_QUERY_SECONDS
         self._found_at = 0.0
         self._tail = 0
 
@@ -87,11 +87,11 @@ class OffsetPlanner:
         limit = time.monotonic() + self.options.look_seconds
         while True:
             now = time.monotonic()
-            if now >= max(self._not_before, self._next_look):
-                if self._look():
-                    self._pause = FIRST_LOOK_SECONDS
+            if now >= max(self._not_before, self._next_query):
+                if self._query():
+                    self._pause = FIRST_QUERY_SECONDS
                     return batch + 1
-                self._next_look = now + min(self._pause, self.options.look_pause_seconds)
+                self._next_query = now + min(self._pause, self.options.look_pause_seconds)
                 self._pause = min(self._pause * 2, self.options.look_pause_seconds)
             if self._available_now:
                 if self._last_found is None:
@@ -99,10 +99,10 @@ class OffsetPlanner:
                 limit = self._not_before + 1.0  # locked messages become available, or an error names them
             if now >= limit:
                 return batch
-            wait = min(max(self._not_before, self._next_look), limit) - time.monotonic()
+            wait = min(max(self._not_before, self._next_query), limit) - time.monotonic()
             time.sleep(max(0.01, wait))
 
-    def _look(self) -> bool:
+    def _query(self) -> bool:
         through = self.through or EVERYTHING
         now_ms = self._clock.wall_ms() - CLOCK_SLACK_MS
         found = first_waiting(self._peek, now_ms, through, until_ms=self._until_ms)
@@ -153,9 +153,9 @@ class OffsetPlanner:
         self._available_now = True
         self.through = last_sequence(self._peek, 0)
         if self.through >> FRAGMENT_BITS:  # later messages of a lower fragment are recognised by their time
-            firsts = [standing(message).sequence for message in self._peek(0, 1)]
+            firsts = [peeked_message(message).sequence for message in self._peek(0, 1)]
             lasts = [last for first in firsts for _, last in spans(self._peek, first, self.through)]
-            tails = [standing(message).enqueued_ms for last in lasts for message in self._peek(last, 1)]
+            tails = [peeked_message(message).enqueued_ms for last in lasts for message in self._peek(last, 1)]
             self._until_ms = max(tails, default=0)
 
     @property
@@ -165,7 +165,7 @@ class OffsetPlanner:
         """
         return EVERYTHING if self.through >> FRAGMENT_BITS else self.through
 
-    def standing(self) -> dict[str, Any]:
+    def peeked_message(self) -> dict[str, Any]:
         """Data for Spark's progress: the present batch and the waiting messages at its end."""
         progress: dict[str, Any] = {"batch": self._batch, "entity": self.path}
         with contextlib.suppress(IsthmusError):

@@ -222,9 +222,9 @@ def decode(message: bytes) -> dict[str, Any]:
     return row
 
 
-def _decode_body(message: bytes, place: tuple[int, int]) -> tuple[bytes | None, str]:
+def _decode_body(message: bytes, span: tuple[int, int]) -> tuple[bytes | None, str]:
     """The joined bytes of data sections; of other bodies the encoded sections, which `encode` restores unchanged."""
-    at, end = place
+    at, end = span
     if not end:
         return None, "none"
     if message[at + 2] != section.DATA:
@@ -247,12 +247,12 @@ def _integer(value: Any) -> int | None:
     return value if isinstance(value, int) and -(1 << 63) <= value < 1 << 63 else None
 
 
-def encode(row: dict[str, Any], *, with_place: bool = False) -> bytes:
+def encode(row: dict[str, Any], *, with_position: bool = False) -> bytes:
     """An encoded message from columns of the decoded schema; columns that are absent or null are left out.
 
     Args:
         row: the columns.
-        with_place: also write the broker's annotations of position and enqueued time, for the rewriter.
+        with_position: also write the broker's annotations of position and enqueued time, for the rewriter.
 
     Raises:
         ValueError: a property's type or text is invalid.
@@ -266,8 +266,8 @@ def encode(row: dict[str, Any], *, with_place: bool = False) -> bytes:
         annotations["x-opt-partition-key"] = row["partition_key"]
     if row.get("scheduled_enqueue_time") is not None:
         annotations["x-opt-scheduled-enqueue-time"] = types.Timestamp(milliseconds(row["scheduled_enqueue_time"]))
-    if with_place:
-        annotations |= _place(row)
+    if with_position:
+        annotations |= _position_annotations(row)
     fields = {field: row[column] for column, field in _FIELDS.items() if row.get(column) is not None}
     own = row.get("application_properties") or ()
     application = {key: property_of(value) for key, value in (own.items() if isinstance(own, dict) else own)}
@@ -290,7 +290,7 @@ def encode(row: dict[str, Any], *, with_place: bool = False) -> bytes:
     )
 
 
-def _place(row: dict[str, Any]) -> dict[Any, Any]:
+def _position_annotations(row: dict[str, Any]) -> dict[Any, Any]:
     numbers = {
         "x-opt-sequence-number": row.get("sequence_number"),
         "x-opt-enqueue-sequence-number": row.get("enqueued_sequence_number"),

@@ -151,7 +151,7 @@ def _encoded(batch: pa.RecordBatch) -> tuple[bytes, list[int]]:
     for name, values in times.items():
         for row, value in zip(rows, values, strict=True):
             row[name] = value
-    messages = [encode(row, with_place=True) for row in rows]
+    messages = [encode(row, with_position=True) for row in rows]
     offsets = [0]
     for message in messages:
         offsets.append(offsets[-1] + len(message))

@@ -145,7 +145,7 @@ class BatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"batch": 0}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        return self._here.standing()
+        return self._here.peeked_message()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._here.prepare_available_now()

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.connectors.servicebus.connect import endpoint_of, open_client
-from isthmus.connectors.servicebus.head import standing
+from isthmus.connectors.servicebus.head import peeked_message
 from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions
 from isthmus.connectors.servicebus.spark.disposition import outcome_of, start_settling
 from isthmus.errors import ConnectionLostError, InvalidArgumentError, LockLostError
@@ -81,7 +81,7 @@ class SourceSettler:
     def _check_settled(self, sequence: int) -> None:
         """A repeated task finds rows settled by the first one; a message that still exists has lost its lock."""
         page = self._management.peek(sequence, 1)
-        found = standing(page[0]) if page else None
+        found = peeked_message(page[0]) if page else None
         if found is not None and found.sequence == sequence and found.state == ACTIVE:
             raise LockLostError(
                 f"'{self._path}': the lock of message {sequence} is lost, and with it its disposition; stop the query, remove the "

@@ -108,14 +108,14 @@ class SpoolSource:
         if disposition is None or disposition.kind == "complete":
             self._thread.settle(first, last)
         elif disposition.kind == "abandon":
-            self._thread.give_back(first, last)
+            self._thread.release(first, last)
         else:
             self._thread.set_aside(first, last, disposition)
 
     def release(self, first: int, last: int) -> None:
         """Releases delivered positions."""
         if self._thread is not None:
-            self._thread.give_back(first, last)
+            self._thread.release(first, last)
 
     def close(self) -> None:
         """Closes it."""

@@ -34,7 +34,7 @@ from isthmus.connectors.spool.refused import set_aside
 __all__ = ["LOCK_SECONDS", "SpoolSourceThread"]
 
 # How often the file of the spool's synced part is read.
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 _CHUNK_BYTES = 1 << 20
 # Messages read and not yet taken by the owner; the owner limits those that it has taken.
 _QUEUED_BYTES = 16 << 20
@@ -124,15 +124,15 @@ class SpoolSourceThread(threading.Thread):
         """Stores delivered positions in `refused`, and then settles them; where the thread has ended, they are read again."""
         with self._condition:
             if self._has_ended:
-                self.cursor.give_back(first, last)
+                self.cursor.release(first, last)
             else:
                 self._to_set_aside.append((first, last, disposition))
                 self._condition.notify()
 
-    def give_back(self, first: int, last: int) -> None:
+    def release(self, first: int, last: int) -> None:
         """Releases delivered positions; they are read again."""
         with self._condition:
-            if self.cursor.give_back(first, last):
+            if self.cursor.release(first, last):
                 self._goes_back = True
                 self._condition.notify()
 
@@ -165,7 +165,7 @@ class SpoolSourceThread(threading.Thread):
         with self._condition:
             # Queued messages were never delivered: they are read again.
             for position in self._positions:
-                self.cursor.give_back(position, position)
+                self.cursor.release(position, position)
             self._positions, self._payloads = [], []
             self._events.append(SourceLost(f"spool {self._folder.path}: {text}", is_fatal))
         self._on_news()
@@ -173,10 +173,10 @@ class SpoolSourceThread(threading.Thread):
     def _close(self) -> None:
         with self._condition:
             for position in self._positions:
-                self.cursor.give_back(position, position)
+                self.cursor.release(position, position)
             self._positions, self._payloads = [], []
             for first, last, _ in self._to_set_aside:
-                self.cursor.give_back(first, last)
+                self.cursor.release(first, last)
             self._to_set_aside, self._has_ended = [], True
             for descriptor in (self._taken, self._lock):
                 if descriptor >= 0:
@@ -194,7 +194,7 @@ class SpoolSourceThread(threading.Thread):
         # The writer creates the spool, and writes the messages' origin.
         limit = time.monotonic() + _ORIGIN_SECONDS
         while not self._folder.identity() or (self._known_origin() is None and time.monotonic() < limit):
-            if not self._pause(_LOOK_SECONDS * 5):
+            if not self._pause(_POLL_SECONDS * 5):
                 return False
         limit = time.monotonic() + LOCK_SECONDS
         self._lock = os.open(self._folder.path / "reading", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -205,7 +205,7 @@ class SpoolSourceThread(threading.Thread):
             except BlockingIOError:
                 if time.monotonic() >= limit:
                     raise SpoolInUseError("another process reads it; one route reads a spool, in one run") from None
-            if not self._pause(_LOOK_SECONDS * 2):
+            if not self._pause(_POLL_SECONDS * 2):
                 return False
         identity = self._folder.identity()
         with self._condition:
@@ -252,15 +252,15 @@ class SpoolSourceThread(threading.Thread):
                     self._on_news()
                 has_room = self._credit > 0 and self._queued_bytes < _QUEUED_BYTES
                 if is_waiting or not has_room:
-                    self._condition.wait(_LOOK_SECONDS if has_room else _RELEASE_SECONDS)
+                    self._condition.wait(_POLL_SECONDS if has_room else _RELEASE_SECONDS)
                     is_waiting = False
                     continue
             is_waiting = not self._give(records)
 
     def _give(self, records: _Following) -> bool:
         """Queues records as far as there is credit; returns whether there were any."""
-        has_given = False
-        while (found := records.look()) is not None:
+        has_delivered = False
+        while (found := records.peek()) is not None:
             number, record = found
             with self._condition:
                 if self._must_end or self._goes_back:
@@ -274,28 +274,28 @@ class SpoolSourceThread(threading.Thread):
                     if self.cursor.outstanding:
                         break
                     raise SpoolError(f"the next messages are from another namespace, {_origin_of(record)}")
-                elif self.cursor.give(number):
+                elif self.cursor.deliver(number):
                     self._positions.append(number)
                     self._payloads.append(record.message)
                     self._queued_bytes += len(record.message)
                     self._credit -= 1
-                    has_given = True
+                    has_delivered = True
             records.take()
-        if has_given:
+        if has_delivered:
             self._on_news()
-        return has_given
+        return has_delivered
 
     def _records(self) -> Iterator[tuple[int, Record] | None]:
         """Records from the next one on; None when there are no more for now."""
         start = self.cursor.following
-        place = self._reader.place(start)
+        position = self._reader.position(start)
         self._blocks.clear()
         while True:
-            end = self._reader.end(place, _CHUNK_BYTES)
-            if end == place:
+            end = self._reader.end(position, _CHUNK_BYTES)
+            if end == position:
                 yield None
                 continue
-            for part in self._reader.ranges(place, end, _CHUNK_BYTES):
+            for part in self._reader.ranges(position, end, _CHUNK_BYTES):
                 for block, records in self._reader.blocks(part):
                     if block.end <= self.cursor.low:
                         continue
@@ -305,16 +305,16 @@ class SpoolSourceThread(threading.Thread):
                     for number, record in enumerate(records, block.first):
                         if number >= start:
                             yield number, record
-            place = end
+            position = end
 
     def _release(self) -> None:
         """Deletes segments that are wholly settled."""
         with self._condition:
             low = self.cursor.low
-        place = self._reader.place(low)
-        if self._reader.first().segment < place.segment:
+        position = self._reader.position(low)
+        if self._reader.first().segment < position.segment:
             os.fsync(self._taken)
-            self._reader.release(place._replace(number=low))
+            self._reader.release(position._replace(number=low))
 
     def _set_aside_all(self) -> None:
         with self._condition:
@@ -333,7 +333,7 @@ class SpoolSourceThread(threading.Thread):
             # A message that is not set aside is delivered again after the next opening: the owner does not repeat the request.
             with self._condition:
                 for first, last, _ in [*pending, *self._to_set_aside]:
-                    self.cursor.give_back(first, last)
+                    self.cursor.release(first, last)
                 self._to_set_aside = []
             raise
 
@@ -343,8 +343,8 @@ class SpoolSourceThread(threading.Thread):
         for block, records in self._reader.blocks(found[-1]) if found else ():
             if block.first <= number < block.end:
                 return records[number - block.first].message
-        place = self._reader.place(number)  # before reading goes back
-        for part in self._reader.ranges(place, self._reader.last(), 1 << 62):
+        position = self._reader.position(number)  # before reading goes back
+        for part in self._reader.ranges(position, self._reader.last(), 1 << 62):
             for block, records in self._reader.blocks(part):
                 if block.first <= number < block.end:
                     return records[number - block.first].message
@@ -358,7 +358,7 @@ class _Following:
         self._records = records
         self._next: tuple[int, Record] | None = None
 
-    def look(self) -> tuple[int, Record] | None:
+    def peek(self) -> tuple[int, Record] | None:
         """The next record; None where there is none for now."""
         if self._next is None:
             self._next = next(self._records)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from isthmus.amqp import section
-from isthmus.connectors.servicebus.head import FRAGMENT_BITS, standing
+from isthmus.connectors.servicebus.head import FRAGMENT_BITS, peeked_message
 from isthmus.replication.verification.content import content_digest
 from isthmus.replication.verification.identity import Identity
 from isthmus.replication.verification.reconciliation.reading import Numbering, Reading
@@ -188,7 +188,7 @@ class Audited:
         self.messages += 1
         if not self._first_enqueued_ms or (self.is_log and self.numbering.is_new(identity.sequence)):
             # For a log, the values of the partition from which the most may have been removed.
-            self._first_enqueued_ms = max(self._first_enqueued_ms, standing(message).enqueued_ms)
+            self._first_enqueued_ms = max(self._first_enqueued_ms, peeked_message(message).enqueued_ms)
             self._first_ttl_ms = _ttl_ms(message)
         if not self.is_table:
             self.numbering.add(identity.sequence)
@@ -198,7 +198,7 @@ class Audited:
             alias = identity.origin.partition("/")[0]
             made_id = f"{alias}/{identity.entity}/{identity.number}" if alias else ""
             arrivals.digests.append(content_digest(message, self.marks, made_id))
-            arrivals.ends_ms.append(standing(message).expires_at_ms)
+            arrivals.ends_ms.append(peeked_message(message).expires_at_ms)
             arrivals.entered_ms.append(identity.entered_ms)
             arrivals.lanes.append(_session_lane(message) if self.by_session else identity.sequence >> FRAGMENT_BITS)
             arrivals.first_pass += self.first_pass
@@ -218,7 +218,7 @@ class Audited:
         if kind:
             self.kept.setdefault(kind, []).append(identity.number)
             return
-        found = standing(message)
+        found = peeked_message(message)
         ttl_ms = _ttl_ms(message)
         if ttl_ms:
             self._shortest_ttl_ms = min(self._shortest_ttl_ms or ttl_ms, ttl_ms)

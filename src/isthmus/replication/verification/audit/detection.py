@@ -22,7 +22,7 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from isthmus.amqp import codec, section
-from isthmus.connectors.servicebus.head import standing
+from isthmus.connectors.servicebus.head import peeked_message
 from isthmus.replication.verification.audit.audited import Originals
 from isthmus.replication.verification.content import content_digest
 from isthmus.replication.verification.identity import Identity
@@ -87,7 +87,7 @@ def dropped_by_detection(
 def _entered(read: Read, wanted: AbstractSet[int]) -> dict[int, tuple[str, int]]:
     """MessageId and time of entry of the wanted messages that publishers sent to this member."""
     return {
-        identity.number: (_message_id(message), standing(message).enqueued_ms)
+        identity.number: (_message_id(message), peeked_message(message).enqueued_ms)
         for message, identity in read()
         if not identity.origin and identity.number in wanted
     }
@@ -103,7 +103,7 @@ def _explained(
         if not equals:
             continue
         here = (identity.origin or member, identity.number)
-        until_ms = standing(message).enqueued_ms + window_ms
+        until_ms = peeked_message(message).enqueued_ms + window_ms
         digest = content_digest(message, marks)
         for each in equals:
             if (each.origin, each.number) != here and each.entered_ms <= until_ms and each.digest == digest:

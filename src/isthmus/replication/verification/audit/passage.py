@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol
 
-from isthmus.connectors.servicebus.head import pages, standing
+from isthmus.connectors.servicebus.head import pages, peeked_message
 from isthmus.connectors.servicebus.message.sequence import broker_times_of
 from isthmus.connectors.system import KnowsRemoved
 from isthmus.errors import EntityNotFoundError, IsthmusError, NotAllowedError
@@ -243,7 +243,7 @@ class SourceReader:
                     ]
                 in_spools = self._in_spools(passages, depth)
                 for message, identity in chain(in_feed, messages(peek, 0, self._read), in_spools):
-                    over = 0 < standing(message).expires_at_ms < began_ms - DRIFT_MS
+                    over = 0 < peeked_message(message).expires_at_ms < began_ms - DRIFT_MS
                     # A copy that waits at a first route passed the filter because the rule was changed.
                     for each in passages:
                         if each.takes(depth, identity):

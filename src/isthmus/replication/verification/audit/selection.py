@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from isthmus.amqp import section
 from isthmus.amqp.codec import CodecError
-from isthmus.connectors.servicebus.head import standing
+from isthmus.connectors.servicebus.head import peeked_message
 from isthmus.entities.record.parse import HeadCache, split
 from isthmus.entities.record.view import MessageView
 from isthmus.message import Provenance
@@ -54,7 +54,7 @@ def selection(
         may_be_marked = bool(mark) and (not mark.isascii() or mark.encode() in message[start:end].lower())
         if condition is None and not may_be_marked:
             return ""
-        view = MessageView(split(message, HeadCache(0)), identity.number, standing(message).enqueued_ms)
+        view = MessageView(split(message, HeadCache(0)), identity.number, peeked_message(message).enqueued_ms)
         free = matches(unmarked, view) if may_be_marked else True
         if not free:
             # The rule is unknown, not false, where a value in one of its alternatives cannot be compared.

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from itertools import permutations
 
 from isthmus.amqp.codec import CodecError
-from isthmus.connectors.servicebus.head import standing
+from isthmus.connectors.servicebus.head import peeked_message
 from isthmus.entities.record.parse import HeadCache, split
 from isthmus.entities.record.view import MessageView
 from isthmus.replication.verification.audit.passage import Passage
@@ -61,7 +61,7 @@ class Siblings:
     def see(self, pair: Pair, message: bytes, identity: Identity) -> None:
         """A message of this origin was found at this member, or waiting for it."""
         for other, rule in self._others.get(pair, ()):
-            enqueued_ms = identity.entered_ms or standing(message).enqueued_ms
+            enqueued_ms = identity.entered_ms or peeked_message(message).enqueued_ms
             if matches(rule, MessageView(split(message, HeadCache(0)), identity.number, enqueued_ms)):
                 self.wanted[other].add(identity.number)
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from isthmus.connectors.eventhubs.partition import growth
-from isthmus.connectors.eventhubs.partition.growth import LOOK_SECONDS, PartitionGrowth
+from isthmus.connectors.eventhubs.partition.growth import QUERY_SECONDS, PartitionGrowth
 from isthmus.errors import ConnectionLostError, IsthmusError
 
 CLIENT: Any = None
@@ -36,7 +36,7 @@ class Look:
 
 @pytest.fixture(name="looks")
 def _looks(monkeypatch: pytest.MonkeyPatch) -> list[Look]:
-    monkeypatch.setattr(growth, "HubLook", Look)
+    monkeypatch.setattr(growth, "HubQuery", Look)
     monkeypatch.setattr(Look, "made", [])
     return Look.made
 
@@ -46,18 +46,18 @@ def test_i1_a_look_is_taken_from_time_to_time(looks: list[Look]) -> None:
     assert watch.added(CLIENT, "hub", {0, 1}, 1e9) == []
     assert (looks, watch.deadline) == ([], math.inf), "nothing is read yet"
     watch.begin(10.0)
-    assert watch.deadline == 10.0 + LOOK_SECONDS
-    assert watch.added(CLIENT, "hub", {0, 1}, 9.0 + LOOK_SECONDS) == []
+    assert watch.deadline == 10.0 + QUERY_SECONDS
+    assert watch.added(CLIENT, "hub", {0, 1}, 9.0 + QUERY_SECONDS) == []
     assert looks == []
     for _ in range(3):
-        assert watch.added(CLIENT, "hub", {0, 1}, 10.0 + LOOK_SECONDS) == []
+        assert watch.added(CLIENT, "hub", {0, 1}, 10.0 + QUERY_SECONDS) == []
     assert len(looks) == 1
     assert watch.deadline == math.inf, "its answer wakes the source"
     looks[0].partitions, looks[0].is_done = [0, 1], True
     assert watch.added(CLIENT, "hub", {0, 1}, 80.0) == []
     assert looks[0].is_closed
-    assert watch.deadline == 80.0 + LOOK_SECONDS
-    assert watch.added(CLIENT, "hub", {0, 1}, 80.0 + LOOK_SECONDS) == []
+    assert watch.deadline == 80.0 + QUERY_SECONDS
+    assert watch.added(CLIENT, "hub", {0, 1}, 80.0 + QUERY_SECONDS) == []
     looks[1].partitions, looks[1].is_done = [0, 1, 2, 3], True
     assert watch.added(CLIENT, "hub", {0, 1}, 150.0) == [2, 3]
 
@@ -65,11 +65,11 @@ def test_i1_a_look_is_taken_from_time_to_time(looks: list[Look]) -> None:
 def test_i1_a_look_that_fails_says_nothing(looks: list[Look]) -> None:
     watch = PartitionGrowth(lambda: None, is_wanted=True)
     watch.begin(0.0)
-    watch.added(CLIENT, "hub", {0}, LOOK_SECONDS)
+    watch.added(CLIENT, "hub", {0}, QUERY_SECONDS)
     looks[0].partitions, looks[0].is_done, looks[0].error = [0, 1], True, ConnectionLostError("gone")
     assert watch.added(CLIENT, "hub", {0}, 70.0) == []
-    assert watch.deadline == 70.0 + LOOK_SECONDS
-    watch.added(CLIENT, "hub", {0}, 70.0 + LOOK_SECONDS)
+    assert watch.deadline == 70.0 + QUERY_SECONDS
+    watch.added(CLIENT, "hub", {0}, 70.0 + QUERY_SECONDS)
     watch.close()
     assert looks[1].is_closed
     assert watch.deadline == math.inf

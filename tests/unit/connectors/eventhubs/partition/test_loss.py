@@ -53,68 +53,68 @@ class Look:
 
 
 @pytest.fixture
-def look(monkeypatch: pytest.MonkeyPatch) -> Look:
+def query(monkeypatch: pytest.MonkeyPatch) -> Look:
     made = Look({0: 8, 1: 0})
-    monkeypatch.setattr(loss, "HubLook", made)
+    monkeypatch.setattr(loss, "HubQuery", made)
     return made
 
 
 CLIENT = cast("Any", None)
 
 
-@pytest.mark.usefixtures("look")
+@pytest.mark.usefixtures("query")
 def test_i1_a_gap_is_told_once_where_the_retention_has_removed_it() -> None:
     gaps = {0: [(3, 10)], 1: [(5, 6)]}
     made = losses(gaps)
-    made.look(CLIENT, 0.0)
+    made.query(CLIENT, 0.0)
     with pytest.raises(ConnectionLostError, match="partition 0: events 3 to 7 were removed by the retention"):
-        made.look(CLIENT, 0.0)
+        made.query(CLIENT, 0.0)
     gaps[0] = [(3, 10)]  # the same gap, after the connection was made again
-    made.look(CLIENT, 0.0)
-    made.look(CLIENT, 0.0)
+    made.query(CLIENT, 0.0)
+    made.query(CLIENT, 0.0)
     assert gaps == {}
 
 
-def test_i1_a_gap_that_comes_during_a_look_is_looked_at_by_the_next(look: Look) -> None:
+def test_i1_a_gap_that_comes_during_a_look_is_looked_at_by_the_next(query: Look) -> None:
     gaps = {0: [(3, 10)]}
     made = losses(gaps)
-    look.is_done = False
-    made.look(CLIENT, 0.0)
+    query.is_done = False
+    made.query(CLIENT, 0.0)
     gaps[0].append((20, 31))  # behind what the answer under way knows of
-    look.is_done = True
+    query.is_done = True
     with pytest.raises(ConnectionLostError, match="events 3 to 7"):
-        made.look(CLIENT, 0.0)
+        made.query(CLIENT, 0.0)
     assert gaps == {0: [(20, 31)]}
-    look.begins[0] = 31
-    made.look(CLIENT, 0.0)
+    query.begins[0] = 31
+    made.query(CLIENT, 0.0)
     with pytest.raises(ConnectionLostError, match="events 20 to 30"):
-        made.look(CLIENT, 0.0)
+        made.query(CLIENT, 0.0)
     assert gaps == {}
 
 
-@pytest.mark.usefixtures("look")
+@pytest.mark.usefixtures("query")
 def test_i1_all_gaps_of_a_partition_are_told() -> None:
     made = losses({0: [(1, 3), (5, 9)]})
-    made.look(CLIENT, 0.0)
+    made.query(CLIENT, 0.0)
     with pytest.raises(ConnectionLostError, match=r"events 1 to 2 .*; partition 0: events 5 to 7"):
-        made.look(CLIENT, 0.0)
+        made.query(CLIENT, 0.0)
 
 
-def test_i1_what_a_look_has_found_is_told_though_it_failed_for_another_partition(look: Look) -> None:
-    look.error = ConnectionLostError("partition 1: no answer")
+def test_i1_what_a_look_has_found_is_told_though_it_failed_for_another_partition(query: Look) -> None:
+    query.error = ConnectionLostError("partition 1: no answer")
     made = losses({0: [(3, 10)]})
-    made.look(CLIENT, 0.0)
+    made.query(CLIENT, 0.0)
     with pytest.raises(ConnectionLostError, match="events 3 to 7"):
-        made.look(CLIENT, 0.0)
+        made.query(CLIENT, 0.0)
 
 
-def test_a_look_without_an_answer_fails(look: Look) -> None:
+def test_a_look_without_an_answer_fails(query: Look) -> None:
     """Nothing behind the gap is kept before the answer."""
-    look.is_done = False
+    query.is_done = False
     made = losses({0: [(3, 10)]})
-    made.look(CLIENT, 100.0)
-    assert made.deadline == 100.0 + loss.LOOK_SECONDS
-    made.look(CLIENT, 101.0)
+    made.query(CLIENT, 100.0)
+    assert made.deadline == 100.0 + loss.QUERY_SECONDS
+    made.query(CLIENT, 101.0)
     with pytest.raises(OperationTimeoutError):
-        made.look(CLIENT, made.deadline)
+        made.query(CLIENT, made.deadline)
     assert made.deadline == math.inf

@@ -6,7 +6,7 @@ import pytest
 
 from isthmus.connectors.checkpoint.checkpoint import Checkpoint
 from isthmus.connectors.eventhubs.partition.address import Begin
-from isthmus.connectors.eventhubs.partition.look import PartitionView
+from isthmus.connectors.eventhubs.partition.hub_query import PartitionView
 from isthmus.connectors.eventhubs.partition.opening import Opening, distinct_created_ms, opening, remade
 
 VIEW = PartitionView(100, 199, "9900")

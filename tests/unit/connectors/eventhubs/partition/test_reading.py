@@ -73,7 +73,7 @@ def test_what_is_given_back_is_read_again_in_order() -> None:
     reading.queue.credit = 4
     assert len(taken(reading)) == 4
     reading.settle(1, 1, 1.0)
-    reading.give_back(2, 2)
+    reading.release(2, 2)
     assert reading.rewind == {0}
     assert reading.next_of(0) == 2
     reading.put(0, events(4, 6))  # of the link before
@@ -135,8 +135,8 @@ def test_what_was_given_back_and_does_not_come_again_is_a_gap() -> None:
     assert len(taken(reading)) == 8
     reading.settle(0, 1, 1.0)
     reading.settle(5, 5, 1.0)
-    reading.give_back(2, 4)
-    reading.give_back(6, 6)
+    reading.release(2, 4)
+    reading.release(6, 6)
     assert reading.next_of(0) == 2
     assert reading.missing_before(0, 20) == [(2, 5), (6, 7), (8, 20)]
     reading.rewind.clear()
@@ -150,7 +150,7 @@ def test_a_checkpoint_goes_on_where_what_held_it_up_does_not_come_again() -> Non
     reading = made()
     reading.put(0, events(0, 8))
     assert len(taken(reading)) == 8
-    reading.give_back(2, 4)
+    reading.release(2, 4)
     for first, last in ((0, 1), (5, 7)):
         reading.settle(first, last, 1.0)
     written = reading.begin_commit(9.0)
@@ -172,7 +172,7 @@ def test_messages_are_kept_until_they_are_settled() -> None:
     assert list(reading.kept) == [first, first + 1, first + 2]
     reading.settle(first, first + 1, 1.0)
     assert list(reading.kept) == [first + 2]
-    reading.give_back(0, 1 << 62)
+    reading.release(0, 1 << 62)
     assert not reading.kept
 
 

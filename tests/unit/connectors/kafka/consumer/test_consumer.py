@@ -92,7 +92,7 @@ def test_i7_records_of_a_call_that_failed_are_read_again(monkeypatch: pytest.Mon
         return clients[-1]
 
     monkeypatch.setattr(consumer, "Consumer", make)
-    monkeypatch.setattr(consumer, "look_at", lambda options, topic: TopicView("c", 1))
+    monkeypatch.setattr(consumer, "describe_topic", lambda options, topic: TopicView("c", 1))
 
     def wake() -> None:
         thread._wants_open = True  # its owner opens it again at once
@@ -103,7 +103,7 @@ def test_i7_records_of_a_call_that_failed_are_read_again(monkeypatch: pytest.Mon
     came: list[int] = []
     for _ in range(6):
         thread.grant(4)
-        thread._turn()
+        thread._step()
         for batch in thread.take()[1]:
             came += batch.positions
             thread.settle(batch.positions[0], batch.positions[-1])

@@ -198,7 +198,7 @@ class World:
         monkeypatch.setattr(consumer, "time", clock)
         monkeypatch.setattr(committer, "time", clock)
         monkeypatch.setattr(consumer, "POLL_SECONDS", 0.0)
-        monkeypatch.setattr(consumer, "look_at", lambda options, topic: TopicView("c", len(PARTITIONS)))
+        monkeypatch.setattr(consumer, "describe_topic", lambda options, topic: TopicView("c", len(PARTITIONS)))
         monkeypatch.setattr(consumer, "Consumer", self._client)
         self.begin()
 
@@ -292,7 +292,7 @@ class World:
     def give_back(self) -> None:
         for position in sorted(self.out):
             if self.chance.random() < 0.3:
-                self.thread.give_back(position, position)
+                self.thread.release(position, position)
                 self.out.discard(position)
                 self.back.add(position)
                 log = self.cluster.logs[position >> PARTITION_SHIFT]
@@ -312,7 +312,7 @@ class World:
 
     def turn(self) -> None:
         before = set(self.thread._delivered.account.partitions)
-        self.thread._turn()
+        self.thread._step()
         after = set(self.thread._delivered.account.partitions)
         for number in before - after:
             self.handed_over(number)

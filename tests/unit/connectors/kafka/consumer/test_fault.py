@@ -44,9 +44,9 @@ def test_i2_at_the_end_it_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_i3_brokers_that_are_down_are_told_of_after_a_while(fault: ConsumerFault) -> None:
     fault.connected(100.0)
-    fault.heard(DOWN, 100.0 + STALE_SECONDS)
+    fault.on_error(DOWN, 100.0 + STALE_SECONDS)
     assert fault.take() is None
-    fault.heard(DOWN, 100.1 + STALE_SECONDS)
+    fault.on_error(DOWN, 100.1 + STALE_SECONDS)
     told = fault.take()
     assert told is not None
     assert not told[1]
@@ -60,7 +60,7 @@ def test_a_connection_ends_what_was_wrong_before(fault: ConsumerFault) -> None:
 
 @pytest.mark.parametrize("code", [KafkaError._FATAL, KafkaError.FENCED_INSTANCE_ID])
 def test_a_consumer_that_is_shut_out_is_not_used_again(fault: ConsumerFault, code: int) -> None:
-    fault.heard(KafkaError(code), 0.0)
+    fault.on_error(KafkaError(code), 0.0)
     assert fault.is_spent
     told = fault.take()
     assert told is not None
@@ -69,7 +69,7 @@ def test_a_consumer_that_is_shut_out_is_not_used_again(fault: ConsumerFault, cod
 
 
 def test_what_passes_by_itself_is_not_told(fault: ConsumerFault) -> None:
-    fault.heard(KafkaError(KafkaError._TRANSPORT), 100.0)
+    fault.on_error(KafkaError(KafkaError._TRANSPORT), 100.0)
     assert fault.take() is None
     assert not fault.is_spent
 

@@ -47,7 +47,7 @@ def test_after_a_return_only_what_was_given_back_comes_again() -> None:
     account = PartitionOffsets()
     read(account, *range(6))
     account.settle(3, 3)
-    assert account.give_back(1, 2)
+    assert account.release(1, 2)
     assert account.rewind() == 1
     assert account.to_commit == 0
     assert read(account, 1, 2, 3, 4, 5, 6) == [1, 2, 6]
@@ -60,7 +60,7 @@ def test_what_was_given_back_and_is_gone_holds_nothing_up() -> None:
     account = PartitionOffsets()
     read(account, *range(6))
     account.settle(0, 0)
-    account.give_back(1, 5)
+    account.release(1, 5)
     account.rewind()
     assert read(account, 3, 5) == [3, 5]
     account.settle(3, 3)
@@ -74,7 +74,7 @@ def test_i5_a_record_before_those_that_came_is_told_as_a_log_that_begins_again()
     assert not account.begins_again(7), "nothing has come"
     read(account, 7, 8, 9)
     assert [account.begins_again(offset) for offset in (0, 9, 10, 20)] == [True, True, False, False]
-    account.give_back(8, 8)
+    account.release(8, 8)
     account.rewind()
     assert [account.begins_again(offset) for offset in (7, 8, 9)] == [True, False, False]
     read(account, 8)
@@ -101,7 +101,7 @@ def test_positions_of_several_partitions_are_settled_at_once() -> None:
     assert account.outstanding == 9
     assert account.settle(0 << PARTITION_SHIFT | 1, 2 << PARTITION_SHIFT | 1)
     assert account.to_commit() == {0: 0, 1: 3, 2: 2}
-    assert account.give_back(0, 1 << 60) == [0, 2]
+    assert account.release(0, 1 << 60) == [0, 2]
 
 
 class Partition(RuleBasedStateMachine):
@@ -136,7 +136,7 @@ class Partition(RuleBasedStateMachine):
     @rule(data=st.data())
     def give_back(self, data: Any) -> None:
         first, last = sorted(data.draw(st.tuples(st.integers(0, 60), st.integers(0, 60))))
-        if self.account.give_back(first, last):
+        if self.account.release(first, last):
             self.outstanding -= {offset for offset in self.outstanding if first <= offset <= last}
             start = self.account.rewind()
             self.place = next(at for at, offset in enumerate(self.log) if offset >= start)

@@ -46,14 +46,14 @@ class Consumer:
 def test_i1_what_was_removed_before_the_assignment_is_told_once() -> None:
     removed, consumer = RemovedRecords("t"), Consumer({0: 5, 1: 7, 2: -1001}, {0: 20, 1: 7, 2: 30})
     removed.assigned([0, 1, 2])
-    told = removed.look(consumer, 0.0)
+    told = removed.query(consumer, 0.0)
     assert (
         told
         == "topic 't', partition 0: records 5 to 19 were removed by the retention before they were read, and are lost"
     )
-    assert removed.look(consumer, 100.0) == ""
+    assert removed.query(consumer, 100.0) == ""
     removed.assigned([0])
-    assert removed.look(consumer, 101.0) == ""
+    assert removed.query(consumer, 101.0) == ""
 
 
 def test_what_was_removed_while_it_was_read_is_told_and_a_gap_of_compaction_is_not() -> None:
@@ -61,10 +61,10 @@ def test_what_was_removed_while_it_was_read_is_told_and_a_gap_of_compaction_is_n
     removed.gap(0, 8, 25)
     removed.gap(0, 30, 40)
     removed.gap(1, 8, 10)
-    assert "partition 0: records 8 to 19 were" in removed.look(consumer, 0.0)
+    assert "partition 0: records 8 to 19 were" in removed.query(consumer, 0.0)
     removed.gap(1, 20, 30)
     looks = consumer.looks
-    assert removed.look(consumer, SPACING_SECONDS / 2) == ""
+    assert removed.query(consumer, SPACING_SECONDS / 2) == ""
     assert consumer.looks == looks, "a compacted topic has gaps all the time"
 
 
@@ -72,14 +72,14 @@ def test_i2_i4_a_look_without_an_answer_is_taken_again_and_nothing_is_committed_
     removed, consumer = RemovedRecords("t"), Consumer({0: 5}, {0: 20})
     consumer.is_away = True
     removed.assigned([0])
-    assert removed.look(consumer, 0.0) == ""
+    assert removed.query(consumer, 0.0) == ""
     assert removed.is_asking
     consumer.is_away = False
     consumer.error = KafkaError(KafkaError.NOT_COORDINATOR)
-    assert removed.look(consumer, AGAIN_SECONDS) == ""
+    assert removed.query(consumer, AGAIN_SECONDS) == ""
     assert removed.asks(0)
     consumer.error = None
-    assert "records 5 to 19" in removed.look(consumer, 2 * AGAIN_SECONDS)
+    assert "records 5 to 19" in removed.query(consumer, 2 * AGAIN_SECONDS)
     assert not removed.is_asking
 
 
@@ -87,32 +87,32 @@ def test_what_came_before_the_look_is_not_told_though_it_was_removed_since() -> 
     removed, consumer = RemovedRecords("t"), Consumer({0: 5}, {0: 20})
     removed.assigned([0])
     removed.first(0, 15)
-    assert "records 5 to 14" in removed.look(consumer, 0.0)
+    assert "records 5 to 14" in removed.query(consumer, 0.0)
 
 
 def test_what_is_removed_behind_the_first_look_and_before_the_first_record_is_told() -> None:
     """The target takes nothing meanwhile, so that nothing is read."""
     removed, consumer = RemovedRecords("t"), Consumer({0: 5}, {0: 8})
     removed.assigned([0])
-    assert "records 5 to 7" in removed.look(consumer, 0.0)
+    assert "records 5 to 7" in removed.query(consumer, 0.0)
     consumer.low[0] = 20
     removed.first(0, 22)
-    assert "records 8 to 19 were" in removed.look(consumer, SPACING_SECONDS)
+    assert "records 8 to 19 were" in removed.query(consumer, SPACING_SECONDS)
     removed.first(0, 23)
-    assert removed.look(consumer, 2 * SPACING_SECONDS) == ""
+    assert removed.query(consumer, 2 * SPACING_SECONDS) == ""
 
 
 def test_i3_each_gap_between_two_looks_is_told() -> None:
     removed, consumer = RemovedRecords("t"), Consumer({}, {0: 1_000_000})
     removed.gap(0, 3, 4)
-    assert "records 3 to 3 were" in removed.look(consumer, 0.0)
+    assert "records 3 to 3 were" in removed.query(consumer, 0.0)
     removed.gap(0, 10, 15)
     removed.gap(0, 30, 40)
-    told = removed.look(consumer, SPACING_SECONDS)
+    told = removed.query(consumer, SPACING_SECONDS)
     assert "partition 0: records 10 to 14, partition 0: records 30 to 39 were" in told
     for at in range(MOST_RANGES):
         removed.gap(0, 100 + 2 * at, 101 + 2 * at)
-    told = removed.look(consumer, SPACING_SECONDS + 1)
+    told = removed.query(consumer, SPACING_SECONDS + 1)
     assert "records 138 to 138 and 9980 more ranges were removed" in told
 
 
@@ -120,45 +120,45 @@ def test_what_was_given_back_and_is_gone_is_told_whatever_removed_it() -> None:
     removed, consumer = RemovedRecords("t"), Consumer({}, {0: 5})
     removed.gap(0, 2, 7, is_return=True)
     removed.gap(0, 9, 11)
-    told = removed.look(consumer, 0.0)
+    told = removed.query(consumer, 0.0)
     assert "records 2 to 4 were removed by the retention before they were read, and are lost" in told
     assert "partition 0: records 5 to 6 were released, and compaction removed them before they were read again" in told
     removed.gap(0, 5, 8, is_return=True)
-    assert "records 7 to 7 were released" in removed.look(consumer, SPACING_SECONDS), "I1"
+    assert "records 7 to 7 were released" in removed.query(consumer, SPACING_SECONDS), "I1"
     removed.begins_again([0])
     removed.gap(0, 5, 8, is_return=True)
-    assert "records 5 to 7" in removed.look(consumer, 2 * SPACING_SECONDS)
+    assert "records 5 to 7" in removed.query(consumer, 2 * SPACING_SECONDS)
 
 
 def test_i3_a_gap_is_told_where_its_partition_is_handed_over_or_the_reader_ends() -> None:
     """The offset behind it is committed then, and its next reader begins there."""
     removed, consumer = RemovedRecords("t"), Consumer({}, {0: 20})
     removed.gap(0, 30, 35)
-    assert removed.look(consumer, 0.0) == ""
+    assert removed.query(consumer, 0.0) == ""
     removed.gap(0, 5, 8)
     removed.forget([0])
-    assert removed.look(consumer, SPACING_SECONDS / 2) == ""
-    assert "records 5 to 7" in removed.last_look(consumer)
+    assert removed.query(consumer, SPACING_SECONDS / 2) == ""
+    assert "records 5 to 7" in removed.last_query(consumer)
 
 
 def test_of_partitions_that_are_somebody_elses_the_group_is_not_asked() -> None:
     removed, consumer = RemovedRecords("t"), Consumer({0: 5}, {0: 20})
     removed.assigned([0])
     removed.forget([0])
-    assert removed.look(consumer, 0.0) == ""
+    assert removed.query(consumer, 0.0) == ""
     assert consumer.looks == 0
 
 
 def test_i4_nothing_is_committed_behind_a_gap_before_the_look_at_it() -> None:
     """A kill would leave it untold: the next reader begins behind it."""
     removed, consumer = RemovedRecords("t"), Consumer({}, {0: 20, 1: 20})
-    assert removed.look(consumer, 0.0) == ""
+    assert removed.query(consumer, 0.0) == ""
     removed.gap(0, 30, 35)
-    assert "records 30 to 34" not in removed.look(consumer, 0.0)
+    assert "records 30 to 34" not in removed.query(consumer, 0.0)
     removed.gap(1, 8, 25)
     assert set(removed.unlooked) == {1}
     assert removed.asks(1)
-    assert "records 8 to 19" in removed.look_at(consumer, [0, 1])
+    assert "records 8 to 19" in removed.query_partitions(consumer, [0, 1])
     assert not removed.unlooked
 
 
@@ -166,9 +166,9 @@ def test_looks_take_a_twentieth_of_the_time_where_the_cluster_is_far() -> None:
     times = iter([0.0, 0.5])
     removed, consumer = RemovedRecords("t", lambda: next(times)), Consumer({}, {0: 0})
     removed.gap(0, 1, 2)
-    removed.look(consumer, 0.0)
+    removed.query(consumer, 0.0)
     removed.gap(0, 3, 4)
-    removed.look(consumer, 9.9)
+    removed.query(consumer, 9.9)
     assert consumer.looks == 1
 
 

@@ -48,7 +48,7 @@ class Topic:
 @pytest.fixture(autouse=True)
 def _topic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "_open", Topic)
-    monkeypatch.setattr(source, "LOOK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(source, "QUERY_AGAIN_SECONDS", 0.0)
 
 
 def made(**options: str) -> Any:

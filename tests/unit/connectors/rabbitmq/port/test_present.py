@@ -74,12 +74,12 @@ def test_a_queue_is_not_empty_while_the_broker_may_hold_messages_for_a_lost_conn
     assert present.came(1, 1.0)
     present.gone_back(1)
     present.channel_begins()
-    present.counted(0, 2.0, is_idle=True, held_until=40.0)
+    present.counted(0, 2.0, is_idle=True, kept_until=40.0)
     assert present.is_due(3.0, can_ask=True)
-    present.counted(0, 3.0, is_idle=True, held_until=40.0)
+    present.counted(0, 3.0, is_idle=True, kept_until=40.0)
     assert not present.is_over
     assert present.is_due(40.0, can_ask=True)
-    present.counted(0, 40.0, is_idle=True, held_until=40.0)
+    present.counted(0, 40.0, is_idle=True, kept_until=40.0)
     assert present.is_at_end(40.0, is_waiting=False)
 
 
@@ -87,7 +87,7 @@ def test_the_first_count_is_taken_once_the_broker_holds_nothing_for_a_lost_conne
     """As when the opening before this one failed with its connection."""
     present = Present()
     present.channel_begins()
-    present.counted(0, 1.0, is_idle=True, held_until=40.0)
+    present.counted(0, 1.0, is_idle=True, kept_until=40.0)
     assert not present.is_over
     assert present.due_at <= 40.0
     assert present.came(1, 39.9)
@@ -95,5 +95,5 @@ def test_the_first_count_is_taken_once_the_broker_holds_nothing_for_a_lost_conne
     assert present.is_due(40.0, can_ask=False)  # though messages go on to come
     assert not present.is_due(41.0, can_ask=True)
     assert present.due_at > 41.0
-    present.counted(1, 41.0, is_idle=False, held_until=40.0)
+    present.counted(1, 41.0, is_idle=False, kept_until=40.0)
     assert [present.came(tag, 41.0) for tag in (2, 3)] == [True, False]

@@ -65,12 +65,12 @@ def test_a_short_lock_ends_it_sooner_i2() -> None:
 
 def test_it_waits_for_its_first_message_as_long_as_one_waits() -> None:
     collection = Collection(LIMITS, 100.0)
-    assert not collection.wants_look(100.4)
-    assert collection.wants_look(100.5)
-    collection.looked(100.5, True)
-    assert not collection.wants_look(101.4)
+    assert not collection.wants_peek(100.4)
+    assert collection.wants_peek(100.5)
+    collection.peeked(100.5, True)
+    assert not collection.wants_peek(101.4)
     assert collection.decide(101.4) == ""
-    collection.looked(101.5, False)
+    collection.peeked(101.5, False)
     assert collection.decide(101.5) == "nothing waits"
     assert Collection(LIMITS, 100.0).decide(130.0) == "time"
 

@@ -179,7 +179,7 @@ def test_a_restart_settles_what_the_run_before_had_committed(peer: Peer, store: 
 def test_a_message_whose_lock_was_lost_is_completed_when_it_comes_again_and_becomes_no_row(
     peer: Peer, store: BatchStore, settlement: BatchSettlement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settlement_module, "LATE_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(settlement_module, "LATE_QUERY_SECONDS", 0.0)
     put(peer, 1, 2, at_ms=1000)
     assert read(store, 5) == [1, 2]
     lose_locks(peer, monkeypatch, 2)

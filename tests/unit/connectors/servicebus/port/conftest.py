@@ -9,7 +9,7 @@ import pytest
 
 from isthmus.amqp import section
 from isthmus.amqp.types import Int, Long, Symbol
-from isthmus.connectors.servicebus.port.look.look import Look
+from isthmus.connectors.servicebus.port.peek.query import PeekQuery
 
 
 class Entity:
@@ -20,12 +20,12 @@ class Entity:
         self.deferred = set(deferred)
         self.pages = 0
 
-    def serve(self, look: Look[Any]) -> Any:
-        while look.wanted is not None:
+    def serve(self, query: PeekQuery[Any]) -> Any:
+        while query.wanted is not None:
             self.pages += 1
-            start, size = look.wanted
-            look.answer([self._message(n) for n in self.sequences if n >= start][:size])
-        return look.result
+            start, size = query.wanted
+            query.answer([self._message(n) for n in self.sequences if n >= start][:size])
+        return query.result
 
     def _message(self, sequence: int) -> bytes:
         annotations: dict[Any, Any] = {Symbol("x-opt-sequence-number"): Long(sequence)}

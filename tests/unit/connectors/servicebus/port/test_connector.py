@@ -12,7 +12,7 @@ from isthmus.bridge.delivery_event import Send
 from isthmus.bridge.port import SourceLost
 from isthmus.bridge.refusal import RefusalKind
 from isthmus.bridge.registry import connector
-from isthmus.connectors.servicebus.port.connection import SharedConnection, peer_of
+from isthmus.connectors.servicebus.port.connection import SharedConnection, remote_of
 from isthmus.connectors.servicebus.port.credential import BackgroundCredential
 from isthmus.connectors.servicebus.port.dialer import THREADS, Dialer
 from isthmus.connectors.servicebus.port.option import read_source, read_target
@@ -180,7 +180,7 @@ class User:
 
 
 def test_each_user_of_a_connection_is_told_once_and_room_is_limited() -> None:
-    connection = SharedConnection(peer_of(read_source(PLACE)).place)
+    connection = SharedConnection(remote_of(read_source(PLACE)).connection_key)
     users = [User("a") for _ in range(500)]
     for user in users:
         assert connection.takes(2)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from isthmus.connectors.servicebus.port.connection import Peer, SharedConnection
+from isthmus.connectors.servicebus.port.connection import Remote, SharedConnection
 from isthmus.connectors.servicebus.port.end import End, Step
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.errors import ConnectionLostError, IsthmusError
@@ -79,7 +79,7 @@ def pool() -> Iterator[ConnectionPool]:
 def joined(pool: ConnectionPool, key: int, place: str) -> tuple[FakeEnd, FakeClient]:
     """An end on a connection of its own, which is open."""
     client = FakeClient()
-    end = FakeEnd(pool, key, f"q{key}", Peer(place, lambda: client), 1)  # type: ignore[arg-type, return-value]
+    end = FakeEnd(pool, key, f"q{key}", Remote(place, lambda: client), 1)  # type: ignore[arg-type, return-value]
     end._begin(Step.CONNECTING)
     connection = SharedConnection(place)
     pool._connections[place] = [connection]
@@ -112,13 +112,13 @@ def test_i4_a_fault_at_a_connection_costs_that_one_alone(
     assert "on_transfers" in str(first.fault)
     assert good.served == 1
     assert (second.step, second.fault) == (Step.ATTACHED, None)
-    assert [connection.place for connection in pool._all()] == ["second"]
+    assert [connection.connection_key for connection in pool._all()] == ["second"]
 
 
 def test_i3_a_fault_of_one_end_is_not_its_neighbours(pool: ConnectionPool) -> None:
     end, client = joined(pool, 1, "place")
     client.fault = ValueError("a credential that is odd")
-    other = FakeEnd(pool, 2, "other", Peer("place", lambda: client), 1)  # type: ignore[arg-type, return-value]
+    other = FakeEnd(pool, 2, "other", Remote("place", lambda: client), 1)  # type: ignore[arg-type, return-value]
     other.open()
     assert "odd" in str(other.fault)
     assert (end.step, end.fault) == (Step.ATTACHED, None)
@@ -168,7 +168,7 @@ def test_i3_a_path_that_is_told_by_the_connection_is_kept_fresh_as_long_as_it_is
 
     client, connection = Noting(), SharedConnection("place")
     pool: Any = SimpleNamespace()
-    ends = [Renamed(pool, key, "events", Peer("place", lambda: client), 1) for key in (1, 2)]  # type: ignore[arg-type, return-value]
+    ends = [Renamed(pool, key, "events", Remote("place", lambda: client), 1) for key in (1, 2)]  # type: ignore[arg-type, return-value]
     connection.join(ends[0])
     connection.adopt(client)  # type: ignore[arg-type]
     connection.join(ends[1])

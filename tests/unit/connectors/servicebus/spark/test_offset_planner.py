@@ -48,9 +48,9 @@ def test_a_run_with_an_end_moves_of_each_fragment_what_stands_at_its_start_and_n
     put(one + 3, 3001)
     put(two + 2, 3001)
     for sequence in (one + 1, two + 1, one + 2):
-        assert planner._look()
+        assert planner._query()
         del held[sequence]
-    assert not planner._look()
+    assert not planner._query()
     assert (
         planner.batch_through > two + 2
     )  # a batch that ended with the last number would leave what is in other fragments
@@ -71,7 +71,7 @@ def test_a_message_that_has_expired_only_by_this_machines_clock_begins_a_batch(p
     planner = OffsetPlanner(SourceOptions.read({"connection": "env:PLACE", "entity": "q"}))
     planner._clock = SystemClock(ahead_ms)
     peer.queues["q"].put(section.encode_message(b"x", header=Header(ttl_ms=30_000)))
-    assert planner._look()
+    assert planner._query()
     planner.close()
 
 

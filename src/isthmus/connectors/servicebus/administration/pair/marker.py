@@ -66,17 +66,20 @@ class PairMarker:
         with administration_errors(self._clients.endpoint):
             client = self._clients.open().client
             try:
-                stands = client.get_queue(_marker(pair))
+                existing = client.get_queue(_marker(pair))
             except ResourceNotFoundError:
                 if unless({}):
                     return False
                 client.create_queue(_marker(pair), user_metadata=text)
-                stands = client.get_queue(_marker(pair))
-            if stands.user_metadata != text and unless(_read(stands.user_metadata)):
+                existing = client.get_queue(_marker(pair))
+            if existing.user_metadata != text and unless(_read(existing.user_metadata)):
                 return False
-            if stands.user_metadata != text or str(getattr(stands.status, "value", stands.status)) != CLOSED["queue"]:
-                stands.user_metadata, stands.status = text, CLOSED["queue"]
-                client.update_queue(stands)
+            if (
+                existing.user_metadata != text
+                or str(getattr(existing.status, "value", existing.status)) != CLOSED["queue"]
+            ):
+                existing.user_metadata, existing.status = text, CLOSED["queue"]
+                client.update_queue(existing)
         return True
 
     def delete(self, pair: str) -> None:

@@ -75,26 +75,26 @@ _CORRELATION = (
 _QUOTED_OR_SPACES = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\[[^\]]*\]|\s+""")
 
 
-def describe_queue(stands: QueueProperties) -> Description:
+def describe_queue(existing: QueueProperties) -> Description:
     """The description of an existing queue."""
-    return Description(kind="queue", names=(stands.name,), settings=_settings(stands, _QUEUE), native=stands)
+    return Description(kind="queue", names=(existing.name,), settings=_settings(existing, _QUEUE), native=existing)
 
 
-def describe_topic(stands: TopicProperties) -> Description:
+def describe_topic(existing: TopicProperties) -> Description:
     """The description of an existing topic."""
-    return Description(kind="topic", names=(stands.name,), settings=_settings(stands, _TOPIC), native=stands)
+    return Description(kind="topic", names=(existing.name,), settings=_settings(existing, _TOPIC), native=existing)
 
 
-def describe_subscription(topic: str, stands: SubscriptionProperties) -> Description:
+def describe_subscription(topic: str, existing: SubscriptionProperties) -> Description:
     """The description of an existing subscription."""
-    settings = _settings(stands, _SUBSCRIPTION)
-    return Description(kind="subscription", names=(topic, stands.name), settings=settings, native=stands)
+    settings = _settings(existing, _SUBSCRIPTION)
+    return Description(kind="subscription", names=(topic, existing.name), settings=settings, native=existing)
 
 
-def describe_rule(topic: str, subscription: str, stands: RuleProperties) -> Description:
+def describe_rule(topic: str, subscription: str, existing: RuleProperties) -> Description:
     """The description of an existing rule."""
-    settings = {"filter": _filter(stands.filter), "action": _sql(stands.action)}
-    return Description(kind="rule", names=(topic, subscription, stands.name), settings=settings, native=stands)
+    settings = {"filter": _filter(existing.filter), "action": _sql(existing.action)}
+    return Description(kind="rule", names=(topic, subscription, existing.name), settings=settings, native=existing)
 
 
 def creation(wanted: Description) -> dict[str, Any]:
@@ -110,15 +110,15 @@ def creation(wanted: Description) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def applied(stands: Any, wanted: Description, names: Iterable[str]) -> Any:
+def applied(existing: Any, wanted: Description, names: Iterable[str]) -> Any:
     """The properties of an entity, read at the standby member, with these settings of the wanted one."""
     for name in names:
-        setattr(stands, name, _value(name, wanted))
-    return stands
+        setattr(existing, name, _value(name, wanted))
+    return existing
 
 
-def _settings(stands: Any, names: Iterable[str]) -> dict[str, Any]:
-    found = {name: _canonical(name, getattr(stands, name, None)) for name in names}
+def _settings(existing: Any, names: Iterable[str]) -> dict[str, Any]:
+    found = {name: _canonical(name, getattr(existing, name, None)) for name in names}
     if not found.get("requires_duplicate_detection"):
         found.pop("duplicate_detection_history_time_window", None)
     if found.get("enable_partitioning"):
@@ -171,17 +171,17 @@ def _value(name: str, wanted: Description) -> Any:
     return value
 
 
-def _filter(stands: Any) -> tuple[Any, ...]:
-    if isinstance(stands, CorrelationRuleFilter):
-        parts = tuple((name, getattr(stands, name)) for name in _CORRELATION if getattr(stands, name))
-        return ("correlation", parts, _parameters(stands.properties))
-    return ("sql", *_sql(stands))
+def _filter(existing: Any) -> tuple[Any, ...]:
+    if isinstance(existing, CorrelationRuleFilter):
+        parts = tuple((name, getattr(existing, name)) for name in _CORRELATION if getattr(existing, name))
+        return ("correlation", parts, _parameters(existing.properties))
+    return ("sql", *_sql(existing))
 
 
-def _sql(stands: Any) -> tuple[Any, ...]:
-    text = str(getattr(stands, "sql_expression", "") or "").strip()
+def _sql(existing: Any) -> tuple[Any, ...]:
+    text = str(getattr(existing, "sql_expression", "") or "").strip()
     text = _QUOTED_OR_SPACES.sub(lambda found: " " if found[0].isspace() else found[0], text)
-    return (text, _parameters(getattr(stands, "parameters", None)))
+    return (text, _parameters(getattr(existing, "parameters", None)))
 
 
 def _parameters(found: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:

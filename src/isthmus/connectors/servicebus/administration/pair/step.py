@@ -119,9 +119,9 @@ class PairSteps:
     def _update_rule(self, rule: Description) -> None:
         client = self._clients.open().client
         topic, subscription, name = rule.names
-        stands = client.get_rule(topic, subscription, name)
-        stands.filter, stands.action = rule.native.filter, rule.native.action
-        client.update_rule(topic, subscription, stands)
+        existing = client.get_rule(topic, subscription, name)
+        existing.filter, existing.action = rule.native.filter, rule.native.action
+        client.update_rule(topic, subscription, existing)
 
     def _update(self, step: Step) -> None:
         client, entity = self._clients.open().client, step.entity
@@ -130,8 +130,8 @@ class PairSteps:
         elif entity.kind == "topic":
             client.update_topic(applied(client.get_topic(*entity.names), entity, step.changed))
         elif entity.kind == "subscription":
-            stands = client.get_subscription(*entity.names)
-            client.update_subscription(entity.names[0], applied(stands, entity, step.changed))
+            existing = client.get_subscription(*entity.names)
+            client.update_subscription(entity.names[0], applied(existing, entity, step.changed))
         else:
             self._update_rule(entity)
 

@@ -1,7 +1,7 @@
 """One session link of a source.
 
 What it is: the receiver of one session, or the request for the next free one, and the renewal of its lock. What it is not: the
-decision which sessions are locked (`turn`), or the account of their deliveries (`account`).
+decision which sessions are locked (`scheduler`), or the account of their deliveries (`account`).
 Spec: docs/explanation/protocol.md, Sessions.
 
 Invariants:
@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 
 from isthmus.connectors.servicebus.port.end import MarkedReceiver
-from isthmus.connectors.servicebus.port.session.turn import HeldSession
+from isthmus.connectors.servicebus.port.session.scheduler import LockedSession
 from isthmus.errors import ConnectionLostError, IsthmusError, LockLostError, OperationTimeoutError, ServerBusyError
 from isthmus.transport import Client, Management, Reply
 
@@ -41,14 +41,14 @@ class SessionLink:
 
     Attributes:
         receiver: of the session.
-        held: the session for the scheduling; None while it is only requested.
+        locked: the session for the scheduling; None while it is only requested.
         fault: why the lock is lost, although the link is open.
     """
 
     def __init__(self, number: int, mark: Callable[[], None], client: Client, path: str, now: float) -> None:
         self.number = number
         self.receiver = MarkedReceiver(mark, client, path, in_session=True)
-        self.held: HeldSession | None = None
+        self.locked: LockedSession | None = None
         self.fault: IsthmusError | None = None
         self._mark = mark
         self._asked_until = now + REQUEST_SECONDS
@@ -73,12 +73,12 @@ class SessionLink:
 
     def update(self, unsettled: int) -> None:
         """Updates the values for the scheduling."""
-        if self.held is not None:
-            self.held.credit, self.held.unsettled = self.receiver.credit, unsettled
+        if self.locked is not None:
+            self.locked.credit, self.locked.unsettled = self.receiver.credit, unsettled
 
     def granted(self, now: float) -> None:
         """The session is locked from now on."""
-        self.held = HeldSession(since=now, quiet_since=now)
+        self.locked = LockedSession(since=now, quiet_since=now)
         self._asked_until, self._renewed_at = math.inf, now
 
     def check_time(self, now: float) -> None:

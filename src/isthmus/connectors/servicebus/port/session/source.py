@@ -2,7 +2,7 @@
 
 What it is: several session links from one queue or subscription for one route: it accepts sessions as they become available, shares credit
 among them, and keeps the order of each session; settlement, and renewal of the sessions' locks. What it is not: the decisions which
-session is kept for how long (`turn`), and the handling of messages whose session was lost (`account`).
+session is kept for how long (`scheduler`), and the handling of messages whose session was lost (`account`).
 
 Order. A session has one receiver at a time, and its link delivers in the session's order. A session is released only when all its
 deliveries are settled, so that its next receiver continues after them. When its lock is lost, messages in flight are redelivered over
@@ -31,23 +31,23 @@ from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Arrived, Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
 from isthmus.connectors.servicebus.message.sequence import UNREADABLE, sequences_of
 from isthmus.connectors.servicebus.port.arrival_clock import ArrivalClock
-from isthmus.connectors.servicebus.port.connection import peer_of
+from isthmus.connectors.servicebus.port.connection import remote_of
 from isthmus.connectors.servicebus.port.end import End, Step
 from isthmus.connectors.servicebus.port.link_state import MASK32, OwnerCredit
-from isthmus.connectors.servicebus.port.look.node import Node
-from isthmus.connectors.servicebus.port.look.present import Present
 from isthmus.connectors.servicebus.port.option import PortSourceOptions
+from isthmus.connectors.servicebus.port.peek.node import Node
+from isthmus.connectors.servicebus.port.peek.present import Present
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.connectors.servicebus.port.session.account import SessionAccount, Span
 from isthmus.connectors.servicebus.port.session.link import SessionLink
-from isthmus.connectors.servicebus.port.session.state_copier import READS_AT_ONCE, NoStates, SourceView, StateCopier
-from isthmus.connectors.servicebus.port.session.turn import (
+from isthmus.connectors.servicebus.port.session.scheduler import (
     QUIET_SECONDS,
     SPARE_SESSIONS,
-    HeldSession,
-    SessionTurns,
+    LockedSession,
+    SessionScheduler,
     shares,
 )
+from isthmus.connectors.servicebus.port.session.state_copier import READS_AT_ONCE, NoStates, SourceView, StateCopier
 from isthmus.connectors.servicebus.refusal import may_pass
 from isthmus.connectors.servicebus.spark.disposition import outcome_of
 from isthmus.errors import IsthmusError, OperationTimeoutError, ProtocolError
@@ -78,14 +78,14 @@ class SessionSource(End):
     def __init__(self, pool: ConnectionPool, key: int, options: PortSourceOptions, *, only_present: bool) -> None:
         reads = READS_AT_ONCE if options.state_entity else 0
         amqp_sessions = options.sessions + SPARE_SESSIONS + reads + _SPARE_AMQP_SESSIONS
-        super().__init__(pool, key, options.entity.strip("/"), peer_of(options), sessions=amqp_sessions)
+        super().__init__(pool, key, options.entity.strip("/"), remote_of(options), sessions=amqp_sessions)
         self._clock = ArrivalClock(options.lock_seconds)
         self._has_learned = False
         self._node = Node(self.path, self.mark)
         self._present = Present(in_order=False) if only_present else None
         self._has_reported_end = False
         self._credit = OwnerCredit()
-        self._turns = SessionTurns(options.sessions)
+        self._scheduler = SessionScheduler(options.sessions)
         self._account = SessionAccount()
         self._links: dict[int, SessionLink] = {}  # least recently served first
         self._last_number = 0
@@ -128,7 +128,7 @@ class SessionSource(End):
             return due
         lock_seconds = self._clock.renewal_seconds
         due = min([due, *(link.deadline(lock_seconds) for link in self._links.values())])
-        due = min(due, self._turns.deadline(self._held(), self._capacity, now), self._states.deadline(now))
+        due = min(due, self._scheduler.deadline(self._locked(), self._capacity, now), self._states.deadline(now))
         return min(due, self._present.deadline()) if self._present is not None else due
 
     def grant(self, credit: int) -> None:
@@ -140,7 +140,7 @@ class SessionSource(End):
     def drain(self) -> None:
         """Withdraws the credit."""
         self._credit.drain()
-        for link in self._held_links():
+        for link in self._locked_links():
             link.receiver.drain()
         self.mark()
 
@@ -177,11 +177,11 @@ class SessionSource(End):
     def _work(self, client: Client, events: list[SourceEvent], now: float) -> None:
         for _ in self._node.advance(now, client):
             if self._present is not None:
-                self._present.looked(now)
+                self._present.peeked(now)
         if self.step is Step.ATTACHING:
-            look = self._present.begin(now) if self._present is not None else None
-            self._node.run(look)
-            if look is not None:
+            query = self._present.begin(now) if self._present is not None else None
+            self._node.run(query)
+            if query is not None:
                 return
             self.attached()
             self._states.opened(client)
@@ -197,28 +197,28 @@ class SessionSource(End):
         view = SourceView(client, management, self._account.unsettled_of, self._clock.wall_ms(now))
         events += self._states.advance(view, now)
         self._check_present(events, now)
-        self._give_back(now)
+        self._release_sessions(now)
         self._ask(client, now)
         lock_seconds = self._clock.renewal_seconds
-        for link in self._held_links():
+        for link in self._locked_links():
             link.renew(now, lock_seconds, management)
         self._refill(now)
 
     def _serve(self, link: SessionLink, events: list[SourceEvent], now: float) -> None:
         receiver = link.receiver
-        if link.held is None:
+        if link.locked is None:
             if not receiver.attached:
                 return
             link.granted(now)
             self._refused_since = math.inf
-            self._turns.granted()
+            self._scheduler.granted()
         for run in receiver.take():
             self._arrived(link, run, events, now)
         link.update(self._account.unsettled_of(link.number))
 
     def _arrived(self, link: SessionLink, run: Deliveries, events: list[SourceEvent], now: float) -> None:
-        held = link.held
-        assert held is not None
+        locked = link.locked
+        assert locked is not None
         try:
             sequences = sequences_of(run.payloads)
         except UNREADABLE as error:
@@ -228,7 +228,7 @@ class SessionSource(End):
         if not self._has_learned:
             self._has_learned = True
             self._clock.learn(run.payloads[0])
-        held.quiet_since, held.has_sent = now, True
+        locked.quiet_since, locked.has_sent = now, True
         for first, part in self._present_parts(link, run.first_id, sequences, run.payloads):
             positions, payloads, again = self._account.admit(link.number, first, *part, now)
             for span in again:
@@ -247,10 +247,10 @@ class SessionSource(End):
         if belong is True:
             return [(first_id, (sequences, payloads))]
         # Its next message is a later one: it is released, and others are requested a little later, so that it is not offered again at once.
-        if link.held is not None and not link.held.is_leaving:
-            link.held.is_leaving = True
+        if link.locked is not None and not link.locked.is_leaving:
+            link.locked.is_leaving = True
             link.receiver.drain()
-            self._turns.refused(time.monotonic(), QUIET_SECONDS)
+            self._scheduler.refused(time.monotonic(), QUIET_SECONDS)
         parts: list[tuple[int, tuple[Sequence[int], Sequence[bytes]]]] = []
         for at in range(len(payloads)):
             if belong and belong[at]:
@@ -267,7 +267,7 @@ class SessionSource(End):
         """
         if not link.is_lost_alone(error):
             raise error
-        is_request = link.held is None
+        is_request = link.locked is None
         is_over = is_request and isinstance(error, OperationTimeoutError)  # no session was available in time
         if is_over and link.fault is not None:
             raise error  # the request was not even sent
@@ -280,33 +280,33 @@ class SessionSource(End):
         del self._links[link.number]
         self._account.link_lost(link.number, now)
         self._states.link_lost(link.number)
-        self._turns.refused(now, 0.0 if is_over else RETRY_SECONDS)
+        self._scheduler.refused(now, 0.0 if is_over else RETRY_SECONDS)
         link.close()
 
-    def _give_back(self, now: float) -> None:
+    def _release_sessions(self, now: float) -> None:
         """Releases sessions whose time is over."""
-        leaving = self._turns.leaving(self._held(), self._capacity, now)
-        for link in self._held_links():
-            held = link.held
-            assert held is not None
-            if any(each is held for each in leaving):
-                held.is_leaving = True
+        leaving = self._scheduler.leaving(self._locked(), self._capacity, now)
+        for link in self._locked_links():
+            locked = link.locked
+            assert locked is not None
+            if any(each is locked for each in leaving):
+                locked.is_leaving = True
                 link.receiver.drain()
             link.update(self._account.unsettled_of(link.number))
-            if not held.may_close or link.receiver.arrived:
+            if not locked.may_close or link.receiver.arrived:
                 continue
-            if self._states.may_give_back(link.number, now):
+            if self._states.may_release(link.number, now):
                 del self._links[link.number]
                 self._account.link_closed(link.number, now)
                 link.close()
-                self._states.given_back(link.number)
+                self._states.released(link.number)
 
     def _ask(self, client: Client, now: float) -> None:
         """Requests sessions."""
         if self._present is not None and self._present.is_over:
             return
-        held = self._held()
-        for _ in range(self._turns.requests(held, len(self._links) - len(held), self._capacity, now)):
+        locked = self._locked()
+        for _ in range(self._scheduler.requests(locked, len(self._links) - len(locked), self._capacity, now)):
             self._last_number += 1
             self._links[self._last_number] = SessionLink(self._last_number, self.mark, client, self.path, now)
 
@@ -328,11 +328,11 @@ class SessionSource(End):
         """Messages that may be in flight, by the owner's present credit."""
         return self._credit.left + self._account.unsettled
 
-    def _held_links(self) -> list[SessionLink]:
-        return [link for link in self._links.values() if link.held is not None]
+    def _locked_links(self) -> list[SessionLink]:
+        return [link for link in self._links.values() if link.locked is not None]
 
-    def _held(self) -> list[HeldSession]:
-        return [link.held for link in self._links.values() if link.held is not None]
+    def _locked(self) -> list[LockedSession]:
+        return [link.locked for link in self._links.values() if link.locked is not None]
 
     def _refill(self, now: float) -> None:
         """Distributes the owner's unused grant."""
@@ -340,24 +340,24 @@ class SessionSource(End):
             return
         if self._present is not None and self._present.is_over:
             return
-        links = self._held_links()
+        links = self._locked_links()
         for link in links:
             link.update(self._account.unsettled_of(link.number))
-        on_the_way = sum(len(run.tags) for link in links for run in link.receiver.arrived)
-        held = [link.held for link in links if link.held is not None]
-        for link, share in zip(links, shares(held, self._credit.left - on_the_way, self._turns.most), strict=True):
-            if share and link.held is not None and link.error is None:
+        transit = sum(len(run.tags) for link in links for run in link.receiver.arrived)
+        locked = [link.locked for link in links if link.locked is not None]
+        for link, share in zip(links, shares(locked, self._credit.left - transit, self._scheduler.most), strict=True):
+            if share and link.locked is not None and link.error is None:
                 if not link.receiver.credit:
-                    link.held.quiet_since = now
+                    link.locked.quiet_since = now
                 link.receiver.grant(share)
-                link.held.credit = share
+                link.locked.credit = share
                 self._links[link.number] = self._links.pop(link.number)
         self._clock.credit(sum(link.receiver.credit for link in links), now)
 
     def _is_drained(self) -> bool:
         if self.step is not Step.ATTACHED:
             return True
-        return all(not link.receiver.credit and not link.receiver.arrived for link in self._held_links())
+        return all(not link.receiver.credit and not link.receiver.arrived for link in self._locked_links())
 
     # ---- settling
 
@@ -365,7 +365,7 @@ class SessionSource(End):
         spans = self._account.settle(first, last, time.monotonic(), completes=completes)
         for span in spans:
             self._dispose(span, state)
-        if any(link.held is not None and link.held.is_leaving for link in self._links.values()):
+        if any(link.locked is not None and link.locked.is_leaving for link in self._links.values()):
             self.mark()
 
     def _dispose(self, span: Span, state: Any) -> None:
@@ -395,5 +395,5 @@ class SessionSource(End):
         self._account.connection_lost(now)
         for link in links:
             link.close()
-        self._turns.refused(-math.inf)
+        self._scheduler.refused(-math.inf)
         self._refused_since = math.inf

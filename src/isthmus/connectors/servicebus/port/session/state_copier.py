@@ -3,7 +3,7 @@
 What it is: requests the state of each session that the route has locked, over its link; reads those of others over separate links;
 has them set at the target; queries periodically for states that were set without messages; and records in a file which were copied and
 which are due. What it is not: the decisions (`state_copy`), or the messages (`source`), which wait here only for an answer
-of their own namespace, `GIVE_BACK_SECONDS` at most.
+of their own namespace, `RELEASE_SECONDS` at most.
 
 Order, by which a kill at any time loses no state: a session is noted as due before its first message of a lock period is passed on; its
 state is read; its messages are settled; a first state is noted as tried; the state is set at the target; the session is noted as copied.
@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from isthmus.amqp.types import Int, Timestamp
 from isthmus.bridge.port import Noted
-from isthmus.connectors.servicebus.port.connection import peer_of
+from isthmus.connectors.servicebus.port.connection import remote_of
 from isthmus.connectors.servicebus.port.option import PortSourceOptions
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.connectors.servicebus.port.session.state_copy import Copied, StateCopies, digest_of
@@ -38,10 +38,10 @@ __all__ = ["READS_AT_ONCE", "NoStates", "SourceView", "StateCopier"]
 
 READS_AT_ONCE = 8
 # How long a releasable session is kept for the answer about its state.
-GIVE_BACK_SECONDS = 5.0
+RELEASE_SECONDS = 5.0
 # How often to query for states that were set without a message, from how long before the last query on, because clocks may differ, and the
 # page size.
-LOOK_SECONDS = 60.0
+QUERY_SECONDS = 60.0
 OVERLAP_MS = 120_000
 PAGE = 500
 ANSWER_SECONDS = 30.0
@@ -74,11 +74,11 @@ class NoStates:
     def arrived(self, link: int, session_id: str) -> None:
         """Does nothing."""
 
-    def may_give_back(self, link: int, now: float) -> bool:
+    def may_release(self, link: int, now: float) -> bool:
         """Always True."""
         return True
 
-    def given_back(self, link: int) -> None:
+    def released(self, link: int) -> None:
         """Does nothing."""
 
     def link_lost(self, link: int) -> None:
@@ -108,14 +108,14 @@ class NoStates:
 
 
 @dataclass(slots=True, eq=False)
-class _Hold:
+class _LockPeriod:
     """A session that a link of the source has locked, with at least one received message."""
 
     session_id: str
     reply: Reply | None = None
     is_read: bool = False
     is_done: bool = False
-    give_back_by: float = math.inf
+    release_by: float = math.inf
 
 
 class StateCopier:
@@ -132,17 +132,17 @@ class StateCopier:
         self._path, self._mark = options.entity.strip("/"), mark
         target = options.state_target()
         self._target_path = target.entity.strip("/")
-        self._target = StateTarget(pool, key, self._target_path, peer_of(target))
+        self._target = StateTarget(pool, key, self._target_path, remote_of(target))
         self._memory = StateMemory(Path(options.state_file))
         self._copies = StateCopies({})
         self._of: str | None = None  # identity of the source that the memory belongs to
         self._to: str | None = None
-        self._holds: dict[int, _Hold] = {}
+        self._periods: dict[int, _LockPeriod] = {}
         self._reads: dict[str, StateLink] = {}
-        self._look: Reply | None = None
-        self._look_skip = self._look_began_ms = 0
-        self._look_at, self._look_by = -math.inf, math.inf
-        self._look_text = self._memory_text = self._last_note = ""
+        self._query: Reply | None = None
+        self._query_skip = self._query_began_ms = 0
+        self._query_at, self._query_by = -math.inf, math.inf
+        self._query_text = self._memory_text = self._last_note = ""
         self._end_by = math.inf
 
     # ---- calls of the source
@@ -157,40 +157,40 @@ class StateCopier:
 
     def arrived(self, link: int, session_id: str) -> None:
         """A message of a session arrives over the link that has it locked; called before it is passed on."""
-        if link in self._holds:
+        if link in self._periods:
             return
-        self._holds[link] = _Hold(session_id)
+        self._periods[link] = _LockPeriod(session_id)
         if (read := self._reads.pop(session_id, None)) is not None:
             read.close()
-        if self._copies.held(session_id):
+        if self._copies.lock_granted(session_id):
             self._remember(partial(self._memory.note_due, session_id))
 
-    def may_give_back(self, link: int, now: float) -> bool:
+    def may_release(self, link: int, now: float) -> bool:
         """Whether no more requests are to be made over a link."""
-        hold = self._holds.get(link)
-        if hold is None or hold.is_read or not self._target.is_ready:
+        period = self._periods.get(link)
+        if period is None or period.is_read or not self._target.is_ready:
             return True
-        hold.give_back_by = min(hold.give_back_by, now + GIVE_BACK_SECONDS)
-        return now >= hold.give_back_by
+        period.release_by = min(period.release_by, now + RELEASE_SECONDS)
+        return now >= period.release_by
 
-    def given_back(self, link: int) -> None:
+    def released(self, link: int) -> None:
         """A session whose messages are all settled was released."""
-        hold = self._holds.pop(link, None)
-        if hold is not None:
-            self._copies.settled(hold.session_id)
+        period = self._periods.pop(link, None)
+        if period is not None:
+            self._copies.settled(period.session_id)
 
     def link_lost(self, link: int) -> None:
         """A session was lost."""
-        hold = self._holds.pop(link, None)
-        if hold is not None:
-            self._copies.lost(hold.session_id)
+        period = self._periods.pop(link, None)
+        if period is not None:
+            self._copies.lost(period.session_id)
 
     def source_lost(self) -> None:
         """The connection to the source is lost or closed."""
-        for link in list(self._holds):
+        for link in list(self._periods):
             self.link_lost(link)
         self._end_reads()
-        self._look = None
+        self._query = None
         self._last_note = ""  # the loss replaces the last note
 
     def close(self, now: float) -> None:
@@ -211,24 +211,24 @@ class StateCopier:
         return self._news(self.note)
 
     def _advance(self, source: SourceView, now: float) -> None:
-        stands = self._target.poll(now)
+        is_connected = self._target.poll(now)
         for attempt, text in self._target.take():
             if text:
                 self._copies.not_set(attempt, text, now)
             else:
                 self._note(self._copies.was_set(attempt))
-        if not stands:
+        if not is_connected:
             self._copies.target_lost()
         if not self._target.is_ready:
             self._end_reads()  # while it waited for the target, the session would be kept from its receivers
             return
         self._check_target()
-        for link, hold in self._holds.items():
-            self._read_held(hold, source.management, now)
-            if hold.is_read and not hold.is_done and not source.unsettled_of(link):
-                hold.is_done = True
-                self._copies.settled(hold.session_id)
-        self._look_for_changes(
+        for link, period in self._periods.items():
+            self._read_locked(period, source.management, now)
+            if period.is_read and not period.is_done and not source.unsettled_of(link):
+                period.is_done = True
+                self._copies.settled(period.session_id)
+        self._query_changes(
             source.management, source.wall_ms, now
         )  # before the reads: nothing else would wake the loop for it
         self._read_others(source.client, source.management, now)
@@ -246,15 +246,15 @@ class StateCopier:
         due = min(self._target.deadline(now), self._end_by)
         if not self._target.is_ready:
             return due
-        due = min(due, self._copies.deadline(), self._look_at if self._look is None else self._look_by)
-        due = min([due, *(each.give_back_by for each in self._holds.values() if each.give_back_by > now)])
+        due = min(due, self._copies.deadline(), self._query_at if self._query is None else self._query_by)
+        due = min([due, *(each.release_by for each in self._periods.values() if each.release_by > now)])
         return min([due, *(each.limit for each in self._reads.values())])
 
     @property
     def is_done(self) -> bool:
         """Whether no session is due, as far as is known."""
-        has_looked = self._look is None and self._look_at > -math.inf
-        return self._copies.is_done and (has_looked or bool(self._target.text))
+        has_queried = self._query is None and self._query_at > -math.inf
+        return self._copies.is_done and (has_queried or bool(self._target.text))
 
     def may_end(self, now: float, *, is_settled: bool) -> bool:
         """Whether a route that moves existing messages need not wait for states: they are at the target, or it has waited."""
@@ -285,7 +285,7 @@ class StateCopier:
             return f"session states are copied again after a restart: {self._memory_text}"
         if self._target.text:
             return f"session states are not copied: {self._target.text}"
-        return self._copies.note or self._look_text
+        return self._copies.note or self._query_text
 
     # ---- parts
 
@@ -304,21 +304,21 @@ class StateCopier:
             self._to = identity
             if self._memory.is_other_target(identity, self._target_path):
                 self._copies.forget_copied()
-                self._look_at = -math.inf
+                self._query_at = -math.inf
             self._remember(partial(self._memory.note_target, identity, self._target_path))
 
-    def _read_held(self, hold: _Hold, management: Callable[[], Management], now: float) -> None:
-        if hold.is_read:
+    def _read_locked(self, period: _LockPeriod, management: Callable[[], Management], now: float) -> None:
+        if period.is_read:
             return
-        reply = hold.reply
+        reply = period.reply
         if reply is None:
-            hold.reply = start_get(management(), hold.session_id)
-            hold.reply.when_done(self._mark)
+            period.reply = start_get(management(), period.session_id)
+            period.reply.when_done(self._mark)
         elif reply.done:
             # If it is refused, the session's lock is lost, or it is read over a separate link later.
-            hold.is_read = True
+            period.is_read = True
             if reply.error is None:
-                self._copies.read(hold.session_id, state_in(reply), now)
+                self._copies.read(period.session_id, state_in(reply), now)
 
     def _read_others(self, client: Client, management: Callable[[], Management], now: float) -> None:
         for session_id, link in list(self._reads.items()):
@@ -336,39 +336,39 @@ class StateCopier:
             ask = reads(session_id)
             self._reads[session_id] = StateLink(session_id, ask, self._mark, client, self._path, now)
 
-    def _look_for_changes(self, management: Callable[[], Management], wall_ms: int, now: float) -> None:
+    def _query_changes(self, management: Callable[[], Management], wall_ms: int, now: float) -> None:
         """Queries the sessions whose state was set since the last query, in pages."""
-        reply = self._look
+        reply = self._query
         if reply is None:
-            if now < self._look_at:
+            if now < self._query_at:
                 return
-            self._look_skip, self._look_began_ms = 0, wall_ms
-        elif not reply.done and now < self._look_by:
+            self._query_skip, self._query_began_ms = 0, wall_ms
+        elif not reply.done and now < self._query_by:
             return
         elif reply.error is not None or not reply.done:
             why = reply.error or f"no answer within {ANSWER_SECONDS:g} s"
-            self._look_text = f"session states that are set without a message are not detected: {why}"
-            self._look, self._look_at = None, now + LOOK_SECONDS
+            self._query_text = f"session states that are set without a message are not detected: {why}"
+            self._query, self._query_at = None, now + QUERY_SECONDS
             return
         else:
-            self._look_text = ""
+            self._query_text = ""
             found = _sessions_in(reply)
-            holds = {each.session_id for each in self._holds.values()}
+            locked = {each.session_id for each in self._periods.values()}
             for session_id in found:
-                if session_id not in holds and self._copies.changed(session_id):
+                if session_id not in locked and self._copies.changed(session_id):
                     self._remember(partial(self._memory.note_due, session_id))
-            self._look_skip += len(found)
+            self._query_skip += len(found)
             if len(found) < PAGE:
-                self._remember(partial(self._memory.note_looked, self._look_began_ms - OVERLAP_MS))
-                self._look, self._look_at = None, now + LOOK_SECONDS
+                self._remember(partial(self._memory.note_queried, self._query_began_ms - OVERLAP_MS))
+                self._query, self._query_at = None, now + QUERY_SECONDS
                 return
         body = {
-            "last-updated-time": Timestamp(self._memory.looked_ms),
-            "skip": Int(self._look_skip),
+            "last-updated-time": Timestamp(self._memory.queried_ms),
+            "skip": Int(self._query_skip),
             "top": Int(PAGE),
         }
-        self._look, self._look_by = management().start("get-message-sessions", body), now + ANSWER_SECONDS
-        self._look.when_done(self._mark)
+        self._query, self._query_by = management().start("get-message-sessions", body), now + ANSWER_SECONDS
+        self._query.when_done(self._mark)
 
     def _note(self, copied: Copied) -> None:
         note = partial(self._memory.note_copied, copied.session_id, copied.digest, is_due=copied.is_due)

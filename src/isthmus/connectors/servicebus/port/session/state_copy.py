@@ -122,7 +122,7 @@ class StateCopies:
 
     # ---- events
 
-    def held(self, session_id: str) -> bool:
+    def lock_granted(self, session_id: str) -> bool:
         """A message of a session that the route has locked arrived; returns whether it was not due before."""
         session = self._due.get(session_id)
         if session is None:
@@ -241,7 +241,7 @@ class StateCopies:
     def to_read(self, room: int, now: float) -> list[str]:
         """The sessions to read over separate links, `room` at most; they count as being read."""
         found: list[str] = []
-        for session in self._turn(now):
+        for session in self._due_sessions(now):
             if len(found) >= room or self._has_much:
                 break
             if session.phase is _Phase.READ and not session.is_reading:
@@ -254,7 +254,7 @@ class StateCopies:
         """The states to set, `room` at most, which count as being set; and the sessions that are no longer due (I2, I3)."""
         found: list[StateToSet] = []
         done: list[Copied] = []
-        for session in self._turn(now):
+        for session in self._due_sessions(now):
             if len(found) >= room:
                 break
             if session.phase is not _Phase.SET or session.session_id in self._setting:
@@ -301,7 +301,7 @@ class StateCopies:
     def _has_much(self) -> bool:
         return self._waiting_bytes >= WAITING_BYTES // 2
 
-    def _turn(self, now: float) -> list[_Session]:
+    def _due_sessions(self, now: float) -> list[_Session]:
         """The sessions that are due now."""
         while self._later and self._later[0][0] <= now:
             session = heapq.heappop(self._later)[2]

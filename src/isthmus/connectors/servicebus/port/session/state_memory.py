@@ -39,21 +39,21 @@ __all__ = ["StateMemory"]
 FEW_LINES = 2_000
 
 
-class _Place(NamedTuple):
+class _Location(NamedTuple):
     """The location of states: the identity of a namespace, and a queue of it; empty where unknown."""
 
     namespace: str
     queue: str = ""
 
     @classmethod
-    def of(cls, namespace: str, queue: str) -> _Place:
+    def of(cls, namespace: str, queue: str) -> _Location:
         return cls(namespace, queue.lower())
 
     @classmethod
-    def of_line(cls, line: list[Any]) -> _Place:
+    def of_line(cls, line: list[Any]) -> _Location:
         return cls(*map(str, line[1:3]))
 
-    def may_be(self, other: _Place) -> bool:
+    def may_be(self, other: _Location) -> bool:
         """Whether both may be the same, as far as is known."""
         are_alike = self.queue == other.queue or not (self.queue and other.queue)
         return self.namespace == other.namespace and are_alike
@@ -69,20 +69,20 @@ class StateMemory:
         copied: the digest of the last copied state, by session; only of sessions with a state.
         due: sessions that are due.
         tried: by session, the digests that the target was requested to set since, where nothing was copied before.
-        looked_ms: states that were set before that wall time are known; 0: none.
+        queried_ms: states that were set before that wall time are known; 0: none.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._descriptor = -1
         self._lines = 0
-        self._of = _Place("")
-        self._to: _Place | None = None
+        self._of = _Location("")
+        self._to: _Location | None = None
         self._is_mine = False
         self.copied: dict[str, bytes] = {}
         self.due: dict[str, None] = {}
         self.tried: dict[str, set[bytes]] = {}
-        self.looked_ms = 0
+        self.queried_ms = 0
 
     def open(self, source: str, queue: str) -> None:
         """Reads the lines about a source, and accepts notes from then on.
@@ -95,7 +95,7 @@ class StateMemory:
             StoreError: the file cannot be read or written.
         """
         self.close()
-        self._of = _Place.of(source, queue)
+        self._of = _Location.of(source, queue)
         self._clear()
         try:
             make_folder(self._path.parent)
@@ -110,7 +110,7 @@ class StateMemory:
 
     def is_other_target(self, target: str, queue: str) -> bool:
         """Whether the notes are about another target."""
-        return self._to is not None and not self._to.may_be(_Place.of(target, queue))
+        return self._to is not None and not self._to.may_be(_Location.of(target, queue))
 
     def note_target(self, target: str, queue: str) -> None:
         """Notes the identity of the target's namespace, and the queue there. If it was another one before, nothing was copied and nothing
@@ -119,9 +119,9 @@ class StateMemory:
         Raises:
             StoreError: the file cannot be written; the same applies to all notes.
         """
-        place = _Place.of(target, queue)
-        if self._to != place:
-            self._append(["to", *place])
+        location = _Location.of(target, queue)
+        if self._to != location:
+            self._append(["to", *location])
 
     def note_due(self, session_id: str) -> None:
         """Notes that a session is due."""
@@ -137,7 +137,7 @@ class StateMemory:
         if is_due:
             self._append(["due", session_id])
 
-    def note_looked(self, wall_ms: int) -> None:
+    def note_queried(self, wall_ms: int) -> None:
         """Notes that states set before that time are known."""
         self._append(["looked", wall_ms])
 
@@ -152,16 +152,16 @@ class StateMemory:
     def _take(self, line: Any) -> None:
         kind = line[0]
         if kind == "of":
-            self._is_mine = _Place.of_line(line).may_be(self._of)
+            self._is_mine = _Location.of_line(line).may_be(self._of)
         elif not self._is_mine:
             return
         elif kind == "to":
-            place = _Place.of_line(line)
-            if self._to is not None and not self._to.may_be(place):
+            location = _Location.of_line(line)
+            if self._to is not None and not self._to.may_be(location):
                 self.copied.clear()
                 self.tried.clear()
-                self.looked_ms = 0
-            self._to = place
+                self.queried_ms = 0
+            self._to = location
         elif kind == "due":
             self.due[str(line[1])] = None
         elif kind == "tried":
@@ -175,7 +175,7 @@ class StateMemory:
             else:
                 self.copied.pop(session_id, None)
         elif kind == "looked":
-            self.looked_ms = int(line[1])
+            self.queried_ms = int(line[1])
 
     def _append(self, line: list[Any]) -> None:
         self._take(line)
@@ -194,7 +194,7 @@ class StateMemory:
         lines += [["copied", name, digest.hex()] for name, digest in self.copied.items()]
         lines += [["due", name] for name in self.due]
         lines += [["tried", name, each.hex()] for name, digests in self.tried.items() for each in digests]
-        lines += [["looked", self.looked_ms]] if self.looked_ms else []
+        lines += [["looked", self.queried_ms]] if self.queried_ms else []
         self.close()
         write_file(self._path, b"".join(map(_text, lines)))
         self._descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -204,7 +204,7 @@ class StateMemory:
         self.copied.clear()
         self.due.clear()
         self.tried.clear()
-        self.looked_ms, self._lines, self._is_mine, self._to = 0, 0, False, None
+        self.queried_ms, self._lines, self._is_mine, self._to = 0, 0, False, None
 
     def _error(self, error: OSError) -> StoreError:
         return StoreError(f"session states in {self._path}: {error.strerror or error}")

@@ -14,7 +14,7 @@ import math
 from typing import NamedTuple
 
 from isthmus.bridge.backoff import Backoff
-from isthmus.connectors.servicebus.port.connection import Peer
+from isthmus.connectors.servicebus.port.connection import Remote
 from isthmus.connectors.servicebus.port.end import End, Step
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.connectors.servicebus.port.session.state_copy import StateToSet
@@ -57,8 +57,8 @@ class StateTarget(End):
         peer: the remote side.
     """
 
-    def __init__(self, pool: ConnectionPool, key: int, path: str, peer: Peer) -> None:
-        super().__init__(pool, key, path, peer, sessions=AT_ONCE + _SPARE_AMQP_SESSIONS)
+    def __init__(self, pool: ConnectionPool, key: int, path: str, remote: Remote) -> None:
+        super().__init__(pool, key, path, remote, sessions=AT_ONCE + _SPARE_AMQP_SESSIONS)
         self.text = ""  # why no state can be set
         self._management: Management | None = None
         self._links: dict[StateToSet, StateLink] = {}

@@ -25,7 +25,7 @@ A, B = digest_of(b"a"), digest_of(b"b")
 
 def read(copies: StateCopies, session: str, state: bytes | None, now: float = 0.0) -> None:
     """One hold of the route: a message came, the state was read, everything is settled."""
-    copies.held(session)
+    copies.lock_granted(session)
     copies.read(session, state, now)
     copies.settled(session)
 
@@ -36,7 +36,7 @@ def to_set(copies: StateCopies, now: float = 0.0) -> list[StateToSet]:
 
 def test_a_state_is_set_when_the_messages_of_the_hold_are_settled() -> None:
     copies = StateCopies({})
-    assert copies.held("s")
+    assert copies.lock_granted("s")
     copies.read("s", b"a", 0.0)
     assert copies.to_set(10, 0.0) == ([], [])
     copies.settled("s")
@@ -108,7 +108,7 @@ def test_an_older_value_that_failed_lets_nobody_read_the_session_twice() -> None
     copies = StateCopies({})
     read(copies, "s", b"a")
     (old,) = to_set(copies)
-    copies.held("s")
+    copies.lock_granted("s")
     copies.lost("s")
     assert copies.to_read(10, 0.0) == ["s"]
     copies.not_set(old, "held", 0.0)
@@ -121,7 +121,7 @@ def test_while_an_older_value_is_being_set_no_other_is_though_a_look_failed_i4()
     copies = StateCopies({})
     read(copies, "s", b"a")
     (old,) = to_set(copies)
-    copies.held("s")
+    copies.lock_granted("s")
     copies.lost("s")
     assert copies.to_read(10, 0.0) == ["s"]
     copies.failed("s", "another receiver has it locked at the source", 0.0)
@@ -198,12 +198,12 @@ def test_a_session_that_was_due_at_the_start_is_read_over_a_link_of_its_own() ->
 
 def test_a_session_that_is_lost_is_read_again() -> None:
     copies = StateCopies({})
-    copies.held("s")
+    copies.lock_granted("s")
     copies.read("s", b"a", 0.0)
     copies.lost("s")
     assert to_set(copies) == []
     assert copies.to_read(10, 0.0) == ["s"]
-    assert not copies.held("s")  # the route has it again, and reads it over that link
+    assert not copies.lock_granted("s")  # the route has it again, and reads it over that link
     assert copies.to_read(10, 0.0) == []
     copies.settled("s")
     assert copies.to_read(10, 0.0) == ["s"]  # it was not read then, either
@@ -233,7 +233,7 @@ def test_changed_is_due_once() -> None:
     copies = StateCopies({})
     assert copies.changed("s")
     assert not copies.changed("s")
-    assert not copies.held("s")
+    assert not copies.lock_granted("s")
     assert copies.left == "the state of session 's' is not copied yet"
 
 
@@ -320,7 +320,7 @@ def test_whatever_happens_the_target_has_the_last_state_in_the_end_i1(steps: lis
         name = names[which]
         if kind == "hold" and name not in held | reading:
             held.add(name)
-            copies.held(name)
+            copies.lock_granted(name)
             due.add(name)
         elif kind == "read" and name in held:
             copies.read(name, source[name], now)

@@ -34,11 +34,11 @@ def test_what_was_noted_is_there_after_a_restart(tmp_path: Path) -> None:
     memory.note_copied("s", A, is_due=False)
     memory.note_copied("u", A, is_due=True)
     memory.note_copied("t", NOTHING, is_due=False)
-    memory.note_looked(17)
+    memory.note_queried(17)
     again = opened(path)  # the first one was killed
     assert again.copied == {"s": A, "u": A}
     assert list(again.due) == ["é\n\x00", "u"]
-    assert again.looked_ms == 17
+    assert again.queried_ms == 17
     assert not again.is_other_target("target", "Copies")
     assert path.stat().st_mode & 0o777 == 0o600
 
@@ -84,7 +84,7 @@ def test_another_source_begins_anew_i2(tmp_path: Path) -> None:
     memory.note_due("s")
     memory.note_copied("t", A, is_due=False)
     other = opened(path, source="other")
-    assert (other.copied, other.due, other.looked_ms) == ({}, {}, 0)
+    assert (other.copied, other.due, other.queried_ms) == ({}, {}, 0)
 
 
 def test_to_another_target_nothing_was_copied_i2(tmp_path: Path) -> None:
@@ -92,11 +92,11 @@ def test_to_another_target_nothing_was_copied_i2(tmp_path: Path) -> None:
     memory = opened(path)
     memory.note_copied("t", A, is_due=False)
     memory.note_due("s")
-    memory.note_looked(17)
+    memory.note_queried(17)
     other = opened(path, target="other")
-    assert (other.copied, list(other.due), other.looked_ms) == ({}, ["s"], 0)
+    assert (other.copied, list(other.due), other.queried_ms) == ({}, ["s"], 0)
     again = opened(path, target="other")
-    assert (again.copied, list(again.due), again.looked_ms) == ({}, ["s"], 0)
+    assert (again.copied, list(again.due), again.queried_ms) == ({}, ["s"], 0)
 
 
 @pytest.mark.parametrize("queue", [{"queue": "others"}, {"to": "others"}])
@@ -104,9 +104,9 @@ def test_of_another_queue_of_the_same_namespace_nothing_was_copied_i2(tmp_path: 
     path = tmp_path / "orders.jsonl"
     memory = opened(path)
     memory.note_copied("t", A, is_due=False)
-    memory.note_looked(17)
+    memory.note_queried(17)
     other = opened(path, **queue)
-    assert (other.copied, other.looked_ms) == ({}, 0)
+    assert (other.copied, other.queried_ms) == ({}, 0)
     assert opened(path, **queue).copied == {}
 
 
@@ -115,7 +115,7 @@ def test_a_file_that_names_no_queues_is_of_any(tmp_path: Path) -> None:
     path.write_text(f'["of","source"]\n["to","target"]\n["copied","t","{A.hex()}"]\n["looked",17]\n')
     assert StateMemory(path).copied == {}
     memory = opened(path)
-    assert (memory.copied, memory.looked_ms) == ({"t": A}, 17)
+    assert (memory.copied, memory.queried_ms) == ({"t": A}, 17)
     assert opened(path, to="others").copied == {}
 
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.connectors.pull.puller import Lease, Pulled
 
-__all__ = ["Held", "Job", "Locks"]
+__all__ = ["LockedMessage", "Job", "Locks"]
 
 # Messages that were completed with a receipt that had expired, e.g. because the answer to a renewal was lost.
 REMEMBERED = 10_000
@@ -47,14 +47,14 @@ class Job(enum.Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class LockedMessage:
     """A locked message.
 
     Attributes:
         lease: the lock on it.
         position: the position with which it was reported.
         message: encoded.
-        wish: the request that settles it; NONE while the route has it.
+        next_job: the request that settles it; NONE while the route has it.
         disposition: why it is set aside.
         renew_at: when to renew its lock.
         is_busy: whether a request about it is in flight.
@@ -64,7 +64,7 @@ class Held:
     lease: Lease
     position: int
     message: bytes
-    wish: Job = Job.NONE
+    next_job: Job = Job.NONE
     disposition: Disposition | None = None
     renew_at: float = math.inf
     is_busy: bool = False
@@ -80,16 +80,18 @@ class Locks:
 
     def __init__(self, max_deliveries: int) -> None:
         self._max_deliveries = max_deliveries
-        self._by_name: dict[str, Held] = {}
-        self._by_position: dict[int, Held] = {}
-        self._waiting: deque[Held] = deque()
-        self._jobs: dict[Job, deque[Held]] = {job: deque() for job in (Job.COMPLETE, Job.RELEASE, Job.SET_ASIDE)}
+        self._by_name: dict[str, LockedMessage] = {}
+        self._by_position: dict[int, LockedMessage] = {}
+        self._waiting: deque[LockedMessage] = deque()
+        self._jobs: dict[Job, deque[LockedMessage]] = {
+            job: deque() for job in (Job.COMPLETE, Job.RELEASE, Job.SET_ASIDE)
+        }
         self._renewals: list[
-            tuple[float, int, Held]
+            tuple[float, int, LockedMessage]
         ] = []  # a heap; an entry whose time differs from the message's is void
         self._entries = itertools.count()
         self._settled: dict[str, None] = {}  # names, the oldest first
-        self._under_way = 0
+        self._in_flight = 0
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -102,7 +104,7 @@ class Locks:
     @property
     def has_jobs(self) -> bool:
         """Whether a settlement is due or in flight."""
-        return bool(self._under_way or any(self._jobs.values()))
+        return bool(self._in_flight or any(self._jobs.values()))
 
     # ---- received messages
 
@@ -110,94 +112,98 @@ class Locks:
         """Adds messages; returns how many of them are new for the route."""
         count = 0
         for each in pulled:
-            held = self._by_name.get(each.lease.name)
-            if held is not None:
-                count += self._again(held, each.lease, now)
+            locked = self._by_name.get(each.lease.name)
+            if locked is not None:
+                count += self._again(locked, each.lease, now)
                 continue
-            held = Held(each.lease, next(_positions), each.message)
-            self._by_name[each.lease.name] = held
-            self._by_position[held.position] = held
-            self._lease(held, each.lease, now)
+            locked = LockedMessage(each.lease, next(_positions), each.message)
+            self._by_name[each.lease.name] = locked
+            self._by_position[locked.position] = locked
+            self._lease(locked, each.lease, now)
             if each.deliveries > 1 and each.lease.name in self._settled:
-                self._wish(held, Job.COMPLETE)
+                self._set_next_job(locked, Job.COMPLETE)
             elif each.unreadable:
-                self._wish(held, Job.SET_ASIDE, Disposition("dead-letter", UNREADABLE, each.unreadable))
+                self._set_next_job(locked, Job.SET_ASIDE, Disposition("dead-letter", UNREADABLE, each.unreadable))
             elif self._max_deliveries and each.deliveries > self._max_deliveries:
                 text = f"delivered {each.deliveries} times; max_deliveries is {self._max_deliveries}"
-                self._wish(held, Job.SET_ASIDE, Disposition("dead-letter", TOO_OFTEN, text))
+                self._set_next_job(locked, Job.SET_ASIDE, Disposition("dead-letter", TOO_OFTEN, text))
             else:
-                self._waiting.append(held)
+                self._waiting.append(locked)
                 count += 1
         return count
 
-    def _again(self, held: Held, lease: Lease, now: float) -> int:
-        self._lease(held, lease, now)
-        if held.wish is Job.RELEASE:  # the release has taken effect
-            del self._by_position[held.position]
-            held.wish, held.position = Job.NONE, next(_positions)
-            self._by_position[held.position] = held
-            self._waiting.append(held)
+    def _again(self, locked: LockedMessage, lease: Lease, now: float) -> int:
+        self._lease(locked, lease, now)
+        if locked.next_job is Job.RELEASE:  # the release has taken effect
+            del self._by_position[locked.position]
+            locked.next_job, locked.position = Job.NONE, next(_positions)
+            self._by_position[locked.position] = locked
+            self._waiting.append(locked)
             return 1
         return 0
 
-    def _lease(self, held: Held, lease: Lease, now: float) -> None:
-        held.lease = lease
-        held.renew_at = now + lease.seconds / 2 if lease.seconds else math.inf
-        self._plan(held)
+    def _lease(self, locked: LockedMessage, lease: Lease, now: float) -> None:
+        locked.lease = lease
+        locked.renew_at = now + lease.seconds / 2 if lease.seconds else math.inf
+        self._plan(locked)
 
-    def _plan(self, held: Held) -> None:
-        if held.renew_at < math.inf:
-            heapq.heappush(self._renewals, (held.renew_at, next(self._entries), held))
+    def _plan(self, locked: LockedMessage) -> None:
+        if locked.renew_at < math.inf:
+            heapq.heappush(self._renewals, (locked.renew_at, next(self._entries), locked))
 
     # ---- calls of the owner
 
-    def take(self, count: int) -> list[Held]:
+    def take(self, count: int) -> list[LockedMessage]:
         """The next messages for the route."""
-        taken: list[Held] = []
+        taken: list[LockedMessage] = []
         while self._waiting and len(taken) < count:
-            held = self._waiting.popleft()
-            if held.wish is Job.NONE:
-                taken.append(held)
+            locked = self._waiting.popleft()
+            if locked.next_job is Job.NONE:
+                taken.append(locked)
         return taken
 
     def settle(self, first: int, last: int, disposition: Disposition | None = None) -> int:
         """Completes messages, or sets them aside; returns how many were locked."""
         job = Job.COMPLETE if disposition is None else Job.SET_ASIDE
         found = self._within(first, last)
-        for held in found:
-            self._wish(held, job, disposition)
+        for locked in found:
+            self._set_next_job(locked, job, disposition)
         return len(found)
 
     def release(self, first: int, last: int) -> None:
         """Releases messages."""
-        for held in self._within(first, last):
-            self._wish(held, Job.RELEASE)
+        for locked in self._within(first, last):
+            self._set_next_job(locked, Job.RELEASE)
 
     def release_all(self) -> None:
         """Releases every message that is not settled."""
         self._waiting.clear()
-        for held in list(self._by_name.values()):
-            if held.wish is Job.NONE:
-                self._wish(held, Job.RELEASE)
+        for locked in list(self._by_name.values()):
+            if locked.next_job is Job.NONE:
+                self._set_next_job(locked, Job.RELEASE)
 
-    def _within(self, first: int, last: int) -> list[Held]:
+    def _within(self, first: int, last: int) -> list[LockedMessage]:
         if last - first < len(self._by_position):
             found = (self._by_position.get(position) for position in range(first, last + 1))
-            return [held for held in found if held is not None and held.wish is Job.NONE]
-        return [held for at, held in sorted(self._by_position.items()) if first <= at <= last and held.wish is Job.NONE]
+            return [locked for locked in found if locked is not None and locked.next_job is Job.NONE]
+        return [
+            locked
+            for at, locked in sorted(self._by_position.items())
+            if first <= at <= last and locked.next_job is Job.NONE
+        ]
 
-    def _wish(self, held: Held, job: Job, disposition: Disposition | None = None) -> None:
-        held.wish, held.disposition = job, disposition
-        self._queue(held)
+    def _set_next_job(self, locked: LockedMessage, job: Job, disposition: Disposition | None = None) -> None:
+        locked.next_job, locked.disposition = job, disposition
+        self._queue(locked)
 
-    def _queue(self, held: Held) -> None:
-        if not held.is_busy and not held.is_queued and held.wish is not Job.NONE:
-            held.is_queued = True
-            self._jobs[held.wish].append(held)
+    def _queue(self, locked: LockedMessage) -> None:
+        if not locked.is_busy and not locked.is_queued and locked.next_job is not Job.NONE:
+            locked.is_queued = True
+            self._jobs[locked.next_job].append(locked)
 
     # ---- requests
 
-    def next_jobs(self, now: float, count: int) -> tuple[Job, list[Held]]:
+    def next_jobs(self, now: float, count: int) -> tuple[Job, list[LockedMessage]]:
         """The next request and its messages; NONE where none is due."""
         due = self._due(now, count, is_urgent=True)
         if due:
@@ -209,70 +215,76 @@ class Locks:
                     return job, due
                 continue
             queue = self._jobs[job]
-            taken: list[Held] = []
+            taken: list[LockedMessage] = []
             limit = 1 if job is Job.SET_ASIDE else count
             while queue and len(taken) < limit:
-                held = queue.popleft()
-                held.is_queued = False
-                if held.wish is not job:  # it was delivered again since
-                    self._queue(held)
+                locked = queue.popleft()
+                locked.is_queued = False
+                if locked.next_job is not job:  # it was delivered again since
+                    self._queue(locked)
                     continue
-                held.is_busy = True
-                taken.append(held)
+                locked.is_busy = True
+                taken.append(locked)
             if taken:
-                self._under_way += 1
+                self._in_flight += 1
                 return job, taken
         return Job.NONE, []
 
-    def _due(self, now: float, count: int, *, is_urgent: bool = False) -> list[Held]:
+    def _due(self, now: float, count: int, *, is_urgent: bool = False) -> list[LockedMessage]:
         """Messages to renew: from half of a lock's time on, if nothing is to be completed; from three quarters on, before all else."""
-        due: list[Held] = []
+        due: list[LockedMessage] = []
         while len(due) < count and self.next_renewal() <= now:
             first = self._renewals[0][2]
             if is_urgent and now < first.renew_at + first.lease.seconds / 4:
                 break
-            held = heapq.heappop(self._renewals)[2]
-            if not held.is_busy:
-                held.is_busy = True
-                due.append(held)
+            locked = heapq.heappop(self._renewals)[2]
+            if not locked.is_busy:
+                locked.is_busy = True
+                due.append(locked)
         if due:
-            self._under_way += 1
+            self._in_flight += 1
         return due
 
     def next_renewal(self) -> float:
         """When a lock is to be renewed; infinite where no renewal is needed."""
         while self._renewals:
-            renew_at, _, held = self._renewals[0]
+            renew_at, _, locked = self._renewals[0]
             # A waiting settlement precedes the end of its lock; if not, the message is only delivered again.
-            if held.renew_at == renew_at and held.wish is Job.NONE and self._by_name.get(held.lease.name) is held:
+            if (
+                locked.renew_at == renew_at
+                and locked.next_job is Job.NONE
+                and self._by_name.get(locked.lease.name) is locked
+            ):
                 return renew_at
             heapq.heappop(self._renewals)
         return math.inf
 
-    def renewed(self, helds: Sequence[Held], leases: Sequence[Lease | None], now: float) -> None:
+    def renewed(self, locked_messages: Sequence[LockedMessage], leases: Sequence[Lease | None], now: float) -> None:
         """Takes the answers to renewals."""
-        self._under_way -= 1
-        for held, lease in zip(helds, leases, strict=True):
-            held.is_busy = False
+        self._in_flight -= 1
+        for locked, lease in zip(locked_messages, leases, strict=True):
+            locked.is_busy = False
             if lease is not None:
-                self._lease(held, lease, now)
+                self._lease(locked, lease, now)
             else:
-                held.renew_at = math.inf
-            self._queue(held)
+                locked.renew_at = math.inf
+            self._queue(locked)
 
-    def done(self, job: Job, helds: Sequence[Held], receipts: Sequence[str], taken: Sequence[bool]) -> None:
+    def done(
+        self, job: Job, locked_messages: Sequence[LockedMessage], receipts: Sequence[str], taken: Sequence[bool]
+    ) -> None:
         """Takes the answers to settlements that were made with these receipts."""
-        self._under_way -= 1
-        for held, receipt, is_taken in zip(helds, receipts, taken, strict=True):
-            held.is_busy = False
-            if held.wish is not job or (not is_taken and held.lease.receipt != receipt):
-                self._queue(held)  # it was delivered again meanwhile
+        self._in_flight -= 1
+        for locked, receipt, is_taken in zip(locked_messages, receipts, taken, strict=True):
+            locked.is_busy = False
+            if locked.next_job is not job or (not is_taken and locked.lease.receipt != receipt):
+                self._queue(locked)  # it was delivered again meanwhile
                 continue
             if job is Job.COMPLETE:
-                self._remember(held.lease.name, is_taken=is_taken)
-            if self._by_name.get(held.lease.name) is held:
-                del self._by_name[held.lease.name]
-            self._by_position.pop(held.position, None)
+                self._remember(locked.lease.name, is_taken=is_taken)
+            if self._by_name.get(locked.lease.name) is locked:
+                del self._by_name[locked.lease.name]
+            self._by_position.pop(locked.position, None)
 
     def _remember(self, name: str, *, is_taken: bool) -> None:
         self._settled.pop(name, None)
@@ -281,14 +293,14 @@ class Locks:
             if len(self._settled) > REMEMBERED:
                 del self._settled[next(iter(self._settled))]
 
-    def failed(self, helds: Sequence[Held], now: float) -> None:
+    def failed(self, locked_messages: Sequence[LockedMessage], now: float) -> None:
         """A request about these messages failed; its effect is unknown."""
-        self._under_way -= 1
-        for held in reversed(helds):
-            held.is_busy = False
-            if held.wish is Job.NONE:
-                held.renew_at = now
-                self._plan(held)
-            elif not held.is_queued:
-                held.is_queued = True
-                self._jobs[held.wish].appendleft(held)
+        self._in_flight -= 1
+        for locked in reversed(locked_messages):
+            locked.is_busy = False
+            if locked.next_job is Job.NONE:
+                locked.renew_at = now
+                self._plan(locked)
+            elif not locked.is_queued:
+                locked.is_queued = True
+                self._jobs[locked.next_job].appendleft(locked)

@@ -1,7 +1,7 @@
 """The `$management` node of a source, and the queries that request pages from it.
 
 What it is: the links to the node, opened when they are first needed and again when they are lost, and one page at a time for the
-waiting queries. What it is not: the queries (`look`).
+waiting queries. What it is not: the queries (`query`).
 
 Invariants:
     I1. At most one page is requested at a time; queries are served in their order.
@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from isthmus.connectors.servicebus.port.look.look import Look
+from isthmus.connectors.servicebus.port.peek.query import PeekQuery
 from isthmus.errors import MessageNotFoundError, OperationTimeoutError
 from isthmus.transport import Client, Management, Reply
 from isthmus.transport.management import peeked
@@ -39,7 +39,7 @@ class Node:
         self._path = path
         self._on_answer = on_answer
         self._management: Management | None = None
-        self._looks: deque[Look[Any]] = deque()
+        self._queries: deque[PeekQuery[Any]] = deque()
         self._reply: Reply | None = None
         self._due = math.inf
 
@@ -54,29 +54,29 @@ class Node:
             management = self._management = Management(client, self._path)
         return management
 
-    def run(self, look: Look[Any] | None) -> None:
+    def run(self, query: PeekQuery[Any] | None) -> None:
         """Serves a query; `advance` returns it when it has its result. No error if it is being served."""
-        if look is not None and look.wanted is not None and look not in self._looks:
-            self._looks.append(look)
+        if query is not None and query.wanted is not None and query not in self._queries:
+            self._queries.append(query)
             self._on_answer()
 
     def deadline(self) -> float:
         """When `advance` has work even without an answer."""
         return self._due
 
-    def advance(self, now: float, client: Client) -> list[Look[Any]]:
+    def advance(self, now: float, client: Client) -> list[PeekQuery[Any]]:
         """Takes answers and requests pages; returns the queries that have their result.
 
         Raises:
             IsthmusError: the source refused permanently, or gave no answer.
         """
-        done: list[Look[Any]] = []
-        while self._looks:
+        done: list[PeekQuery[Any]] = []
+        while self._queries:
             reply = self._reply
             if reply is None:
                 if now < self._due < math.inf:
                     break
-                wanted = self._looks[0].wanted
+                wanted = self._queries[0].wanted
                 assert wanted is not None
                 self._reply = self.management(client).start_peek(wanted.start, wanted.size)
                 self._due = now + PAGE_SECONDS
@@ -91,15 +91,15 @@ class Node:
                 self._reply, self._due = None, math.inf
                 if not self._answer(reply):
                     self._due = now + RETRY_SECONDS
-                elif self._looks[0].wanted is None:
-                    done.append(self._looks.popleft())
+                elif self._queries[0].wanted is None:
+                    done.append(self._queries.popleft())
         return done
 
     def _answer(self, reply: Reply) -> bool:
         if reply.error is None:
-            self._looks[0].answer(peeked(reply))
+            self._queries[0].answer(peeked(reply))
         elif isinstance(reply.error, MessageNotFoundError):
-            self._looks[0].answer(())
+            self._queries[0].answer(())
         elif reply.error.retryable:
             return False
         else:
@@ -109,7 +109,7 @@ class Node:
     def link_lost(self) -> None:
         """The connection or the source's link is lost, and with it the queries."""
         management, self._management = self._management, None
-        self._looks.clear()
+        self._queries.clear()
         self._reply, self._due = None, math.inf
         if management is not None and management.client.error is None:
             management.close()

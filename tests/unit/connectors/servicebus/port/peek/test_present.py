@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from isthmus.connectors.servicebus.port.look.present import IDLE_SECONDS, Present
+from isthmus.connectors.servicebus.port.peek.present import IDLE_SECONDS, Present
 
 
 def opened(entity: Any, now: float = 0.0, *, in_order: bool = True) -> Present:
     present = Present(in_order=in_order)
-    look = present.begin(now)
-    assert look is not None
-    entity.serve(look)
+    query = present.begin(now)
+    assert query is not None
+    entity.serve(query)
     assert present.begin(now) is None
     return present
 
@@ -34,16 +34,16 @@ def test_it_is_over_when_nothing_comes_and_nobody_holds_anything_i2(entity_of: A
     assert present.check(10.0 + IDLE_SECONDS / 2, 0, is_idle=True) is None
     assert present.check(10.0 + IDLE_SECONDS, 0, is_idle=False) is None
     assert 11.0 < present.deadline() < 12.0
-    look = present.check(12.0, 0, is_idle=True)
-    assert look is not None
-    entity_of([5]).serve(look)
-    present.looked(12.0)
-    assert (present.held, present.is_over) == (5, False)
-    look = present.check(12.0 + IDLE_SECONDS, 0, is_idle=True)
-    assert look is not None
-    entity_of([6]).serve(look)
-    present.looked(13.0)
-    assert (present.held, present.is_over) == (0, True)
+    query = present.check(12.0, 0, is_idle=True)
+    assert query is not None
+    entity_of([5]).serve(query)
+    present.peeked(12.0)
+    assert (present.locked, present.is_over) == (5, False)
+    query = present.check(12.0 + IDLE_SECONDS, 0, is_idle=True)
+    assert query is not None
+    entity_of([6]).serve(query)
+    present.peeked(13.0)
+    assert (present.locked, present.is_over) == (0, True)
     assert present.deadline() == float("inf")
 
 
@@ -56,10 +56,10 @@ def test_over_a_lost_link_it_begins_again_i3(entity_of: Any) -> None:
     assert present.belong([4, 6]) == [True, False]
     present.given([5], 20.0)
     assert not present.is_over
-    look = present.check(22.0, 0, is_idle=True)
-    assert look is not None
-    entity_of([6]).serve(look)
-    present.looked(22.0)
+    query = present.check(22.0, 0, is_idle=True)
+    assert query is not None
+    entity_of([6]).serve(query)
+    present.peeked(22.0)
     assert present.is_over
 
 
@@ -77,9 +77,9 @@ def test_where_deliveries_have_no_order_the_last_one_tells_nothing_i2(entity_of:
     present = opened(entity_of([3, 4, 5]), in_order=False)
     present.given([5], 1.0)
     assert not present.is_over
-    look = present.check(1.0 + IDLE_SECONDS, 0, is_idle=True)
-    assert look is not None
-    entity_of([]).serve(look)
-    present.looked(3.0)
+    query = present.check(1.0 + IDLE_SECONDS, 0, is_idle=True)
+    assert query is not None
+    entity_of([]).serve(query)
+    present.peeked(3.0)
     assert present.is_over
     assert opened(entity_of([]), in_order=False).is_over

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from isthmus.connectors.servicebus.head import FRAGMENT_BITS, Standing, standing
+from isthmus.connectors.servicebus.head import FRAGMENT_BITS, PeekedMessage, peeked_message
 
-__all__ = ["Look", "Page", "first_hole", "first_waiting", "last_sequences"]
+__all__ = ["PeekQuery", "Page", "first_hole", "first_waiting", "last_sequences"]
 
 PAGE = 32
 _ACTIVE = 0
@@ -34,7 +34,7 @@ T = TypeVar("T")
 Steps = Generator[Page, Sequence[bytes], T]
 
 
-class Look(Generic[T]):
+class PeekQuery(Generic[T]):
     """A query in progress.
 
     Attributes:
@@ -61,10 +61,10 @@ class Look(Generic[T]):
 
 def first_waiting(
     now_ms: int, start: int, through: int, is_ours: Callable[[int], bool] = lambda sequence: False
-) -> Steps[Standing | None]:
+) -> Steps[PeekedMessage | None]:
     """The first message that waits, or is locked by another receiver, from `start` up to `through`."""
     while True:
-        page = [standing(message) for message in (yield Page(start, PAGE))]
+        page = [peeked_message(message) for message in (yield Page(start, PAGE))]
         for found in page:
             if found.sequence > through:
                 return None
@@ -75,7 +75,7 @@ def first_waiting(
         start = page[-1].sequence + 1
 
 
-def first_hole(now_ms: int, before: Mapping[int, int], sequences: Sequence[int]) -> Steps[Standing | None]:
+def first_hole(now_ms: int, before: Mapping[int, int], sequences: Sequence[int]) -> Steps[PeekedMessage | None]:
     """A message before or between the received ones, in the same fragment, that another receiver has locked.
 
     Args:
@@ -85,7 +85,7 @@ def first_hole(now_ms: int, before: Mapping[int, int], sequences: Sequence[int])
     """
     passed = dict(before)
     known: dict[
-        int, tuple[int, int, list[Standing]]
+        int, tuple[int, int, list[PeekedMessage]]
     ] = {}  # by fragment, all existing numbers from one sequence number up to another
     for sequence in sequences[:1] if isinstance(sequences, range) else sequences:
         fragment = sequence >> FRAGMENT_BITS
@@ -94,7 +94,7 @@ def first_hole(now_ms: int, before: Mapping[int, int], sequences: Sequence[int])
         while start < sequence:
             low, high, page = known.get(fragment, (0, -1, []))
             if not low <= start <= high:
-                page = [standing(message) for message in (yield Page(start, PAGE))]
+                page = [peeked_message(message) for message in (yield Page(start, PAGE))]
                 high = page[-1].sequence if len(page) == PAGE else _EVERYTHING
                 known[fragment] = start, high, page
             for found in page:
@@ -113,7 +113,7 @@ def last_sequences() -> Steps[dict[int, int]]:
         page = yield Page(start, 1)
         if not page:
             return lasts
-        first = standing(page[0]).sequence
+        first = peeked_message(page[0]).sequence
         fragment = first >> FRAGMENT_BITS
         end = (fragment + 1) << FRAGMENT_BITS
         lasts[fragment] = yield from _last(first, end)
@@ -144,9 +144,9 @@ def _next(start: int, end: int) -> Steps[int]:
     if start >= end:
         return 0
     page = yield Page(start, 1)
-    found = standing(page[0]).sequence if page else 0
+    found = peeked_message(page[0]).sequence if page else 0
     return found if found < end else 0
 
 
-def _waits(found: Standing, now_ms: int) -> bool:
+def _waits(found: PeekedMessage, now_ms: int) -> bool:
     return found.state == _ACTIVE and not 0 < found.expires_at_ms <= now_ms

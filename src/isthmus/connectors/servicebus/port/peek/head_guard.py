@@ -20,8 +20,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from isthmus.connectors.servicebus.head import FRAGMENT_BITS, Standing
-from isthmus.connectors.servicebus.port.look.look import Look, first_hole
+from isthmus.connectors.servicebus.head import FRAGMENT_BITS, PeekedMessage
+from isthmus.connectors.servicebus.port.peek.query import PeekQuery, first_hole
 
 __all__ = ["GUARD_SECONDS", "PROBE", "RETRY_SECONDS", "HeadGuard", "Run"]
 
@@ -54,7 +54,7 @@ class HeadGuard:
         until: when the last such lock has expired, in monotonic seconds; the owner sets it.
         ready: runs to pass on; the owner takes them.
         refused: runs to release; the owner takes them.
-        look: the pending peek, which the owner serves.
+        query: the pending peek, which the owner serves.
         hole: the awaited message.
         retry_at: until when all messages are released; 0 where none are.
     """
@@ -64,8 +64,8 @@ class HeadGuard:
         self.until = 0.0
         self.ready: deque[Run] = deque()
         self.refused: deque[Run] = deque()
-        self.look: Look[Standing | None] | None = None
-        self.hole: Standing | None = None
+        self.query: PeekQuery[PeekedMessage | None] | None = None
+        self.hole: PeekedMessage | None = None
         self.retry_at = 0.0
         self._kept: deque[tuple[Run, bool]] = (
             deque()
@@ -108,7 +108,7 @@ class HeadGuard:
         self._locked_at = now
         return [token for run, _ in self._kept for token in run.tokens]
 
-    def looked(self, now: float, now_ms: int) -> None:
+    def peeked(self, now: float, now_ms: int) -> None:
         """The peek has its result."""
         self._decide(now)
         self._go_on(now, now_ms)
@@ -121,31 +121,31 @@ class HeadGuard:
         """The link is lost, and with it the kept deliveries."""
         self._kept.clear()
         self.refused.clear()
-        self.look = self.hole = self._sent_before = None
+        self.query = self.hole = self._sent_before = None
         self.retry_at = 0.0
 
     def clear(self) -> None:
         """Releases the kept deliveries."""
-        self.look = None
+        self.query = None
         self.refused += (run for run, _ in self._kept)
         self._kept.clear()
 
     def _go_on(self, now: float, now_ms: int) -> None:
-        while self._kept and self.look is None:
+        while self._kept and self.query is None:
             run, is_guarded = self._kept[0]
             if not is_guarded:
                 self._kept.popleft()
                 self.hole = None
                 self._hand_on(run)
                 continue
-            self.look = Look(first_hole(now_ms, self.handed_on, run.sequences))
+            self.query = PeekQuery(first_hole(now_ms, self.handed_on, run.sequences))
             self._decide(now)
 
     def _decide(self, now: float) -> None:
-        look = self.look
-        if look is None or look.wanted is not None:
+        query = self.query
+        if query is None or query.wanted is not None:
             return
-        self.look, self.hole = None, look.result
+        self.query, self.hole = None, query.result
         run, _ = self._kept.popleft()
         if self.hole is None:
             self._hand_on(run)

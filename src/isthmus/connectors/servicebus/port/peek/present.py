@@ -15,16 +15,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from isthmus.connectors.servicebus.head import FRAGMENT_BITS, Standing
-from isthmus.connectors.servicebus.port.look.head_guard import Run
-from isthmus.connectors.servicebus.port.look.look import Look, Steps, first_waiting, last_sequences
+from isthmus.connectors.servicebus.head import FRAGMENT_BITS, PeekedMessage
+from isthmus.connectors.servicebus.port.peek.head_guard import Run
+from isthmus.connectors.servicebus.port.peek.query import PeekQuery, Steps, first_waiting, last_sequences
 
 __all__ = ["Present"]
 
 IDLE_SECONDS = 1.0
 CHECK_SECONDS = 0.25
 # For a fragment whose last never arrives: only a query detects the end.
-_BY_LOOK = -1
+_BY_QUERY = -1
 
 
 class Present:
@@ -35,28 +35,28 @@ class Present:
 
     Attributes:
         is_over: whether everything has been delivered.
-        held: the sequence number of a message that another receiver has locked; 0 where none is known.
+        locked: the sequence number of a message that another receiver has locked; 0 where none is known.
     """
 
     def __init__(self, *, in_order: bool = True) -> None:
         self._in_order = in_order
         self.is_over = False
-        self.held = 0
-        self._first: Look[dict[int, int]] | None = None
-        self._last: Look[Standing | None] | None = None
+        self.locked = 0
+        self._first: PeekQuery[dict[int, int]] | None = None
+        self._last: PeekQuery[PeekedMessage | None] | None = None
         self._lasts: dict[int, int] | None = None
         self._left: set[int] = set()  # fragments whose last has not arrived
         self._check_at = math.inf
 
-    def begin(self, now: float) -> Look[dict[int, int]] | None:
+    def begin(self, now: float) -> PeekQuery[dict[int, int]] | None:
         """The query before the source is open; None once the existing messages are known."""
         if self._lasts is None:
             if self._first is None:
-                self._first = Look(last_sequences())
+                self._first = PeekQuery(last_sequences())
             if self._first.result is None:
                 return self._first
             self._lasts = self._first.result
-            self._left = set(self._lasts) if self._in_order else {_BY_LOOK}
+            self._left = set(self._lasts) if self._in_order else {_BY_QUERY}
             self.is_over = not self._lasts
         self._check_at = now + IDLE_SECONDS
         return None
@@ -81,7 +81,7 @@ class Present:
 
     def given(self, sequences: Sequence[int], now: float) -> None:
         """Deliveries were passed to the owner."""
-        self._check_at, self.held = now + IDLE_SECONDS, 0
+        self._check_at, self.locked = now + IDLE_SECONDS, 0
         lasts = self._lasts or {}
         highest = max(sequences)
         for fragment in list(self._left):
@@ -92,23 +92,23 @@ class Present:
                 self._left.discard(fragment)
         self.is_over = not self._left
 
-    def check(self, now: float, now_ms: int, *, is_idle: bool) -> Look[Standing | None] | None:
+    def check(self, now: float, now_ms: int, *, is_idle: bool) -> PeekQuery[PeekedMessage | None] | None:
         """The query that is due; `is_idle`: the link has credit, nothing is unsettled, kept or being released."""
         if self.is_over or now < self._check_at or self._last is not None:
             return None
         if not is_idle:
             self._check_at = now + CHECK_SECONDS
             return None
-        self._last = Look(self._steps(now_ms))
+        self._last = PeekQuery(self._steps(now_ms))
         return self._last
 
-    def looked(self, now: float) -> None:
+    def peeked(self, now: float) -> None:
         """The query of `check` has its result."""
-        look, self._last = self._last, None
-        if look is None:
+        query, self._last = self._last, None
+        if query is None:
             return
-        self.held = look.result.sequence if look.result is not None else 0
-        self.is_over = not self.held
+        self.locked = query.result.sequence if query.result is not None else 0
+        self.is_over = not self.locked
         self._check_at = now + IDLE_SECONDS
 
     def deadline(self) -> float:
@@ -122,9 +122,9 @@ class Present:
         self._check_at = math.inf
         if self._lasts:
             self.is_over = False
-            self._left = {_BY_LOOK}
+            self._left = {_BY_QUERY}
 
-    def _steps(self, now_ms: int) -> Steps[Standing | None]:
+    def _steps(self, now_ms: int) -> Steps[PeekedMessage | None]:
         for fragment, last in (self._lasts or {}).items():
             found = yield from first_waiting(now_ms, fragment << FRAGMENT_BITS, last)
             if found is not None:

@@ -19,13 +19,13 @@ from isthmus.amqp.types import Symbol, UInt
 from isthmus.connectors.amqp.option import BrokerOptions, SourceOptions, TargetOptions
 from isthmus.connectors.secret import resolve
 from isthmus.connectors.servicebus.plain_host import ALLOWED_VARIABLE, PlainConnectionError, check_plain
-from isthmus.connectors.servicebus.port.connection import Peer
+from isthmus.connectors.servicebus.port.connection import Remote
 from isthmus.connectors.servicebus.port.dialer import OPEN_SECONDS
 from isthmus.errors import UnauthorizedError
 from isthmus.topology.kind.amqp import URL
 from isthmus.transport import Client, Endpoint, LinkTerms, Login
 
-__all__ = ["can_browse", "can_drain", "endpoint_of", "open_client", "peer_of", "receiver_terms", "sender_terms"]
+__all__ = ["can_browse", "can_drain", "endpoint_of", "open_client", "remote_of", "receiver_terms", "sender_terms"]
 
 _PORTS = {"amqp": 5672, "amqps": 5671, "ws": 80, "wss": 443}
 # OASIS AMQP 1.0, 3.5.5 and 3.5.6: terminus durability, and expiry policy.
@@ -88,12 +88,12 @@ def open_client(options: BrokerOptions, name: str) -> Client:
     return Client(endpoint_of(options), name=name, shared=True).open(OPEN_SECONDS)
 
 
-def peer_of(options: SourceOptions | TargetOptions) -> Peer:
+def remote_of(options: SourceOptions | TargetOptions) -> Remote:
     """The broker of an end. A durable subscription belongs to a container, whichever process reads it."""
     name = f"isthmus-bridge-{os.getpid()}"
     if isinstance(options, SourceOptions) and options.subscription:
         name = options.container_id
-    place = (
+    connection_key = (
         options.url,
         options.sasl,
         options.username,
@@ -105,7 +105,7 @@ def peer_of(options: SourceOptions | TargetOptions) -> Peer:
         options.key_password,
         name,
     )
-    return Peer(place, partial(open_client, options, name))
+    return Remote(connection_key, partial(open_client, options, name))
 
 
 def receiver_terms(options: SourceOptions, *, drains: bool = True) -> LinkTerms:

@@ -21,7 +21,7 @@ from isthmus.transport.request import Reply, RequestLink
 if TYPE_CHECKING:
     from isthmus.transport import Client
 
-__all__ = ["HubLook", "PartitionView"]
+__all__ = ["HubQuery", "PartitionView"]
 
 _HUB = "com.microsoft:eventhub"
 _PARTITION = "com.microsoft:partition"
@@ -43,7 +43,7 @@ class PartitionView(NamedTuple):
     is_empty: bool = False
 
 
-class HubLook:
+class HubQuery:
     """One query of an event hub.
 
     Args:

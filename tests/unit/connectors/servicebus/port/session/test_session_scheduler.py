@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isthmus.connectors.servicebus.port.session.turn import (
+from isthmus.connectors.servicebus.port.session.scheduler import (
     CREDIT_PARTS,
     IDLE_SECONDS,
     MOST_REQUESTS,
@@ -15,23 +15,23 @@ from isthmus.connectors.servicebus.port.session.turn import (
     SENT_SECONDS,
     SPARE_SESSIONS,
     STUCK_SECONDS,
-    TURN_SECONDS,
-    HeldSession,
-    SessionTurns,
+    SLICE_SECONDS,
+    LockedSession,
+    SessionScheduler,
     shares,
 )
 
 
-def session(since: float = 0.0, quiet_since: float = 0.0, credit: int = 10, unsettled: int = 0) -> HeldSession:
-    return HeldSession(since, quiet_since, credit, unsettled)
+def session(since: float = 0.0, quiet_since: float = 0.0, credit: int = 10, unsettled: int = 0) -> LockedSession:
+    return LockedSession(since, quiet_since, credit, unsettled)
 
 
-def busy(count: int) -> list[HeldSession]:
+def busy(count: int) -> list[LockedSession]:
     return [session(unsettled=1) for _ in range(count)]
 
 
 def test_requests_grow_while_sessions_come_and_are_few_while_none_does_i1() -> None:
-    turns = SessionTurns(2 * MOST_REQUESTS)
+    turns = SessionScheduler(2 * MOST_REQUESTS)
     asked = []
     for held in range(9):
         asked.append(turns.requests(busy(held), 0, 1000, 0.0))
@@ -43,7 +43,7 @@ def test_requests_grow_while_sessions_come_and_are_few_while_none_does_i1() -> N
 
 
 def test_no_more_are_asked_for_than_may_be_held_i1() -> None:
-    turns = SessionTurns(32)
+    turns = SessionScheduler(32)
     for _ in range(6):
         turns.granted()
     assert turns.requests(busy(30), 0, 1000, 0.0) == 2
@@ -53,7 +53,7 @@ def test_no_more_are_asked_for_than_may_be_held_i1() -> None:
 
 
 def test_a_request_that_failed_is_made_again_after_a_while() -> None:
-    turns = SessionTurns(32)
+    turns = SessionScheduler(32)
     turns.refused(1.0, 0.5)
     assert turns.requests(busy(0), 0, 100, 1.4) == 0
     assert turns.deadline([], 100, 1.0) == 1.5
@@ -61,7 +61,7 @@ def test_a_request_that_failed_is_made_again_after_a_while() -> None:
 
 
 def test_an_idle_session_leaves_at_once_where_others_may_wait_and_late_where_none_does_i2() -> None:
-    turns, held = SessionTurns(2), [session(), session(unsettled=1)]
+    turns, held = SessionScheduler(2), [session(), session(unsettled=1)]
     assert turns.leaving(held, 100, QUIET_SECONDS) == held[:1]
     assert turns.leaving(held[:1], 100, QUIET_SECONDS) == []
     assert turns.leaving(held[:1], 100, IDLE_SECONDS) == held[:1]
@@ -70,23 +70,23 @@ def test_an_idle_session_leaves_at_once_where_others_may_wait_and_late_where_non
 
 
 def test_a_session_that_has_sent_what_it_had_leaves_sooner_i2() -> None:
-    turns, held = SessionTurns(1), [session()]
+    turns, held = SessionScheduler(1), [session()]
     held[0].has_sent = True
     assert turns.leaving(held, 100, SENT_SECONDS) == held
     assert turns.deadline(held, 100, 0.0) == SENT_SECONDS
-    assert SessionTurns(2).leaving(held, 100, SENT_SECONDS) == []
+    assert SessionScheduler(2).leaving(held, 100, SENT_SECONDS) == []
 
 
 def test_a_session_without_credit_is_not_idle() -> None:
-    turns = SessionTurns(1)
-    assert turns.leaving([session(credit=0)], 100, TURN_SECONDS / 2) == []
+    turns = SessionScheduler(1)
+    assert turns.leaving([session(credit=0)], 100, SLICE_SECONDS / 2) == []
 
 
 def test_busy_sessions_leave_one_at_a_time_the_one_that_is_held_longest_first_i2() -> None:
-    turns = SessionTurns(2)
+    turns = SessionScheduler(2)
     held = [session(since=1.0, unsettled=5), session(since=0.5, unsettled=5)]
-    assert turns.leaving(held, 100, TURN_SECONDS) == []
-    assert turns.deadline(held, 100, 0.0) == 0.5 + TURN_SECONDS
+    assert turns.leaving(held, 100, SLICE_SECONDS) == []
+    assert turns.deadline(held, 100, 0.0) == 0.5 + SLICE_SECONDS
     assert turns.leaving(held, 100, 4.0) == [held[1]]
     held[1].is_leaving = True
     assert turns.leaving(held, 100, 5.0) == []
@@ -96,8 +96,8 @@ def test_busy_sessions_leave_one_at_a_time_the_one_that_is_held_longest_first_i2
 
 def test_a_session_that_cannot_be_given_back_occupies_no_place_i1() -> None:
     """Its message is refused: that is found to be the message's fault only once the target takes one of another session."""
-    turns, held = SessionTurns(2), [session(credit=0, unsettled=1), session(credit=0, unsettled=1)]
-    now = TURN_SECONDS
+    turns, held = SessionScheduler(2), [session(credit=0, unsettled=1), session(credit=0, unsettled=1)]
+    now = SLICE_SECONDS
     assert turns.requests(held, 0, 100, now) == 0
     (first,) = turns.leaving(held, 100, now)
     first.is_leaving, first.quiet_since = True, now
@@ -112,7 +112,7 @@ def test_a_session_that_cannot_be_given_back_occupies_no_place_i1() -> None:
 
 
 def test_only_so_many_sessions_are_held_beyond_the_limit_i1() -> None:
-    turns, held = SessionTurns(2), busy(SPARE_SESSIONS + 2)
+    turns, held = SessionScheduler(2), busy(SPARE_SESSIONS + 2)
     for each in held:
         each.is_leaving, each.credit = True, 0
     assert turns.requests(held, 0, 100, 50.0) == 0
@@ -120,14 +120,14 @@ def test_only_so_many_sessions_are_held_beyond_the_limit_i1() -> None:
 
 
 def test_a_session_that_cannot_be_given_back_takes_no_message_from_the_window_of_others_i1() -> None:
-    turns, held = SessionTurns(10), busy(1)
+    turns, held = SessionScheduler(10), busy(1)
     held[0].is_leaving, held[0].credit = True, 0
     assert turns.requests(held, 0, 1, 50.0) == 0
     assert turns.requests(held, 0, 2, 50.0) == 1
 
 
 def test_only_what_has_nothing_under_way_is_given_back_i4() -> None:
-    leaving = HeldSession(0.0, 0.0, credit=1, unsettled=1, is_leaving=True)
+    leaving = LockedSession(0.0, 0.0, credit=1, unsettled=1, is_leaving=True)
     assert not leaving.may_close
     leaving.credit = 0
     assert not leaving.may_close
@@ -159,7 +159,7 @@ def test_those_that_come_late_get_something_though_the_first_took_large_shares_i
 
 
 def test_where_idle_sessions_keep_the_credit_they_leave_as_if_others_waited_i2() -> None:
-    turns = SessionTurns(128)
+    turns = SessionScheduler(128)
     idle = [session(credit=31) for _ in range(CREDIT_PARTS)]
     late = session(credit=1, unsettled=1)
     assert turns.leaving([*idle, late], 1000, QUIET_SECONDS) == idle

@@ -17,12 +17,12 @@ from pathlib import Path
 from isthmus.bridge.index_set import IndexSet
 from isthmus.whole_file import write_file
 
-__all__ = ["Taken"]
+__all__ = ["SettledRecords"]
 
 log = logging.getLogger(__name__)
 
 
-class Taken:
+class SettledRecords:
     """The account of one spool.
 
     Args:

@@ -12,10 +12,10 @@ from isthmus.connectors.administration import AdministrationError, EntitySize
 from isthmus.topology.planning.change import Change
 from isthmus.topology.state import NamespaceState, PlainState, WantedState
 
-__all__ = ["StandingAdministration"]
+__all__ = ["StaticAdministration"]
 
 
-class StandingAdministration:
+class StaticAdministration:
     """Reports every entity as existing.
 
     Args:

@@ -27,7 +27,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["QUIET_SECONDS", "SPARE_SESSIONS", "HeldSession", "SessionTurns", "shares"]
+__all__ = ["QUIET_SECONDS", "SPARE_SESSIONS", "LockedSession", "SessionScheduler", "shares"]
 
 # A waiting request costs the source's system an attach a minute. Each answer takes a round trip: at 60 ms, 8 concurrent requests are 133
 # sessions a second, however few messages are in each.
@@ -40,14 +40,14 @@ SENT_SECONDS = 0.005
 QUIET_SECONDS = 0.05
 IDLE_SECONDS = 10.0
 # How long a session is kept while others may wait.
-TURN_SECONDS = 3.0
+SLICE_SECONDS = 3.0
 # A session that has to be released, and has had messages in flight for so long, does not count any more; so many at most.
 STUCK_SECONDS = 1.0
 SPARE_SESSIONS = 16
 
 
 @dataclass(slots=True, eq=False)
-class HeldSession:
+class LockedSession:
     """A session that the source has locked.
 
     Attributes:
@@ -78,7 +78,7 @@ class HeldSession:
         return self.quiet_since + STUCK_SECONDS if is_waiting else math.inf
 
 
-class SessionTurns:
+class SessionScheduler:
     """The scheduling of one source.
 
     Args:
@@ -94,13 +94,13 @@ class SessionTurns:
         """How many sessions may be locked; `capacity`: messages that may be in flight."""
         return min(self.most, max(0, capacity))
 
-    def requests(self, sessions: Sequence[HeldSession], pending: int, capacity: int, now: float) -> int:
+    def requests(self, sessions: Sequence[LockedSession], pending: int, capacity: int, now: float) -> int:
         """How many more sessions to request; `pending`: requested and not granted."""
         if now < self._not_before:
             return 0
         self._not_before = -math.inf
-        held, capacity = _counting(sessions, capacity, now)
-        return max(0, min(self._requests, self.limit(capacity) - len(held)) - pending)
+        locked, capacity = _counting(sessions, capacity, now)
+        return max(0, min(self._requests, self.limit(capacity) - len(locked)) - pending)
 
     def granted(self) -> None:
         """A session was granted: more may be available."""
@@ -111,69 +111,71 @@ class SessionTurns:
         self._requests = 1
         self._not_before = now + delay_seconds
 
-    def leaving(self, sessions: Sequence[HeldSession], capacity: int, now: float) -> list[HeldSession]:
+    def leaving(self, sessions: Sequence[LockedSession], capacity: int, now: float) -> list[LockedSession]:
         """The sessions to release from now on."""
-        held, capacity = _counting(sessions, capacity, now)
-        is_full = len(held) >= self.limit(capacity)
-        is_short = is_full or self._is_short(held, capacity)
-        found = [each for each in held if not each.is_leaving and _is_idle(each) and _leaves_at(each, is_short) <= now]
-        if is_full and not found and not any(each.is_leaving for each in held):
-            oldest = min(held, key=lambda each: each.since, default=None)
-            if oldest is not None and oldest.since <= now - TURN_SECONDS:
+        locked, capacity = _counting(sessions, capacity, now)
+        is_full = len(locked) >= self.limit(capacity)
+        is_short = is_full or self._is_short(locked, capacity)
+        found = [
+            each for each in locked if not each.is_leaving and _is_idle(each) and _leaves_at(each, is_short) <= now
+        ]
+        if is_full and not found and not any(each.is_leaving for each in locked):
+            oldest = min(locked, key=lambda each: each.since, default=None)
+            if oldest is not None and oldest.since <= now - SLICE_SECONDS:
                 found.append(oldest)
         return found
 
-    def deadline(self, sessions: Sequence[HeldSession], capacity: int, now: float) -> float:
+    def deadline(self, sessions: Sequence[LockedSession], capacity: int, now: float) -> float:
         """When to call `leaving` and `requests` again even without events."""
-        held, capacity = _counting(sessions, capacity, now)
-        is_full = len(held) >= self.limit(capacity)
-        is_short = is_full or self._is_short(held, capacity)
+        locked, capacity = _counting(sessions, capacity, now)
+        is_full = len(locked) >= self.limit(capacity)
+        is_short = is_full or self._is_short(locked, capacity)
         due = self._not_before if self._not_before > -math.inf else math.inf
-        due = min([due, *(_leaves_at(each, is_short) for each in held if not each.is_leaving and _is_idle(each))])
-        due = min([due, *(each.stuck_at for each in held if each.stuck_at > now)])
-        if is_full and held and not any(each.is_leaving for each in held):
-            due = min(due, min(each.since for each in held) + TURN_SECONDS)
+        due = min([due, *(_leaves_at(each, is_short) for each in locked if not each.is_leaving and _is_idle(each))])
+        due = min([due, *(each.stuck_at for each in locked if each.stuck_at > now)])
+        if is_full and locked and not any(each.is_leaving for each in locked):
+            due = min(due, min(each.since for each in locked) + SLICE_SECONDS)
         return due
 
-    def _is_short(self, held: Sequence[HeldSession], capacity: int) -> bool:
+    def _is_short(self, locked: Sequence[LockedSession], capacity: int) -> bool:
         """Whether locked or expected sessions get less credit than they could use."""
-        if len(held) <= CREDIT_PARTS:
+        if len(locked) <= CREDIT_PARTS:
             return False
-        return capacity - sum(each.credit + each.unsettled for each in held) <= self.most - len(held)
+        return capacity - sum(each.credit + each.unsettled for each in locked) <= self.most - len(locked)
 
 
-def _counting(held: Sequence[HeldSession], capacity: int, now: float) -> tuple[Sequence[HeldSession], int]:
+def _counting(locked: Sequence[LockedSession], capacity: int, now: float) -> tuple[Sequence[LockedSession], int]:
     """The sessions that use a slot, and the messages that may be in flight in them and in others."""
-    stuck = [each for each in held if each.stuck_at <= now][:SPARE_SESSIONS]
+    stuck = [each for each in locked if each.stuck_at <= now][:SPARE_SESSIONS]
     if not stuck:
-        return held, capacity
-    return [each for each in held if each not in stuck], capacity - sum(each.unsettled for each in stuck)
+        return locked, capacity
+    return [each for each in locked if each not in stuck], capacity - sum(each.unsettled for each in stuck)
 
 
-def _is_idle(session: HeldSession) -> bool:
+def _is_idle(session: LockedSession) -> bool:
     return session.credit > 0 and not session.unsettled
 
 
-def _leaves_at(session: HeldSession, is_short: bool) -> float:
+def _leaves_at(session: LockedSession, is_short: bool) -> float:
     if not is_short:
         return session.quiet_since + IDLE_SECONDS
     return session.quiet_since + (SENT_SECONDS if session.has_sent else QUIET_SECONDS)
 
 
-def shares(held: Sequence[HeldSession], credit: int, most: int) -> list[int]:
+def shares(locked: Sequence[LockedSession], credit: int, most: int) -> list[int]:
     """The credit to set for each session, in their order; 0: leave it as it is.
 
     Args:
-        held: in the order in which to serve them (I3).
+        locked: in the order in which to serve them (I3).
         credit: messages that the owner accepts, including those in transit.
         most: sessions that may be locked.
     """
-    spare = credit - sum(each.credit for each in held)
-    share = max(1, credit // max(len(held), min(most, CREDIT_PARTS), 1))
+    spare = credit - sum(each.credit for each in locked)
+    share = max(1, credit // max(len(locked), min(most, CREDIT_PARTS), 1))
     # One message for each without credit, and for each expected session.
-    kept = sum(not each.credit for each in held) + max(0, most - len(held))
+    kept = sum(not each.credit for each in locked) + max(0, most - len(locked))
     found = []
-    for each in held:
+    for each in locked:
         wanted = 0
         if not each.is_leaving and 2 * each.credit <= share and each.credit < share:
             kept -= not each.credit
