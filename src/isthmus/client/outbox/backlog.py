@@ -10,7 +10,8 @@ Invariants:
         MessageIds and loses no message.
     I3. A file is removed only when all of it has been delivered or set aside, and no process writes it any more.
     I4. Damaged bytes are copied to the quarantine before they are skipped.
-    I5. The disk space for the progress record is allocated before the first message of a file is returned.
+    I5. The disk space for the progress record is allocated before the first message of a file is returned. Progress that the disk refuses
+        nevertheless, such as a full copy-on-write file system, is written before any further message is returned.
 """
 
 from __future__ import annotations
@@ -84,11 +85,13 @@ class Backlog:
 
     Args:
         folder: the outbox.
+        reached: what was acknowledged last, where the disk may not have taken it; None: nothing.
         sync_progress: whether each step of progress is synced to disk; without it a power cut repeats more messages.
     """
 
-    def __init__(self, folder: Folder, *, sync_progress: bool = False) -> None:
+    def __init__(self, folder: Folder, reached: Position | None = None, *, sync_progress: bool = False) -> None:
         self._folder = folder
+        self._reached = reached
         self._sync_progress = sync_progress
         self._readers: dict[str, _Reader] = {}
         self._served = 0
@@ -300,6 +303,11 @@ class Backlog:
             # Its space is allocated before anything is sent: otherwise a full disk would cause the same messages to be sent for ever.
             os.pwrite(reader.done_descriptor, bytes(missing), 2 * _SLOT.size - missing)
         reader.sequence, reader.offset, reader.index = read_progress(reader.done_descriptor)
+        reached = self._reached
+        place = (reached.offset, reached.index) if reached is not None and reached.segment == segment else (0, 0)
+        if place > (reader.offset, reader.index):
+            reader.offset, reader.index = place
+            self._write_progress(reader)
 
     def _write_progress(self, reader: _Reader) -> None:
         reader.sequence += 1

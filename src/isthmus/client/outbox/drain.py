@@ -209,8 +209,8 @@ class Drain:
     def _follow(self, batch: Batch, attempt: Attempt) -> None:
         step = decide(attempt, len(batch.payloads))
         if step is Step.GO_ON:
-            self._source.done(batch)
             self._delivered += len(batch.payloads)
+            self._source.done(batch)
             self._limit_count = min(BATCH_COUNT, self._limit_count * 2)
             self._circuit.succeeded()
             self._failure, self._error = None, ""

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from isthmus.client.outbox.backlog import Backlog, Batch, oldest_ms, read_progress, waiting
+from isthmus.client.outbox.backlog import Backlog, Batch, Position, oldest_ms, read_progress, waiting
 from isthmus.client.outbox.folder import Folder, Lock
 from isthmus.client.outbox.frame import Record, encode_record, find_record, read_record
 from isthmus.client.outbox.journal import Journal
@@ -196,13 +196,14 @@ class FolderSource:
         self._folder = folder
         self._lock: Lock | None = None
         self._backlog: Backlog | None = None
+        self._reached: Position | None = None
 
     def acquire(self) -> bool:
         self._lock = Lock.take(self._folder.path / "drain.lock")
         if self._lock is None:
             return False
         self._folder.sweep()
-        self._backlog = Backlog(self._folder)
+        self._backlog = Backlog(self._folder, self._reached)
         return True
 
     def release(self) -> None:
@@ -219,7 +220,8 @@ class FolderSource:
 
     def done(self, batch: Batch) -> None:
         assert self._backlog is not None
-        self._backlog.done(batch.ends[-1])
+        self._reached = batch.ends[-1]
+        self._backlog.done(self._reached)
 
     def set_aside(self, batch: Batch, reason: str) -> None:
         note = json.dumps({"reason": reason, "set_aside_ms": time.time_ns() // 1_000_000}).encode()

@@ -66,7 +66,9 @@ class SqliteOutbox:
     """The application's side: adds messages within its transaction. It belongs to the thread of the connection."""
 
     def __init__(self, connection: sqlite3.Connection, entity: str, table: str, max_message_bytes: int) -> None:
-        if connection.in_transaction:
+        # With `autocommit=False` (Python 3.12) a transaction is always open; one that has changed nothing may be committed.
+        is_always_open = getattr(connection, "autocommit", None) is False
+        if connection.in_transaction and not (is_always_open and connection.total_changes == 0):
             raise InvalidArgumentError("a transaction is open; make the outbox before it begins")
         self._connection = connection
         self._entity = entity

@@ -56,7 +56,7 @@ class TimedStreamReader(SpoolStreamReader):
     def __init__(self, options: ReadOptions) -> None:
         super().__init__(options)
         self._began_ms = _wall_ms()
-        self._past: Place | None = None
+        self._past: SpoolPosition | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         return self._timed(self._begin(), SpoolClock())

@@ -94,6 +94,18 @@ def test_a_message_that_is_refused_for_itself_shows_that_the_namespace_permits_s
     assert drain.state().refused == 1
 
 
+def test_what_the_namespace_took_counts_though_the_source_cannot_note_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(batch: Batch) -> None:
+        raise OSError("the database is gone")
+
+    source = FailingSource([])
+    monkeypatch.setattr(source, "done", fails)
+    drain = Drain(source, cast("Lane", cast("Any", NoLane())))
+    with pytest.raises(OSError, match="gone"):
+        drain._follow(Batch([b"one", b"two"]), Attempt())
+    assert drain.state().delivered == 2
+
+
 def test_a_reason_that_quotes_what_no_database_keeps_is_kept_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """PostgreSQL takes no NUL, and SQLite no half of a surrogate pair: the message would be sent and refused for ever."""
     source, reasons = FailingSource([]), list[str]()

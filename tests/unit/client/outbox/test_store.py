@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -74,6 +75,34 @@ def test_a_message_that_cannot_be_set_aside_stays_in_the_outbox(tmp_path: Path) 
     again = source.next_batch(1000, 10)
     assert again is not None
     assert again.payloads == [b"first", b"second"]
+    source.release()
+
+
+def test_what_was_delivered_is_not_sent_again_because_the_disk_takes_no_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk that copies on write: the same messages were sent once a second for as long as it was full."""
+    source = opened(tmp_path / "outbox")
+    batch = source.next_batch(5, 1)
+    assert batch is not None
+    assert batch.payloads == [b"first"]
+
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
+        with pytest.raises(OSError, match="No space"):
+            source.done(batch)
+        source.release()  # as a drain goes on after an error
+        assert source.acquire()
+        with pytest.raises(OSError, match="No space"):
+            source.next_batch(1000, 10)
+        source.release()
+    assert source.acquire()
+    following = source.next_batch(1000, 10)
+    assert following is not None
+    assert following.payloads == [b"second"]
     source.release()
 
 

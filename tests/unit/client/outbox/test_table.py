@@ -15,7 +15,7 @@ from azure.servicebus import ServiceBusMessage
 from isthmus.client.outbox.drain import Drain
 from isthmus.client.outbox.table import SqliteDelivery, _TableSource, sqlite
 from isthmus.client.outbox.table_postgresql import _TableSource as PostgresqlSource
-from isthmus.errors import StoreError
+from isthmus.errors import InvalidArgumentError, StoreError
 
 
 @pytest.fixture
@@ -33,6 +33,25 @@ def source(path: Path, entity: str) -> _TableSource:
     made = _TableSource(path / "app.db", entity, "isthmus_outbox")
     assert made.acquire(), "another delivery of this entity is at work"
     return made
+
+
+class AlwaysOpen(sqlite3.Connection):
+    """As a connection with `autocommit=False`, which Python 3.12 brought: a transaction is open from the beginning."""
+
+    autocommit = False
+
+
+def test_an_outbox_is_made_over_a_connection_with_a_transaction_from_the_beginning(tmp_path: Path) -> None:
+    """It was refused whatever the application did. What has changed something is not committed unasked."""
+    with closing(sqlite3.connect(tmp_path / "app.db", factory=AlwaysOpen)) as connection:
+        connection.execute("BEGIN")
+        sqlite(connection, "orders").add(ServiceBusMessage(b"one"))
+        with pytest.raises(InvalidArgumentError, match="before it begins"):
+            sqlite(connection, "invoices")
+        connection.commit()
+    here = source(tmp_path, "orders")
+    assert here.next_batch(1000, 10) is not None
+    here.release()
 
 
 def test_entities_of_one_database_are_delivered_side_by_side(tmp_path: Path, connection: sqlite3.Connection) -> None:
