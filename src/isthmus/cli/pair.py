@@ -306,6 +306,9 @@ def _failover(
                 told["waiting_at_standby"] = waiting = session.waiting_at(found.standby)
                 if waiting:
                     text += f" What waits at {found.standby}, where it may have been moved, is delivered once that is active: {waiting}."
+            if found.moved_dead:  # they are counted with no message that waits
+                told["moved_dead_letters"] = found.moved_dead
+                text += f" Dead letters that were moved to {found.standby}, and stay there: {found.moved_dead}."
         else:
             try:
                 with interruption(_CARRIED_ON) as session.is_stopping:

@@ -12,8 +12,8 @@ Invariants:
     I4. Nothing is moved to where duplicate detection may drop it: the MessageId of what is moved back has been there.
     I5. A planned fail-over that cannot empty the old member goes back and says what is where, unless the operator lets
         it leave messages behind.
-    I6. Dead letters are moved once nothing can bring the fail-over back; those that the new member does not take, and deferred
-        messages, stay and are told.
+    I6. Dead letters are moved when no message that stays can bring the fail-over back any more; those that the new member does not
+        take, and deferred messages, stay and are told.
     I7. What was moved and left is in the state: whoever carries the fail-over on counts from there.
     I8. A planned fail-over that a later one of another process has overtaken ends where that one leads. What the members say of it is not
         replaced.
@@ -32,7 +32,7 @@ from isthmus.connectors.servicebus.administration.message_count import Counts
 from isthmus.errors import IsthmusError
 from isthmus.pairing.broken import is_broken
 from isthmus.pairing.failover.movable import detects, is_movable
-from isthmus.pairing.failover.moved import Moved
+from isthmus.pairing.failover.moved import Moved, given_up
 from isthmus.pairing.failover.stop_layer import deliverable, feeds, stop_layers, with_topics
 from isthmus.pairing.failover.wanted_status import GIVES_NONE, to_close, to_give, to_open, to_stop, to_take
 from isthmus.pairing.pair_error import NotEmptyError, PairBrokenError
@@ -144,7 +144,7 @@ class Failover:
                     raise
                 # What will not pass by itself would keep applications from both members.
                 if not isinstance(error, NotEmptyError):  # which says so
-                    error.add_note(f"the fail-over was given up; {state.active} is active as before")
+                    error.add_note(given_up(state, self.moved, self.moved_dead))
                 why = error
                 state = state.aborting(time.time())
             state = self._counted(state)
