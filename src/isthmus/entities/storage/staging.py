@@ -124,11 +124,13 @@ class Staging:
         if not self.is_awaited:
             self._wake()
 
-    def confirm(self, on_durable: Callback) -> None:
+    def confirm(self, on_durable: Callback, on_failed: Failure | None = None) -> None:
         """Call back when the next commit has ended, whoever asks for it; for what was found in the store after a failure. A
         store without room is read on as it stands, with what may be gone after a power cut. A further failure forgets it.
         """
         self._unconfirmed.append(on_durable)
+        if on_failed is not None:
+            self._failures.append(on_failed)
 
     def begin_load(self) -> None:
         """What was found in the store is about to be looked at again."""
