@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 from isthmus.clock import monotonic_ms
@@ -112,7 +113,13 @@ def _promise(
     staging = queue.context.staging
 
     def failed(error: Exception) -> None:
-        if on_durable is not None and not staging.is_stale and _is_gone(queue, kind, sequence):
+        if on_durable is not None and staging.is_stale:
+            staging.when_back(partial(look, error))
+        else:
+            look(error)
+
+    def look(error: Exception) -> None:
+        if on_durable is not None and _is_gone(queue, kind, sequence):
             staging.confirm(on_durable, failed)
         elif on_failed is not None:
             on_failed(error)

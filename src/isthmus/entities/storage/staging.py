@@ -84,6 +84,7 @@ class Staging:
         self._callbacks: list[Callback] = []
         self._failures: list[Failure] = []
         self._unconfirmed: list[Callback] = []
+        self._looks: list[Callback] = []
         self.is_awaited = False
         self._idle = True
         self._held = False
@@ -131,6 +132,26 @@ class Staging:
         self._unconfirmed.append(on_durable)
         if on_failed is not None:
             self._failures.append(on_failed)
+
+    def when_back(self, look: Callback) -> None:
+        """Call once the store has come back; for what is known only then."""
+        self._looks.append(look)
+
+    def tell_back(self) -> None:
+        """The store has come back, and all have gone back to what it holds.
+
+        Raises:
+            ExceptionGroup: what those who look raised, once all of them have.
+        """
+        looks, self._looks = self._looks, []
+        faults: list[Exception] = []
+        for look in looks:
+            try:
+                look()
+            except Exception as fault:  # noqa: BLE001 - one's fault must not cost the others their answer
+                faults.append(fault)
+        if faults:
+            raise ExceptionGroup("after the store has come back", faults)
 
     def begin_load(self) -> None:
         """What was found in the store is about to be looked at again."""

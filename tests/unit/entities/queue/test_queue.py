@@ -216,13 +216,22 @@ def test_receive_and_delete(namespace: Any, queue: Any, message: Make, read: Any
 
 
 @pytest.mark.parametrize("kind", ["active", "behind another", "deferred", "in a session"])
+@pytest.mark.parametrize("is_away", [False, True])
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_what_is_deleted_as_it_goes_goes_also_where_the_store_failed_and_kept_the_deletion(
-    namespace: Any, message: Make, monkeypatch: pytest.MonkeyPatch, kind: str, is_kept: bool
+    namespace: Any, message: Make, monkeypatch: pytest.MonkeyPatch, kind: str, is_kept: bool, is_away: bool
 ) -> None:
     """Delivery I4: a disk without room is read on as it stands; one that has lost what it did not sync has the message again."""
-    if is_kept:
-        monkeypatch.setattr(namespace.journal, "reopen", lambda: None)
+    reopened = type(namespace.journal).reopen
+    is_open = not is_away
+
+    def reopen() -> None:
+        if not is_open:
+            raise StoreError("it cannot be opened")
+        if not is_kept:
+            reopened(namespace.journal)
+
+    monkeypatch.setattr(namespace.journal, "reopen", reopen)
     namespace.engine.create_queue("r", QueueDescription(requires_session=kind == "in a session"))
     namespace.send("r", message("a", group_id="s"), message("b", group_id="s"))
     queue: Any = namespace.queue("r")
@@ -244,7 +253,12 @@ def test_what_is_deleted_as_it_goes_goes_also_where_the_store_failed_and_kept_th
         queue.acquire(1, **asked)
     for _ in range(2):  # it may fail more than once
         commit = namespace.engine.begin_commit()
-        namespace.engine.fail_commit(commit, StoreError("no space left on device"))
+        with suppress(StoreError):
+            namespace.engine.fail_commit(commit, StoreError("no space left on device"))
+        if not is_open:
+            assert told == []
+            is_open = True
+            namespace.engine.probe()
         assert told == ([] if is_kept else ["failed"])
         namespace.engine.probe()
     namespace.commit()
