@@ -549,7 +549,7 @@ class World:
                 self.held += self._got(queue, path, acquired)
 
     def take(self) -> None:
-        """Receive and delete."""
+        """Receive and delete: what is told as failed is there as before."""
         path = self.chance.choice(self._paths())
         if path in self.sessions:
             return
@@ -564,7 +564,14 @@ class World:
             )
             if acquired is not None:
                 wanted = [(self._group_of(path), _name_of(each)) for each in acquired.payloads]
-                box.append(self._going(wanted))
+                before = {each: self.state[each] for each in wanted}
+                gone, failed = self._going(wanted)
+
+                def back(error: Exception) -> None:
+                    failed(error)
+                    self.state.update({each: before[each] for each in wanted if self.state[each] == "perhaps gone"})
+
+                box.append((gone, back))
                 self._leaves(wanted)
 
     def open_session(self) -> None:
@@ -848,7 +855,7 @@ class World:
         "schedule": 5,
         "cancel": 2,
         "receive": 16,
-        "take": 3,
+        "take": 6,
         "open_session": 6,
         "use_session": 14,
         "settle": 18,

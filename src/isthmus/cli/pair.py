@@ -315,6 +315,9 @@ def _failover(
                 answer["waiting_at_standby"] = waiting = session.waiting_at(found.standby)
                 if waiting:
                     text += f" Messages that wait at {found.standby}, where they may have been moved, are delivered once that is active: {waiting}."
+            if found.moved_dead:  # they are not in the count of waiting messages
+                answer["moved_dead_letters"] = found.moved_dead
+                text += f" Dead letters that were moved to {found.standby}, and stay there: {found.moved_dead}."
         else:
             try:
                 with interruption(_CARRIED_ON) as session.is_stopping:

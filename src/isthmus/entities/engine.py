@@ -405,6 +405,7 @@ class Engine(Administration):
                 raise
             self._is_stale = False
             self.count_idle_anew()
+            self._staging.tell_back()
 
     def close(self) -> None:
         """Commit and sync the staged changes; the owner closes the store.

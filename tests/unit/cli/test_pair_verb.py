@@ -151,6 +151,28 @@ def test_ctrl_c_ends_a_planned_fail_over_where_it_can_be_carried_on(
     assert "isthmus pair run or failover continues it" in capsys.readouterr().err
 
 
+def test_dead_letters_that_were_moved_are_told_where_the_fail_over_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They do not count as messages that wait."""
+
+    class Aborting(Session):
+        def abort(self, note: Any) -> PairState:
+            return self._state
+
+        def waiting_at(self, alias: str) -> dict[str, int]:
+            return {}
+
+    state = PairState(pair="contoso", active="ewr", standby="jfk", moved_dead=4)
+    monkeypatch.setattr(pair, "_session", lambda *_: Aborting(state, None))
+    for more in (["--json"], []):
+        with pytest.raises(SystemExit):
+            main(["pair", "failover", "contoso", "--abort", *more])
+    as_json, _, text = capsys.readouterr().out.partition("\n")
+    assert json.loads(as_json)["moved_dead_letters"] == 4
+    assert "Dead letters that were moved to jfk, and stay there: 4." in " ".join(text.split())
+
+
 class AtRest:
     """A session of a pair in step, whose fenced standby member holds something."""
 

@@ -10,15 +10,19 @@ Invariants:
     I2. A message taken from the backlog is locked, or removed by the next commit.
     I3. Locks are held by monotonic time: a step of the wall clock changes none. Clients are shown their ends by the wall clock
         at the time of locking.
+    I4. Messages that receive-and-delete has deleted are delivered to their receiver also if the store has failed but kept the deletion: no
+        other receiver can get them.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 from isthmus.clock import monotonic_ms
+from isthmus.entities.member.state import cursors
 from isthmus.entities.queue.backlog import sequences_of
 from isthmus.entities.queue.deferred import DeferredMessages, DeferringQueue
 from isthmus.entities.queue.expiry import ExpiringQueue, next_pairs
@@ -26,8 +30,9 @@ from isthmus.entities.queue.lock import Acquired, Lock, LockTable
 from isthmus.entities.queue.window import Pair
 from isthmus.entities.record.amend import take_apart
 from isthmus.entities.record.record import deleted_payload, locked_payloads, plain_payload
-from isthmus.entities.storage.key import unpack_message
+from isthmus.entities.storage.key import DEFERRED, MESSAGE, message_key, state_key, unpack_message
 from isthmus.entities.storage.staging import Callback, Failure
+from isthmus.errors import StoreError
 
 __all__ = ["DeliveringQueue", "acquire", "delete_batch", "receive_deferred"]
 
@@ -70,7 +75,7 @@ def acquire(
     queue.backlog.remove(queue, sequences, sum(len(record) for _, record in pairs))
     queue.delivered_total += len(pairs)
     queue.settled_total += len(pairs)
-    queue.context.staging.promise(on_durable, on_failed)
+    _promise(queue, MESSAGE, sequences[0], on_durable, on_failed)
     return Acquired(_plain_tags(pairs), payloads, sequences, 0)
 
 
@@ -96,9 +101,42 @@ def receive_deferred(
     queue.deferred.remove(queue, wanted, sum(len(record) for _, record in pairs))
     queue.delivered_total += len(pairs)
     queue.settled_total += len(pairs)
-    queue.context.staging.promise(on_durable, on_failed)
+    _promise(queue, DEFERRED, wanted[0] if wanted else 0, on_durable, on_failed)
     payloads = queue.context.blobs.kept([plain_payload(record, 1) for _, record in pairs])
     return Acquired(_plain_tags(pairs), payloads, wanted, 0)
+
+
+def _promise(
+    queue: DeliveringQueue, kind: int, sequence: int, on_durable: Callback | None, on_failed: Failure | None
+) -> None:
+    """Call back for messages that were deleted as they went, by one of them (I4)."""
+    staging = queue.context.staging
+
+    def failed(error: Exception) -> None:
+        if on_durable is not None and staging.is_stale:
+            staging.when_back(partial(look, error))
+        else:
+            look(error)
+
+    def look(error: Exception) -> None:
+        if on_durable is not None and _is_gone(queue, kind, sequence):
+            staging.confirm(on_durable, failed)
+        elif on_failed is not None:
+            on_failed(error)
+
+    staging.promise(on_durable, failed)
+
+
+def _is_gone(queue: DeliveringQueue, kind: int, sequence: int) -> bool:
+    """Whether the store, as it was loaded again, has a message no more."""
+    journal = queue.context.staging.journal
+    try:
+        state = journal.get(state_key(queue.number))
+        if state is None or (kind == MESSAGE and sequence < cursors(state)[1]):
+            return True
+        return journal.get(message_key(kind, queue.number, sequence)) is None
+    except StoreError:
+        return False
 
 
 def _lock(queue: DeliveringQueue, pairs: Sequence[Pair], *, is_deferred: bool) -> Acquired:

@@ -84,6 +84,7 @@ class Staging:
         self._callbacks: list[Callback] = []
         self._failures: list[Failure] = []
         self._unconfirmed: list[Callback] = []
+        self._looks: list[Callback] = []
         self.is_awaited = False
         self._idle = True
         self._is_atomic = False
@@ -124,11 +125,33 @@ class Staging:
         if not self.is_awaited:
             self._wake()
 
-    def confirm(self, on_durable: Callback) -> None:
+    def confirm(self, on_durable: Callback, on_failed: Failure | None = None) -> None:
         """Call back when the next commit has ended, whoever causes it; for rows that were found in the store after a failure. A
         store without room is read as it is, with rows that a power cut may remove. A further failure drops the callback.
         """
         self._unconfirmed.append(on_durable)
+        if on_failed is not None:
+            self._failures.append(on_failed)
+
+    def when_back(self, look: Callback) -> None:
+        """Call once the store has come back; for what is known only then."""
+        self._looks.append(look)
+
+    def tell_back(self) -> None:
+        """The store has come back, and all have gone back to what it holds.
+
+        Raises:
+            ExceptionGroup: what those who look raised, once all of them have.
+        """
+        looks, self._looks = self._looks, []
+        faults: list[Exception] = []
+        for look in looks:
+            try:
+                look()
+            except Exception as fault:  # noqa: BLE001 - one's fault must not cost the others their answer
+                faults.append(fault)
+        if faults:
+            raise ExceptionGroup("after the store has come back", faults)
 
     def begin_load(self) -> None:
         """The rows in the store are about to be read again."""

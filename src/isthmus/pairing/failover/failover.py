@@ -16,7 +16,7 @@ Invariants:
         messages, stay and are reported.
     I7. The counts of moved and left messages are in the state: a process that continues the fail-over starts from them.
     I8. A planned fail-over that a later one of another process has overtaken ends at the active member of that one. The markers of that one
-        replaced.
+        are not replaced.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from isthmus.connectors.servicebus.administration.message_count import Counts
 from isthmus.errors import IsthmusError
 from isthmus.pairing.broken import is_broken
 from isthmus.pairing.failover.movable import detects, is_movable
-from isthmus.pairing.failover.moved import Moved
+from isthmus.pairing.failover.moved import Moved, given_up
 from isthmus.pairing.failover.stop_layer import deliverable, feeds, stop_layers, with_topics
 from isthmus.pairing.failover.wanted_status import GIVES_NONE, to_close, to_give, to_open, to_stop, to_take
 from isthmus.pairing.pair_error import NotEmptyError, PairBrokenError
@@ -144,7 +144,7 @@ class Failover:
                     raise
                 # A permanent error would keep applications from both members.
                 if not isinstance(error, NotEmptyError):  # whose text has this already
-                    error.add_note(f"the fail-over was given up; {state.active} is active as before")
+                    error.add_note(given_up(state, self.moved, self.moved_dead))
                 why = error
                 state = state.aborting(time.time())
             state = self._counted(state)

@@ -134,6 +134,31 @@ async def test_a_deletion_that_failed_leaves_the_receiver_its_credit(broker, mes
     assert broker.engine.runtime("orders").message_count == 0
 
 
+@pytest.mark.parametrize("failures", [1, 3])
+async def test_what_the_store_has_deleted_although_it_failed_is_sent(broker, message, monkeypatch, failures):
+    """On a disk that refuses a sync, or has no room left, what was written before stands: nobody else has the messages."""
+    monkeypatch.setattr("isthmus.broker.peer._RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(broker.store, "reopen", lambda: None)
+    client = broker.client()
+    await fill(client, message, "a", "b", "c")
+    link = client.receiver("orders", snd_settle_mode=1, rcv_settle_mode=0)
+    broker.store.error = StoreError("no space left on device")
+    link.grant(2)
+    await client.settle()
+    for _ in range(failures - 1):
+        broker.store.error = StoreError("no space left on device")
+        broker.engine.probe()
+        await client.settle()
+    assert client.bodies(link) == []  # the deletion is not known to be durable yet (I1)
+    broker.engine.probe()
+    await client.settle()
+    assert client.bodies(link) == [b"a", b"b"]
+    assert broker.engine.runtime("orders").message_count == 1
+    link.grant(5)
+    await client.settle()
+    assert client.bodies(link) == [b"a", b"b", b"c"]
+
+
 async def test_a_disabled_queue_gives_nothing(broker):
     client = broker.client()
     link = client.receiver("closed", credit=1)

@@ -215,6 +215,57 @@ def test_receive_and_delete(namespace: Any, queue: Any, message: Make, read: Any
     assert list(namespace.queue("q").acquire(5).sequences) == [2]
 
 
+@pytest.mark.parametrize("kind", ["active", "behind another", "deferred", "in a session"])
+@pytest.mark.parametrize("is_away", [False, True])
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_what_is_deleted_as_it_goes_goes_also_where_the_store_failed_and_kept_the_deletion(
+    namespace: Any, message: Make, monkeypatch: pytest.MonkeyPatch, kind: str, is_kept: bool, is_away: bool
+) -> None:
+    """Delivery I4: a disk without room is read on as it stands; one that has lost what it did not sync has the message again."""
+    reopened = type(namespace.journal).reopen
+    is_open = not is_away
+
+    def reopen() -> None:
+        if not is_open:
+            raise StoreError("it cannot be opened")
+        if not is_kept:
+            reopened(namespace.journal)
+
+    monkeypatch.setattr(namespace.journal, "reopen", reopen)
+    namespace.engine.create_queue("r", QueueDescription(requires_session=kind == "in a session"))
+    namespace.send("r", message("a", group_id="s"), message("b", group_id="s"))
+    queue: Any = namespace.queue("r")
+    told: list[str] = []
+    asked: dict[str, Any] = {
+        "lock": False,
+        "on_durable": lambda: told.append("durable"),
+        "on_failed": lambda error: told.append("failed"),
+    }
+    if kind == "in a session":
+        queue.sessions.open_session("s").messages.acquire(1, **asked)
+    elif kind == "deferred":
+        queue.defer(queue.acquire(1).tags)
+        namespace.commit()
+        queue.receive_deferred([1], **asked)
+    else:
+        if kind == "behind another":
+            queue.acquire(1)
+        queue.acquire(1, **asked)
+    for _ in range(2):  # it may fail more than once
+        commit = namespace.engine.begin_commit()
+        with suppress(StoreError):
+            namespace.engine.fail_commit(commit, StoreError("no space left on device"))
+        if not is_open:
+            assert told == []
+            is_open = True
+            namespace.engine.probe()
+        assert told == ([] if is_kept else ["failed"])
+        namespace.engine.probe()
+    namespace.commit()
+    assert told == (["durable"] if is_kept else ["failed"])
+    assert namespace.engine.runtime("r").message_count == (1 if is_kept else 2)
+
+
 def test_scheduled_messages(namespace: Any, queue: Any, message: Make, read: Any) -> None:
     """Schedule I1; Intake I3."""
     now = namespace.clock.wall_ms()

@@ -350,6 +350,30 @@ def test_what_will_not_pass_by_itself_brings_it_back_and_is_not_tried_for_ever()
     assert again.left == {"orders": 1}
 
 
+def test_what_was_moved_before_a_member_refuses_its_counts_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I5, e.g. a key that was taken away meanwhile: the message says that the old member is active as before."""
+    stage = Stage({"off": 2, "orders": 1})
+    stage.kill_at(-1)
+    work = stage.failover()
+
+    def counts(entities: Iterable[Description]) -> Mapping[str, Counts]:
+        if work.moved_dead:
+            raise NotAllowedError("the key has no right to manage")
+        if work.moved == 3:
+            return {"orders": Counts(dead=4)}
+        return FakeMember.counts(stage.ewr, entities)
+
+    monkeypatch.setattr(stage.ewr, "counts", counts)
+    work.move_dead = lambda state, entity: Moved(4)
+    with pytest.raises(NotAllowedError) as told:
+        work.run(stage.begin())
+    [note] = told.value.__notes__
+    assert note.startswith(
+        "the fail-over was given up; ewr is active as before; 3 messages and 4 dead letters were moved"
+    )
+    assert (stage.disk.active, stage.disk.moved, stage.disk.moved_dead) == ("ewr", 3, 4)
+
+
 def test_what_was_moved_before_a_connection_was_lost_is_counted_i7() -> None:
     stage = Stage({"orders": 1})
     stage.kill_at(-1)
