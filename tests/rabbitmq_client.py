@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 from isthmus.connectors.rabbitmq.protocol import table, wire
@@ -82,11 +82,16 @@ class RabbitClient:
 
     def take(self, queue: str, limit: int = 10_000) -> list[Record]:
         """Takes what stands in a queue, so much at most."""
-        found: list[Record] = []
-        while len(found) < limit and (got := self.get(queue)) is not None:
-            found.append(got[1])
+        return list(self.each(queue, limit))
+
+    def each(self, queue: str, limit: int = 10_000) -> Iterator[Record]:
+        """The same, one by one: a message is acknowledged after its use, so that an error loses none that was taken before."""
+        for _ in range(limit):
+            got = self.get(queue)
+            if got is None:
+                return
+            yield got[1]
             self._socket.sendall(wire.ack(1, got[0], False))
-        return found
 
     def get(self, queue: str) -> tuple[int, Record] | None:
         """One message, with its delivery tag; None where the queue is empty. It is not acknowledged."""

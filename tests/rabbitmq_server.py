@@ -18,7 +18,7 @@ import time
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -34,6 +34,7 @@ ROOT = Path(__file__).parent.parent
 CACHE = ROOT / ".cache" / "interop"
 START_SECONDS = 120.0
 STOP_SECONDS = 30.0
+LOG_CHARACTERS = 4000
 _HOME = Path("usr/lib/rabbitmq/bin")
 _ERLANG = Path("usr/lib/erlang/bin")
 _PACKAGES = (
@@ -290,6 +291,22 @@ class RabbitServer:
                 counter.wait()
                 self._counter = None
             return -1
+
+    def state(self) -> str:
+        """What it tells of itself, for the text of a failed test: virtual hosts, queues, alarms, and the end of its log."""
+        told: list[object] = []
+        for path in (
+            "vhosts?columns=name,cluster_state",
+            "queues?columns=vhost,name,state,messages_ready,messages_unacknowledged,consumers",
+            "connections?columns=vhost,state,send_pend,recv_oct",
+            "nodes?columns=mem_alarm,disk_free_alarm,running",
+        ):
+            try:
+                told.append(self.call("GET", path))
+            except (OSError, AssertionError, ValueError, HTTPException) as error:
+                told.append(f"{path}: {type(error).__name__}: {error}")
+        logs = [each.read_text(errors="replace")[-LOG_CHARACTERS:] for each in (self.folder / "log").glob("*.log")]
+        return "\n".join(map(str, (*told, *logs)))
 
     def _counting(self) -> subprocess.Popen[str]:
         if self._counter is None:

@@ -650,6 +650,7 @@ def test_a_federation_is_applied_and_carried_through_kills_of_the_broker(
     run = HostedRun(file.absolute(), tmp_path / "run")
     published: list[str] = []
     seen: dict[str, list[str]] = {"orders": [], "boards": []}
+    returned: list[Record] = []
     ended = threading.Event()
 
     def publish() -> None:
@@ -665,6 +666,7 @@ def test_a_federation_is_applied_and_carried_through_kills_of_the_broker(
                     client.publish(
                         [to_record(message(key))._replace(exchange="flights", routing_key="a.b") for key in keys]
                     )
+                    returned.extend(client.returned)
             except (OSError, EOFError):
                 time.sleep(0.1)
                 continue  # these are published again: no confirm came
@@ -675,18 +677,22 @@ def test_a_federation_is_applied_and_carried_through_kills_of_the_broker(
     def take() -> None:
         for queue, keys in seen.items():
             try:
-                keys += [key_of(to_message(each)) for each in taken(server, queue, "jfk")]
+                with RabbitClient(server.port, "jfk") as client:
+                    for each in client.each(queue, TAKEN):
+                        keys.append(key_of(to_message(each)))
             except (OSError, EOFError):
                 time.sleep(0.1)
+
+    def story() -> str:
+        missing = {name: sorted(set(published) - set(keys)) for name, keys in seen.items()}
+        counts = {name: (len(set(keys)), missing[name][:1], missing[name][-1:]) for name, keys in seen.items()}
+        publishing = f"{len(published)} published, {len(returned)} returned, alive: {publisher.is_alive()}, ended: {ended.is_set()}"
+        return "\n".join((run.log()[-2000:], str(counts), publishing, server.state()))
 
     def wait(is_done: Callable[[], bool]) -> None:
         limit = time.monotonic() + WAIT_SECONDS
         while not is_done():
-            assert time.monotonic() < limit, (
-                run.log()[-2000:],
-                {name: len(set(keys)) for name, keys in seen.items()},
-                len(published),
-            )
+            assert time.monotonic() < limit, story()
             assert run.is_alive()
             take()
             time.sleep(0.1)
