@@ -36,4 +36,8 @@ def given_up(state: PairState, moved: int, moved_dead: int) -> str:
     text = f"the fail-over was given up; {state.active} is active as before"
     counts = ((moved, "messages"), (moved_dead, "dead letters"))
     moved_text = " and ".join(f"{count} {what}" for count, what in counts if count)
-    return f"{text}; {moved_text} were moved before, and wait at {state.standby} until it is active" if moved_text else text
+    return (
+        f"{text}; {moved_text} were moved before, and wait at {state.standby} until it is active"
+        if moved_text
+        else text
+    )
