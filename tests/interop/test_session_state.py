@@ -105,7 +105,8 @@ def test_a_state_is_at_the_target_with_the_messages(app: Application, tmp_path: 
             assert app.get("to-copied", f"s{number}") == (b"state %d" % number if number < 5 else None)
         # The route holds a session that it has read; it is free after a while, and the application goes on with its state.
         made.run(
-            lambda: not route.source._links or all(each.locked is None for each in route.source._links.values()), SECONDS
+            lambda: not route.source._links or all(each.locked is None for each in route.source._links.values()),
+            SECONDS,
         )
         app.put("copied", "s1", b"changed")
         app.put("copied", "s2", None)
