@@ -1,6 +1,6 @@
 """The options of a source and a target at an AMQP 1.0 broker.
 
-What it is: the options of a read and a write, each declared once, and their parsing. What it is not: a connection (`peer`).
+What it is: the options of a read and a write, each declared once, and their parsing. What it is not: a connection (`remote`).
 
 Invariants:
     I1. Every unknown or malformed option is refused by name before anything connects, all in one error.

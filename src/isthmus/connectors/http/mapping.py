@@ -114,7 +114,7 @@ def to_request(message: bytes, mode: str, source: str) -> Request:
     size = sum(len(name) + len(value) + 4 for name, value in headers.items())
     if size > HEADER_BYTES:
         raise HeadersTooLargeError(
-            f"its properties take {size} bytes as headers, {HEADER_BYTES} are taken; write mode: structured"
+            f"its properties take {size} bytes as headers, {HEADER_BYTES} are accepted; write mode: structured"
         )
     return Request(event_id, headers, record.value or b"")
 

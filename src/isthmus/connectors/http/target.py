@@ -40,7 +40,7 @@ _HINTS = {
     401: "check auth and secret",
     403: "check auth and secret, and the rights that they give",
     404: "check url and entity",
-    405: "check url and entity: POST is not taken there",
+    405: "check url and entity: POST is not accepted there",
     410: "the receiver accepts no more messages",
 }
 

@@ -46,20 +46,20 @@ def decoded(coding: str, body: bytes, limit: int) -> bytes:
     if name in ("", "identity"):
         return body
     if name not in ("gzip", "x-gzip", "deflate"):
-        raise CodingError(415, f"of content codings, {CODINGS} are taken")
+        raise CodingError(415, f"of content codings, {CODINGS} are accepted")
     made = bytearray()
     rest, members = body, 0
     while rest:
         members += 1
         if members > MOST_MEMBERS:
-            raise CodingError(413, f"{MOST_MEMBERS} members of {name} are taken")
+            raise CodingError(413, f"{MOST_MEMBERS} members of {name} are accepted")
         stream = zlib.decompressobj(_GZIP_BITS if name != "deflate" else _bits(rest))
         try:
             made += stream.decompress(rest, limit + 1 - len(made))
         except zlib.error:
             raise CodingError(400, f"the body is not {name}") from None
         if len(made) > limit:
-            raise CodingError(413, f"{limit} bytes are taken")
+            raise CodingError(413, f"{limit} bytes are accepted")
         if not stream.eof:
             raise CodingError(400, f"the body is cut off: its {name} has no end")
         rest = stream.unused_data

@@ -88,7 +88,7 @@ class Door:
         """The answer to OPTIONS: any sender that authenticates each request may send."""
         origin = headers.get("webhook-request-origin", "")
         if not origin:
-            return Reply(405, "POST is taken here", {"Allow": "POST, OPTIONS"})
+            return Reply(405, "POST is accepted here", {"Allow": "POST, OPTIONS"})
         return Reply(200, "", {"WebHook-Allowed-Origin": origin, "WebHook-Allowed-Rate": "*", "Allow": "POST, OPTIONS"})
 
     def post(self, headers: Mapping[str, str], sent: bytes) -> Reply | Future[None]:

@@ -160,16 +160,16 @@ class _Server:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         door = self.doors.get(request.path)
         if door is None:
-            return web.Response(status=404, text="nothing is taken at this path")
+            return web.Response(status=404, text="nothing is accepted at this path")
         headers = {name.lower(): value for name, value in request.headers.items()}
         if request.method == "OPTIONS":
             return _response(door.options_reply(headers))
         if request.method != "POST":
-            return web.Response(status=405, text="POST is taken here", headers={"Allow": "POST, OPTIONS"})
+            return web.Response(status=405, text="POST is accepted here", headers={"Allow": "POST, OPTIONS"})
         body = await _body(request, door.max_body_bytes)
         if body is None:
             return web.Response(
-                status=413, text=f"{door.max_body_bytes} bytes are taken", headers={"Connection": "close"}
+                status=413, text=f"{door.max_body_bytes} bytes are accepted", headers={"Connection": "close"}
             )
         reply = door.post(headers, body)
         if isinstance(reply, Reply):

@@ -47,7 +47,7 @@ class End:
         pool: the pool that it belongs to.
         key: its key in the pool.
         path: the entity.
-        peer: the remote side.
+        remote: the remote side.
         sessions: AMQP sessions that it may begin.
 
     Attributes:

@@ -58,7 +58,6 @@ class Ledger:
         added: all deliveries received.
         settled: all deliveries settled.
         unknown: sequence numbers to settle that were not outstanding.
-        lowest: `first_sequence` gives the lowest number; `outstanding` shows whether there is one.
     """
 
     def __init__(self) -> None:

@@ -54,7 +54,7 @@ class StateTarget(End):
         pool: the pool that it belongs to.
         key: of the source that it serves.
         path: the queue.
-        peer: the remote side.
+        remote: the remote side.
     """
 
     def __init__(self, pool: ConnectionPool, key: int, path: str, remote: Remote) -> None:
