@@ -97,7 +97,7 @@ def test_i3_a_namespace_that_is_away_is_unreachable_not_an_error(federation: Fed
             time.sleep(0.01)
         assert keeper.view("flights", "ewr").state is ClaimState.HELD
         assert keeper.view("flights", "jfk").state is ClaimState.UNREACHABLE
-        assert keeper.elsewhere() == {}
+        assert keeper.held_by_others() == {}
         keeper.close()
     finally:
         federation.namespaces["jfk"].start()

@@ -21,7 +21,7 @@ def _started() -> Condition:
 @shows("stalled", "nothing moved for")
 def _stalled(stage: Stage) -> str:
     made = _started()
-    made.stands(1, 7, 1.0)
+    made.backlog_seen(1, 7, 1.0)
     made.seen(2 + MOVING_SECONDS + 10, Sighting(counts=Counts(3, 3)))
     return made.text(2 + MOVING_SECONDS + 10)
 

@@ -15,7 +15,7 @@ from isthmus.replication.spark import executor_check, java
 from isthmus.replication.spark.checkpoint_check import checkpoint_fault
 from isthmus.replication.spark.class_archive import archive_of
 from isthmus.replication.spark.class_training import write_archive
-from isthmus.supervisor.claim.folder_lock import held_folder
+from isthmus.supervisor.claim.folder_lock import locked_folder
 from isthmus.topology.file.source import load
 from troubleshooting.case import Stage, elsewhere, shows
 
@@ -53,7 +53,7 @@ def _spool(stage: Stage) -> None:
 
 @shows("another run keeps its checkpoints and its status in …")
 def _state_folder(stage: Stage) -> None:
-    with held_folder(stage.folder), held_folder(stage.folder):
+    with locked_folder(stage.folder), locked_folder(stage.folder):
         pass
 
 

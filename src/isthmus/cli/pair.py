@@ -121,7 +121,7 @@ def _sync_once(session: PairSession, consent: Any = None, *, as_json: bool) -> N
         consent, (lambda step: None) if as_json else lambda step: view.print_lines([str(step)], console)
     )
     if as_json:
-        print(json.dumps({**view.plain_state(state), **found.to_dict()}))
+        print(json.dumps({**view.fields(state), **found.to_dict()}))
     else:
         view.print_lines([f"! {step}: {error}" for step, error in found.failed], console)
         view.print_lines(map(str, found.drift.conflicts), console)
@@ -177,13 +177,7 @@ def _status(name: _Name, file: _File = DEFAULT_FILE, state: _State = None, as_js
         not problem and not lines and found.phase is Phase.STEADY and found.fence_of(found.standby) is not Fence.PENDING
     )
     if as_json:
-        answer = {
-            **view.plain_state(found),
-            "ok": is_well,
-            "drift": lines,
-            "only_at_standby": foreign,
-            "problem": problem,
-        }
+        answer = {**view.fields(found), "ok": is_well, "drift": lines, "only_at_standby": foreign, "problem": problem}
         seen, seen_at = found.seen_at_member(found.active)
         print(json.dumps({**answer, "messages_seen": seen, "seen_at": seen_at, "left_behind": left}))
     else:
@@ -248,8 +242,7 @@ def _failover(
     file: _File = DEFAULT_FILE,
     state: _State = None,
     force: Annotated[
-        bool,
-        typer.Option("--force", help="Switch immediately, without the active member; messages may stay behind there."),
+        bool, typer.Option("--force", help="Switch now, without the active member; messages may stay behind there.")
     ] = False,
     to: Annotated[
         str,
@@ -288,9 +281,7 @@ def _failover(
     try:
         consume_ms = parse_ms(consume_for)
     except ValueError:
-        raise InvalidArgumentError(
-            f"--consume-for is '{consume_for}', which is not a duration; write e.g. 30s"
-        ) from None
+        raise InvalidArgumentError(f"--consume-for is '{consume_for}', which is not a duration; e.g. 30s") from None
     began = time.monotonic()
     folder = state or state_folder(file)
     if force:
@@ -341,7 +332,7 @@ def _failover(
             text = view.failed_over(found, work)
     answer["seconds"] = round(time.monotonic() - began, 3)
     if as_json:
-        print(json.dumps({**view.plain_state(found), **answer}))
+        print(json.dumps({**view.fields(found), **answer}))
     else:
         view.print_text(text, console)
 
@@ -370,14 +361,10 @@ def _force(name: str, file: str, folder: Path, began: float, to: str, *, as_json
         if found is None:
             found = session.force(to)
             switched = time.monotonic() - began
-        note(
-            f"{found.phase}: the alias forwards to {found.leads_to or 'no member until the new one is open'}", switched
-        )
+        note(f"{found.phase}: the alias forwards to {found.leads_to or 'no member until one is open'}", switched)
         try:
             found = session.finish(note=note)
-            if (
-                to and found.target != to
-            ):  # this machine had missed another machine's fail-over, and has followed it now
+            if to and found.target != to:  # another machine's fail-over was missed, and is followed now
                 session.force(to)
                 found = session.finish(note=note)
         except IsthmusError as error:
@@ -386,7 +373,7 @@ def _force(name: str, file: str, folder: Path, began: float, to: str, *, as_json
     if as_json:
         seen, seen_at = found.seen_at_member(found.active if found.is_in_progress else found.standby)
         answer = {"seconds": round(switched, 3), "pending": pending, "may_be_lost": seen, "seen_at": seen_at}
-        print(json.dumps({**view.plain_state(found), **answer}))
+        print(json.dumps({**view.fields(found), **answer}))
     else:
         view.show_forced(found, pending)
     if found.is_in_progress:

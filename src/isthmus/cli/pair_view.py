@@ -21,7 +21,7 @@ __all__ = [
     "FENCES",
     "console",
     "failed_over",
-    "plain_state",
+    "fields",
     "print_foreign",
     "print_left",
     "print_lines",
@@ -72,7 +72,7 @@ def failed_over(found: PairState, work: Failover) -> str:
     return text
 
 
-def plain_state(state: PairState) -> dict[str, Any]:
+def fields(state: PairState) -> dict[str, Any]:
     """A state as plain values."""
     return {
         "pair": state.pair,

@@ -122,7 +122,5 @@ def entity_path(entity: str, *, dead_letter: bool = False) -> str:
 
     path = entity.strip("/")
     if path.lower().endswith(DEAD_LETTER_SUFFIX.lower()):
-        return (
-            path[: -len(DEAD_LETTER_SUFFIX)] + DEAD_LETTER_SUFFIX
-        )  # the usual spelling, as its case matters elsewhere
+        return path[: -len(DEAD_LETTER_SUFFIX)] + DEAD_LETTER_SUFFIX  # the usual spelling: case matters elsewhere
     return path + DEAD_LETTER_SUFFIX if dead_letter else path

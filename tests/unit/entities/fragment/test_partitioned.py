@@ -497,7 +497,7 @@ class TestFailingStore:
             raise StoreError("block checksum mismatch")
 
         monkeypatch.setattr(held.journals[1], "get", refuses)
-        queue._session_turn = place(bad, FRAGMENTS)
+        queue._next_session_index = place(bad, FRAGMENTS)
         hold = queue.sessions.next_session()
         assert hold is not None
         assert hold.session_id == good
