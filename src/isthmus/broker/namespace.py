@@ -231,6 +231,7 @@ class Namespace:
         """Acknowledges accepted messages, and closes the connections, which may continue to send meanwhile."""
         for peer in self.peers:
             peer.take_no_more()
+        self._probe()  # what a failure has left in the store goes to whom it belongs with the next commit
         for commits in (self.commits, *self._store_commits):
             with suppress(StoreError):  # logged, and sent to the clients concerned
                 await commits.wait_durable()
@@ -353,6 +354,8 @@ class Namespace:
                 self.engine.probe()
             except StoreError as error:
                 _log.warning("the store does not come back: reason=%s", error)
+            except ExceptionGroup:
+                _log.exception("a fault when the store came back")
 
     def every(self, seconds: float, run: Callable[[], None]) -> None:
         """Calls a function at an interval of so many seconds until the namespace closes."""

@@ -159,6 +159,25 @@ async def test_what_the_store_has_deleted_although_it_failed_is_sent(broker, mes
     assert client.bodies(link) == [b"a", b"b", b"c"]
 
 
+async def test_what_the_store_has_deleted_although_it_failed_is_sent_before_the_namespace_stops(
+    broker, message, monkeypatch
+):
+    monkeypatch.setattr(broker.store, "reopen", lambda: None)
+    monkeypatch.setattr("isthmus.broker.namespace._BODY_SECONDS", 0.2)
+    client = broker.client()
+    await fill(client, message, "a")
+    broker.engine.tick()  # the next one that keeps house is ten seconds away
+    await client.settle()
+    link = client.receiver("orders", snd_settle_mode=1, rcv_settle_mode=0)
+    broker.store.error = StoreError("no space left on device")
+    link.grant(1)
+    await client.settle()
+    assert client.bodies(link) == []
+    await broker.namespace.disconnect()
+    client.pump()
+    assert client.bodies(link) == [b"a"]
+
+
 async def test_a_disabled_queue_gives_nothing(broker):
     client = broker.client()
     link = client.receiver("closed", credit=1)
