@@ -65,7 +65,7 @@ class BackgroundCredential:
             token = self._token
             if now >= self._fetch_at:
                 self._fetch_at = now + RETRY_SECONDS
-                threading.Thread(target=self._fetch, name="token", daemon=True).start()
+                _starts(self._fetch, "token")
         if token is None or token.expires_at <= now:
             raise TokenError(self._fault)
         return token
@@ -105,8 +105,7 @@ class RereadCredential:
         with self._lock:
             inner = self._inner
             if not self._is_reading and self._clock() - self._read_at >= REREAD_SECONDS:
-                self._is_reading = True
-                threading.Thread(target=self._reread, name="secret", daemon=True).start()
+                self._is_reading = _starts(self._reread, "secret")
         return inner.token(audience, now)
 
     def _reread(self) -> None:
@@ -118,3 +117,12 @@ class RereadCredential:
         with self._lock:
             self._inner = found or self._inner
             self._read_at, self._is_reading = self._clock(), False
+
+
+def _starts(run: Callable[[], None], name: str) -> bool:
+    """Starts a thread; returns False where the limit of threads is reached: a later `token` tries again."""
+    try:
+        threading.Thread(target=run, name=name, daemon=True).start()
+    except RuntimeError:
+        return False
+    return True

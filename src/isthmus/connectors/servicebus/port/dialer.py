@@ -9,6 +9,7 @@ Invariants:
     I2. After `close` no client is left open.
     I3. A remote side that does not answer delays no connection to another one.
     I4. A request whose owner no longer waits is not dialed: otherwise all requests made during an outage would be dialed after it.
+    I5. A request for which no thread can be started has an error as its result, and later requests are dialed.
 """
 
 from __future__ import annotations
@@ -92,9 +93,14 @@ class Dialer(Generic[T, C]):
                 self._waiting.setdefault(connection_key, deque()).append(asked)
                 return
             self._running[connection_key] = running + 1
-        threading.Thread(
-            target=self._run, args=(asked, connection_key), name=f"dial-{os.getpid()}", daemon=True
-        ).start()
+        try:
+            threading.Thread(
+                target=self._run, args=(asked, connection_key), name=f"dial-{os.getpid()}", daemon=True
+            ).start()
+        except RuntimeError as error:  # the limit of threads is reached
+            with self._lock:
+                self._ended(connection_key)
+                self._report(Dialed(owner, None, ConnectionLostError(f"no connection: {error}")))
 
     def take(self) -> list[Dialed[T, C]]:
         """The results since the last call."""
@@ -124,9 +130,7 @@ class Dialer(Generic[T, C]):
             with self._lock:
                 is_late = self._closed
                 if result is not None and not is_late:
-                    self._results.append(result)
-                    with contextlib.suppress(OSError):
-                        self._wake_write.send(b"x")
+                    self._report(result)
                 asked = self._next(connection_key)
             if is_late and result is not None and result.client is not None:
                 result.client.abandon()
@@ -137,10 +141,20 @@ class Dialer(Generic[T, C]):
         if waiting:
             return waiting.popleft()
         self._waiting.pop(connection_key, None)
+        self._ended(connection_key)
+        return None
+
+    def _ended(self, connection_key: Hashable) -> None:
+        """A thread of a key has ended, or could not be started; under the lock."""
         self._running[connection_key] -= 1
         if not self._running[connection_key]:
             del self._running[connection_key]
-        return None
+
+    def _report(self, result: Dialed[T, C]) -> None:
+        """Adds a result, under the lock."""
+        self._results.append(result)
+        with contextlib.suppress(OSError):
+            self._wake_write.send(b"x")
 
 
 def _result(owner: T, dial: Callable[[], C]) -> Dialed[T, C]:

@@ -166,6 +166,32 @@ def test_what_nobody_waits_for_is_not_dialed_i4() -> None:
     dialer.close()
 
 
+def test_where_no_thread_starts_the_request_fails_and_the_next_is_dialed_i5(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's limit of processes: without a result an opening waits in vain, and after some of them each one for its place."""
+    dialer: Dialer[int, Client] = Dialer()
+
+    def dial() -> Client:
+        raise ConnectionLostError("nobody there")
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    poll = select.poll()
+    poll.register(dialer.fileno(), select.POLLIN)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        for number in range(THREADS):
+            dialer.dial(number, dial, "place")
+    assert poll.poll(0)
+    results = dialer.take()
+    assert [result.owner for result in results] == list(range(THREADS))
+    assert all("new thread" in str(result.error) for result in results)
+    dialer.dial(THREADS, dial, "place")
+    assert poll.poll(10_000)
+    assert [str(result.error) for result in dialer.take()] == ["nobody there"]
+    dialer.close()
+
+
 class User:
     def __init__(self, path: str, sessions: int = 2) -> None:
         self.path = path

@@ -63,6 +63,23 @@ def test_i3_a_secret_that_was_replaced_is_used_by_the_second_token_that_is_asked
     assert secret.reads == 1
 
 
+def test_i3_a_secret_is_read_later_where_no_thread_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the secret would never be read again, and a replaced one never be used."""
+    secret = Secret()
+    secret.read = SharedKeyCredential("new", "key")
+    secret.now = REREAD_SECONDS
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        assert secret.shown() == "old"
+    assert secret.shown() == "old"
+    secret.settle()
+    assert secret.shown() == "new"
+
+
 def test_i1_a_vault_that_does_not_answer_is_not_waited_for_and_asked_once() -> None:
     secret = Secret()
     secret.may_read.clear()
