@@ -133,7 +133,11 @@ def _is_gone(queue: DeliveringQueue, sequence: int) -> bool:
         active, deferred = journal.get_many([message_key(kind, number, sequence) for kind in (MESSAGE, DEFERRED)])
     except StoreError:
         return False
-    return deferred is None and (state is None or active is None or sequence < cursors(state)[1])
+    if state is None:  # an empty session leaves no row; elsewhere it has never held a message
+        return deferred is None and queue.session_until_ms > 0
+    last, head, *_ = cursors(state)
+    # One above the last has gone with its acceptance, which its sender was told to have failed.
+    return deferred is None and sequence <= last and (active is None or sequence < head)
 
 
 def _lock(queue: DeliveringQueue, pairs: Sequence[Pair], *, is_deferred: bool) -> Acquired:
