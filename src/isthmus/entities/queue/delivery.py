@@ -75,7 +75,7 @@ def acquire(
     queue.backlog.remove(queue, sequences, sum(len(record) for _, record in pairs))
     queue.delivered_total += len(pairs)
     queue.settled_total += len(pairs)
-    _promise(queue, MESSAGE, sequences[0], on_durable, on_failed)
+    _promise(queue, sequences[0], on_durable, on_failed)
     return Acquired(_plain_tags(pairs), payloads, sequences, 0)
 
 
@@ -101,14 +101,12 @@ def receive_deferred(
     queue.deferred.remove(queue, wanted, sum(len(record) for _, record in pairs))
     queue.delivered_total += len(pairs)
     queue.settled_total += len(pairs)
-    _promise(queue, DEFERRED, wanted[0] if wanted else 0, on_durable, on_failed)
+    _promise(queue, wanted[0] if wanted else 0, on_durable, on_failed)
     payloads = queue.context.blobs.kept([plain_payload(record, 1) for _, record in pairs])
     return Acquired(_plain_tags(pairs), payloads, wanted, 0)
 
 
-def _promise(
-    queue: DeliveringQueue, kind: int, sequence: int, on_durable: Callback | None, on_failed: Failure | None
-) -> None:
+def _promise(queue: DeliveringQueue, sequence: int, on_durable: Callback | None, on_failed: Failure | None) -> None:
     """Call back for messages that were deleted as they went, by one of them (I4)."""
     staging = queue.context.staging
 
@@ -119,7 +117,7 @@ def _promise(
             look(error)
 
     def look(error: Exception) -> None:
-        if on_durable is not None and _is_gone(queue, kind, sequence):
+        if on_durable is not None and _is_gone(queue, sequence):
             staging.confirm(on_durable, failed)
         elif on_failed is not None:
             on_failed(error)
@@ -127,16 +125,19 @@ def _promise(
     staging.promise(on_durable, failed)
 
 
-def _is_gone(queue: DeliveringQueue, kind: int, sequence: int) -> bool:
-    """Whether the store, as it was loaded again, has a message no more."""
-    journal = queue.context.staging.journal
+def _is_gone(queue: DeliveringQueue, sequence: int) -> bool:
+    """Whether the store, as it was loaded again, has a message no more; one that was set aside may be back in its place."""
+    journal, number = queue.context.staging.journal, queue.number
     try:
-        state = journal.get(state_key(queue.number))
-        if state is None or (kind == MESSAGE and sequence < cursors(state)[1]):
-            return True
-        return journal.get(message_key(kind, queue.number, sequence)) is None
+        state = journal.get(state_key(number))
+        active, deferred = journal.get_many([message_key(kind, number, sequence) for kind in (MESSAGE, DEFERRED)])
     except StoreError:
         return False
+    if state is None:  # an empty session leaves no row; elsewhere it has never held a message
+        return deferred is None and queue.session_until_ms > 0
+    last, head, *_ = cursors(state)
+    # One above the last has gone with its acceptance, which its sender was told to have failed.
+    return deferred is None and sequence <= last and (active is None or sequence < head)
 
 
 def _lock(queue: DeliveringQueue, pairs: Sequence[Pair], *, is_deferred: bool) -> Acquired:

@@ -266,6 +266,19 @@ def test_what_is_deleted_as_it_goes_goes_also_where_the_store_failed_and_kept_th
     assert namespace.engine.runtime("r").message_count == (1 if is_kept else 2)
 
 
+def test_what_was_not_set_aside_after_all_is_not_gone(namespace: Any, queue: Any, message: Make) -> None:
+    """The store has lost that the message was deferred, together with its deletion."""
+    namespace.send("q", message("a"))
+    told: list[str] = []
+    queue.defer(queue.acquire(1).tags)
+    asked = {"on_durable": lambda: told.append("durable"), "on_failed": lambda error: told.append("failed")}
+    queue.receive_deferred([1], lock=False, **asked)
+    namespace.engine.fail_commit(namespace.engine.begin_commit(), StoreError("no space left on device"))
+    namespace.engine.probe()
+    namespace.commit()
+    assert (told, list(queue.acquire(5).sequences)) == (["failed"], [1])
+
+
 def test_scheduled_messages(namespace: Any, queue: Any, message: Make, read: Any) -> None:
     """Schedule I1; Intake I3."""
     now = namespace.clock.wall_ms()
