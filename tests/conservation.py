@@ -569,7 +569,10 @@ class World:
 
                 def back(error: Exception) -> None:
                     failed(error)
-                    self.state.update({each: before[each] for each in wanted if self.state[each] == "perhaps gone"})
+                    kept = [
+                        each for each in wanted if self.state[each] == "perhaps gone" and each[0] not in self.deleted
+                    ]
+                    self.state.update({each: before[each] for each in kept})
 
                 box.append((gone, back))
                 self._leaves(wanted)
@@ -840,6 +843,8 @@ class World:
 
     # Where bodies of large messages lie.
     bodies: BlobFolder | None = None
+    # Groups whose entities may be deleted meanwhile.
+    deleted: ClassVar[frozenset[str]] = frozenset()
 
     # Operations and how often they come.
     STEPS: ClassVar[dict[str, int]] = {

@@ -288,6 +288,8 @@ class WideWorld(World):
         self.clock.advance(self.chance.choice([10_001, 25_000]))
         self.tick()
 
+    deleted: ClassVar[frozenset[str]] = frozenset({"z", "pz"})
+
     STEPS: ClassVar[dict[str, int]] = {
         **World.STEPS,
         "send_one": 4,
