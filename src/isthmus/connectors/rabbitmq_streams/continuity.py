@@ -6,7 +6,8 @@ read records (`isthmus.connectors.eventhubs.partition.reading`).
 
 Invariants:
     I1. Records that the retention removed unread are reported once, with their range (`loss`).
-    I2. No record of a stream that was created again is delivered (`opening`): the first record is compared with the last settled one.
+    I2. No record of a stream that was created again is delivered (`opening`): the first record is compared with the last settled one. Nor is
+        any, by a new connection, after one that differs from the last record that was read: the stream has lost its end since the checkpoint.
     I3. A gap is checked once: the broker's own entries use offsets, too, and nothing was removed while the message before the gap exists.
 """
 
@@ -44,6 +45,7 @@ class Continuity:
         self._options = options
         self._reading = reading
         self._is_verified = False
+        self._last_read = -1, ""  # offset and digest; empty: unknown
 
     def reset(self) -> None:
         """The connection has changed: the start of the consumer is decided again."""
@@ -63,6 +65,9 @@ class Continuity:
         reading, options = self._reading, self._options
         reached = reading.next_of(PARTITION)
         digest = reading.noted(PARTITION, reached - 1)
+        account = reading.account.partitions.get(PARTITION)
+        last_read = account.next - 1 if account is not None else -1
+        self._last_read = last_read, reading.noted(PARTITION, last_read)
         known = kept.get(PARTITION) or first.get(PARTITION)
         found = opening(options.topic, options.checkpoints, *last, known, reached, options.start, digest)
         if found.first is not None:
@@ -106,9 +111,13 @@ class Continuity:
         found = self.opening
         if found is None:
             return False
+        last_read, digest = self._last_read
+        is_another = bool(digest) and offset == last_read and digest_of(record) != digest
         if not self._is_verified and offset >= found.ask:
-            if found.digest and offset == found.ask and digest_of(record) != found.digest:
-                raise made_again(self._options.topic, offset, self._options.checkpoints)
+            is_another |= bool(found.digest) and offset == found.ask and digest_of(record) != found.digest
+        if is_another:
+            raise made_again(self._options.topic, offset, self._options.checkpoints)
+        if not self._is_verified and offset >= found.ask:
             self._is_verified = True
             if found.missing is not None:
                 self._reading.drop_gaps(PARTITION, found.missing)

@@ -68,7 +68,7 @@ SOURCE = Spec(
             kind=Kind.CHOICE,
             choices=("own", "offset"),
             default="own",
-            description="MessageId of a message. `own`: its own, else none; `offset`: where it has none, `stream/offset`, the same "
+            description="MessageId of a message. `own`: its own, else none; `offset`: where it has none, `stream/offset-digest`, the same "
             "each time that it is read.",
         ),
         Setting(

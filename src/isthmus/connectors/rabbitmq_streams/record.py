@@ -5,6 +5,7 @@ What it is: parsing RabbitMQ's deliveries from a stream. Specification: RabbitMQ
 
 Invariants:
     I1. The digest of a record is the same each time that it is read; it excludes the headers, to which brokers add their own.
+    I2. Two messages that come under one offset have different MessageIds, if these are made here, unless their digests are equal.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ __all__ = ["OFFSET_HEADER", "StreamEvent", "StreamReader", "delivered", "digest_
 OFFSET_HEADER = "x-stream-offset"
 _DIGEST_BYTES = 12
 _SHORT_BYTES = 255
+_ID_DIGITS = 8
 _TAG = struct.Struct(">Q?")
 
 
@@ -42,7 +44,7 @@ class StreamReader:
 
     Args:
         stream: its name.
-        gives_ids: whether messages without MessageId get one made of their offset.
+        gives_ids: whether messages without MessageId get one made of their offset and digest.
     """
 
     def __init__(self, stream: str, *, gives_ids: bool = False) -> None:
@@ -60,16 +62,18 @@ class StreamReader:
             if self._gives_ids:
                 found = props.read(record.properties)
                 if not found.message_id:
-                    named = found._replace(message_id=_made_id(self._stream, offset))
+                    named = found._replace(message_id=_made_id(self._stream, offset, digest))
                     record = record._replace(properties=props.write(named))
             return StreamEvent(offset, digest, to_message(record, offset))
         except (table.TableError, IndexError, KeyError, ValueError, struct.error) as error:
             raise CodecError(f"the record at offset {offset} cannot be read: {error}") from None
 
 
-def _made_id(stream: str, offset: int) -> bytes:
-    """The MessageId of the message at an offset; a long stream's name is truncated."""
-    suffix = f"/{offset}"
+def _made_id(stream: str, offset: int, digest: str) -> bytes:
+    """The MessageId of the message at an offset; a long stream's name is truncated. The digest keeps a target that detects duplicates from
+    dropping the messages of a stream that was created again, or has lost its end: it gives their offsets to others.
+    """
+    suffix = f"/{offset}-{digest[:_ID_DIGITS]}"
     name = stream[: MESSAGE_ID_CHARACTERS - len(suffix)].encode()[: _SHORT_BYTES - len(suffix)]
     return name.decode(errors="ignore").encode() + suffix.encode()
 

@@ -14,6 +14,7 @@ from isthmus.connectors.rabbitmq.port.probe import Probe
 from isthmus.connectors.rabbitmq.port.stream import StreamPeek
 from isthmus.connectors.rabbitmq_streams.look import broker_options, count_from, last_of
 from isthmus.connectors.rabbitmq_streams.option import read_namespace
+from isthmus.connectors.rabbitmq_streams.record import StreamReader
 from isthmus.connectors.servicebus.head import peeked_message
 from isthmus.connectors.system import Peek, Waits, removed_before
 from isthmus.errors import ConnectionLostError
@@ -66,8 +67,11 @@ class StreamSystem:
         return Waits(count_from(options, entity, start, last), are_ready=True)
 
     def peek(self, options: Mapping[str, str], entity: str, *, names_partition: bool = False) -> Peek:
-        """Browses a stream; it has no partition that could be named."""
-        return StreamPeek(broker_options(options), entity)
+        """Browses a stream, with the MessageIds that a route gives; it has no partition that could be named."""
+        reader = StreamReader(entity, gives_ids=True)
+        return StreamPeek(
+            broker_options(options), entity, lambda record, offset: reader.read(0, (offset, record)).message
+        )
 
     def uncommitted(self, options: Mapping[str, str], entity: str, group: str, peek: Peek) -> Peek:
         """The messages after a group's checkpoint."""

@@ -63,6 +63,30 @@ def test_i2_the_first_record_is_compared_with_what_was_done_with() -> None:
         source.continuity.is_wanted(4, record(4, b"other"))
 
 
+@pytest.mark.parametrize("released", [(), (5, 6)])
+def test_i2_the_last_record_that_was_read_is_compared_too(released: tuple[int, ...]) -> None:
+    """A stream that has lost its end after the checkpoint gives the offsets to new messages, which would count as read."""
+    source = Source(kept=4, last=9)
+    source.reading.queue.credit = 10
+    source.come(4, 5, 6, 7)
+    source.reading.take()
+    for offset in released:
+        source.reading.release(offset, offset)
+    source.continuity.reset()
+    source.decide()
+    assert source.come(4, 5, 6) == list(released)
+    with pytest.raises(StreamMadeAgainError, match="offset 7 differs from"):
+        source.continuity.is_wanted(7, record(7, b"new"))
+
+
+def test_what_a_lost_connection_had_read_is_not_wanted_again() -> None:
+    source = Source(kept=4, last=9)
+    source.come(4, 5, 6, 7)
+    source.continuity.reset()
+    source.decide()
+    assert source.come(4, 5, 6, 7, 8) == [8]
+
+
 def test_i3_a_gap_is_looked_at_once() -> None:
     source = Source(kept=4, last=20)
     source.come(4, 5, 8)

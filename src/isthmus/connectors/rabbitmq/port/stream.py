@@ -47,14 +47,18 @@ class StreamPeek:
     Args:
         options: the options that reach the broker.
         queue: the stream.
+        read: makes the message of a record at an offset.
 
     Raises:
         EntityNotFoundError: it does not exist.
         IsthmusError: the broker cannot be reached, or refuses.
     """
 
-    def __init__(self, options: Mapping[str, str], queue: str) -> None:
+    def __init__(
+        self, options: Mapping[str, str], queue: str, read: Callable[[Record, int], bytes] = to_message
+    ) -> None:
         self._options = read_broker(options)
+        self._read = read
         self._queue = queue
         self._end = -1
         self._reader: _Reader | None = None
@@ -83,7 +87,7 @@ class StreamPeek:
         if reader is None or reader.at != start:
             self.close()
             reader = self._reader = _Reader(self._options, self._queue, start)
-        return reader.take(start, count, self._end)
+        return [self._read(record, offset) for offset, record in reader.take(start, count, self._end)]
 
     def close(self) -> None:
         """Closes the connection."""
@@ -108,15 +112,15 @@ class _Reader(Probe):
         self._ask(queue, wire.qos(_CHANNEL, prefetch), M.BASIC_QOS_OK)
         self._ask(queue, wire.consume_stream(_CHANNEL, queue, "", start), M.BASIC_CONSUME_OK)
 
-    def take(self, start: int, count: int, end: int) -> Sequence[bytes]:
-        """So many messages at most, from `start` to `end`."""
-        found: list[bytes] = []
+    def take(self, start: int, count: int, end: int) -> Sequence[tuple[int, Record]]:
+        """So many records at most, from `start` to `end`, with their offsets."""
+        found: list[tuple[int, Record]] = []
         while len(found) < count and self.at <= end:
             if not self.came:
                 self.wait(lambda: bool(self.came), f"offset {self.at} of stream '{self._queue}'")
             offset, record = self.came.popleft()
             if offset >= start:
-                found.append(to_message(record, offset))
+                found.append((offset, record))
             self.at = max(self.at, offset + 1)
         self._connection.write(wire.ack(_CHANNEL, self.tag, multiple=True))
         self._connection.flush()
