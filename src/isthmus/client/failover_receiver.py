@@ -295,8 +295,9 @@ class FailoverReceiver(TwoRegionReceiver):
             now = self._arrived_at = time.monotonic()
             if side == self._machine.state.reads:
                 self._machine.arrived(is_local=is_local, now=now)
+            # Not by the number in the topic: rules may have made several copies of one message.
+            key = (message.sequence_number or 0, facts.enqueued_ms)
             if side == PRIMARY:
-                key = (facts.sequence, facts.enqueued_ms)
                 self._keys[message] = key
                 self._watermark.arrived(key, facts.enqueued_ms)
                 return False
@@ -304,7 +305,6 @@ class FailoverReceiver(TwoRegionReceiver):
             partition = (message.sequence_number or 0) >> _PARTITION_SHIFT
             self._latest[partition] = (now, max(self._latest.get(partition, (0.0, 0))[1], at_ms))
             self._ahead_ms = max(self._ahead_ms, at_ms - time.time_ns() // 1_000_000)
-            key = (facts.sequence, facts.enqueued_ms)
             self._missing.pop(key, None)
             if is_local:
                 self._local[message] = key

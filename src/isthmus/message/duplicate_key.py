@@ -15,7 +15,8 @@ stays the same each time that it is moved. At a namespace without the capability
 Invariants:
     I1. The key of a copy is the same however many routes it took, and whichever file names the namespaces.
     I2. Two messages have different keys, whatever their MessageIds and properties are. Only two that were forwarded to one
-        entity from two with equal numbers, within one millisecond, and are equal in MessageId and body, have the same.
+        entity from two with equal numbers, within one millisecond, and are equal in MessageId and body, have the same. Those that
+        rules with actions made of one in a subscription have different ones where a task empties it (by the offset).
 """
 
 from __future__ import annotations

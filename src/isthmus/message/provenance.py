@@ -10,7 +10,8 @@ Properties of a copy, strings; the first five have one value per hop, joined by 
     repl-sequence       the sequence number there (of the topic, for a subscription)
     repl-offset         the same with eight digits of the message's digest there, "7-1f3a…", since two messages that were
                         forwarded to one entity carry the numbers of the entities that they entered, which may be equal;
-                        without these digits where the steps of a route have changed the contents
+                        without these digits where the steps of a route have changed the contents; where a task empties an
+                        application's entity, the digits of a message with a RuleName are made of that too
     repl-enqueued-time  when it was enqueued there, ISO 8601, UTC, milliseconds
     repl-digest         digest of MessageId and body of this copy
     repl-message-id     the sender's own MessageId, where the copy was given another

@@ -147,6 +147,36 @@ def test_the_watermark_goes_on_behind_a_message_that_comes_again_and_is_known(tm
     receiver.close()
 
 
+def test_the_watermark_stands_below_each_copy_that_rules_made_of_one_message(tmp_path: Path) -> None:
+    """They have the enqueued time, and the sequence number in the topic, of that message."""
+    receiver = FailoverReceiver(
+        CONNECTION, CONNECTION, "orders", "s", state=tmp_path / "state.json", watermark_drift=timedelta(seconds=1)
+    )
+    receiver._engine.on_open(PRIMARY, "NS-A")
+    handle(receiver, message("m1", 1, 10_000))
+    copies = [
+        ServiceBusReceivedMessage.from_bytes(
+            section.encode_message(
+                b"m2",
+                properties={"message_id": "m2"},
+                annotations={
+                    "x-opt-sequence-number": Long(sequence),
+                    "x-opt-enqueue-sequence-number": Long(2),
+                    "x-opt-enqueued-time": Timestamp(20_000),
+                },
+                application_properties={"RuleName": rule},
+            )
+        )
+        for sequence, rule in ((2, "heavy"), (3, "all"))
+    ]
+    receiver._engine.on_messages(PRIMARY, [*copies, message("m3", 4, 30_000)])
+    first, _, last = receiver._engine.take(10)
+    receiver._engine.complete(first)
+    receiver._engine.complete(last)
+    assert mark(receiver) == 20_000
+    receiver.close()
+
+
 def drain(receiver: FailoverReceiver, later: float) -> FailoverState:
     """A turn so much later, when the secondary has answered a probe a moment before."""
     receiver._probe_read = receiver._probe_primary = lambda now: None  # type: ignore[method-assign]

@@ -10,6 +10,8 @@ Invariants:
     I3. Equal MessageIds with different bodies share none; nor do a copy and a message that entered elsewhere, whatever their MessageIds.
     I4. The entity that is read is part of each key: one list may serve several queues, subscriptions and dead-letter queues.
     I5. A message without MessageId and without provenance is recognised by its location alone.
+    I6. In a subscription the copy that each rule with an action makes is a message of its own: the rule's name is part of its keys. At a
+        queue a rule's name does not count: routes remove it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from isthmus.client.seen.store import Keys
-from isthmus.message.name import OFFSET
+from isthmus.message.name import OFFSET, RULE_NAME
 from isthmus.message.provenance import OFFSET_DIGITS, Provenance, digest, iso
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Arrived", "arrived", "enqueued_ms", "is_proven_copy", "keys_of", "was_enqueued_ms"]
 
 _KEY_BYTES = 16
+_SUBSCRIPTIONS = "/subscriptions/"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -65,6 +68,9 @@ def keys_of(message: Arrived, namespace: str, entity: str, scope: str = "") -> K
         scope: the entity that is read: queue, subscription or dead-letter queue. A message handled in one scope is not handled in another.
     """
     proof = digest(message.message_id.encode(), message.body)
+    rule = message.properties.get(RULE_NAME)
+    if rule is not None and _SUBSCRIPTIONS in scope.lower():
+        scope = f"{scope}/rules/{rule}"
     provenance = _provenance(message)
     if provenance is not None:
         first = provenance.hops[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from azure.servicebus import ServiceBusReceivedMessage
 
 from isthmus.amqp import section
@@ -103,6 +105,30 @@ def test_what_was_handled_in_one_subscription_or_before_it_was_dead_lettered_is_
     for payload in (encoded(), copy_of(encoded()), encoded(message_id="")):
         keys = [set(keys_of(told(payload), "NS-A", "orders", scope)) for scope in scopes]
         assert len(set().union(*keys)) == sum(map(len, keys))
+
+
+def test_each_copy_that_a_rule_with_an_action_made_in_a_subscription_is_a_message_of_its_own() -> None:
+    """I6. Plain rules make one copy together, without a RuleName."""
+    scope = "orders/subscriptions/a"
+    for message_id in ("1", ""):
+        found = []
+        for rule in ({}, {"RuleName": "heavy"}, {"RuleName": "all"}):
+            delivered = encoded(message_id=message_id, application_properties=rule)
+            keys = set(keys_of(told(delivered), "NS-A", "orders", scope))
+            other = told(copy_of(encoded(message_id=message_id)))
+            other = replace(other, properties={**other.properties, **rule})  # by the same rule at the other namespace
+            assert is_proven_copy(other)
+            assert keys & set(keys_of(other, "NS-B", "orders", scope))
+            found.append(keys)
+        assert len(set().union(*found)) == sum(map(len, found))
+
+
+def test_a_rule_name_that_a_message_had_before_it_came_to_a_queue_does_not_count() -> None:
+    """A route's copy has none."""
+    original = encoded(application_properties={"RuleName": "heavy"})
+    copy = told(copy_of(original))
+    assert "RuleName" not in copy.properties
+    assert set(keys_of(told(original), "NS-A", "orders", "orders")) & set(keys_of(copy, "NS-B", "orders", "orders"))
 
 
 def test_a_copy_tells_when_its_original_was_enqueued_in_an_entity() -> None:

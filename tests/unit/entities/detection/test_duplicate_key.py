@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 
 from isthmus.amqp import section
+from isthmus.connectors.servicebus.message.message_rewriter import MessageRewriter
 from isthmus.entities import Copy, QueueDescription, SubscriptionDescription, TopicDescription
 from isthmus.entities.catalog.description import RuleDescription, SqlAction, SqlFilter
 from isthmus.message import digest
+from isthmus.message.copy_policy import CopyPolicy
 from isthmus.message.name import DIGEST, HOP_PROPERTIES
 from partitioned_fixture import Stores
 
+NOW_MS = 1_800_000_000_000
 DETECTING = QueueDescription(requires_duplicate_detection=True)
 
 
@@ -70,6 +73,24 @@ def test_an_entity_that_goes_takes_its_keys_along(namespace: Any) -> None:
     namespace.engine.delete_queue("q")
     namespace.commit()
     assert not [key for key, _ in namespace.journal.scan(b"\x30", b"\x35")]
+
+
+def test_messages_that_rules_made_of_one_are_all_taken_from_the_route_that_empties_their_subscription(
+    namespace: Any,
+) -> None:
+    namespace.engine.create_topic("t")
+    namespace.engine.create_subscription("t", "s", default_rule=RuleDescription("plain", SqlFilter("n > 0")))
+    for name in ("heavy", "all"):
+        rule = RuleDescription(name, SqlFilter("n > 0"), SqlAction(f"SET by = '{name}'"))
+        namespace.engine.create_rule("t", "s", rule)
+    namespace.send("t", section.encode_message(b"x", properties={"message_id": "1"}, application_properties={"n": 1}))
+    delivered = [bytes(each) for each in namespace.queue("t/subscriptions/s").acquire(9).payloads]
+    rewriter = MessageRewriter("ewr/t", origin_namespace="A", policy=CopyPolicy(dead_letters_returning=True))
+    copies = [rewriter.copy(each, NOW_MS) for each in delivered]
+    namespace.engine.create_queue("q")
+    namespace.send("q", *(Copy(each) for each in copies))
+    namespace.send("q", *(Copy(each) for each in copies))
+    assert (len(copies), namespace.queue("q").active_count) == (3, 3)
 
 
 def test_a_topic_compares_once_however_many_rules_select(namespace: Any) -> None:

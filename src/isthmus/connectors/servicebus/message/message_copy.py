@@ -150,6 +150,9 @@ class MessageCopy:
         count = found.count + 2 * len(pairs)
         if identity.origin:
             proof = "" if identity.trusts else digest(message_id or b"", body)
+            if found.rule and policy.dead_letters_returning:
+                # Messages that rules of an application's subscription made of one have its number, time, MessageId and body.
+                proof = digest(found.rule, proof.encode())
             tail = self._tail.joined(before, head.sequence, head.enqueued_ms, proof)
             sender_id = None if before is None else found.values.get(names.MESSAGE_ID)
             # Without its own number no unique MessageId can be made.
@@ -239,16 +242,17 @@ class _Found:
         count: the number of keys and values in `kept`.
         values: provenance as far as it is readable.
         removed: encoded values of removed properties, by name.
+        rule: the encoded value of `RuleName`; empty where there is none.
         mark: the encoded pair of the task's mark; empty where there is none.
         end: the section's end, or where it would begin.
     """
 
-    __slots__ = ("count", "end", "kept", "mark", "removed", "values")
+    __slots__ = ("count", "end", "kept", "mark", "removed", "rule", "values")
 
     def __init__(
         self, b: bytes, start: int, end: int, mark_name: bytes, removed: frozenset[bytes], *, keeps_own: bool
     ) -> None:
-        self.kept = self.mark = b""
+        self.kept = self.mark = self.rule = b""
         self.count = 0
         self.values: dict[str, Any] = {}
         self.removed: dict[bytes, bytes] = {}
@@ -266,6 +270,8 @@ class _Found:
             elif name == mark_name:
                 self.mark = b[key:after]
                 continue
+            elif name == _RULE_NAME:
+                self.rule = b[value:after]
             if name in removed:
                 self.removed[name] = b[value:after]
                 continue

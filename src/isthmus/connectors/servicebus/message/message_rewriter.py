@@ -20,6 +20,7 @@ Invariants:
         another MessageId or body it is new, and its provenance begins here.
     I6. Every copy has the task's mark, whether or not the rule of its source has set one.
     I7. All paths make the same copy. Where a fast one cannot, the general one decides the outcome of the message.
+    I8. Where an application's entity is emptied, copies of messages that rules with actions made of one message have keys of their own.
 """
 
 from __future__ import annotations
@@ -130,6 +131,7 @@ class MessageRewriter:
             dead_letters_returning=policy.dead_letters_returning,
             makes_message_ids=policy.makes_message_ids,
         )
+        self._has_rule_keys = policy.dead_letters_returning  # I8, on the general path
         self._is_quick = bool(origin) and not makes_message_ids and is_simple
         self._front: Front | None = None
         self._others: deque[Front] = deque(maxlen=FRONTS)  # learned earlier, and not matching the last message
@@ -157,7 +159,7 @@ class MessageRewriter:
         digest_key, time_of = tail.digest, tail.time
         mark_key = self._mark_key
         marks_number = self.mark is not None and self.mark.is_number
-        quick = self._is_quick
+        quick, by_rule = self._is_quick, self._has_rule_keys
         digits, first, offset_key, dash, tail_size = self._own
         proven = OFFSET_DIGITS if dash else 0
         enqueued, time = 0, time_of(0)
@@ -250,7 +252,7 @@ class MessageRewriter:
                                 if pairs > e or find(b"repl-", pairs, e) >= 0:
                                     count = -1
                                 elif find(_RULE_NAME, pairs, e) >= 0:
-                                    kept, count = _without_rule_name(data, pairs, e, count)
+                                    kept, count = (kept, -1) if by_rule else _without_rule_name(data, pairs, e, count)
                             if mark_key and count >= 0:
                                 own_at = find(mark_key, pairs, e)
                                 if own_at < 0:

@@ -525,3 +525,27 @@ def test_a_message_id_longer_than_the_properties_stops_no_other() -> None:
     messages = [stored(1), *[plain[: at + 1] + b"\xc8" + plain[at + 2 :]] * 4, stored(3)]
     copies, _ = MessageRewriter("ewr/flights", "jfk").copy_all(*joined(messages), NOW_MS)
     assert [application(copies[at])["repl-sequence"] for at in (0, -1)] == ["1", "3"]
+
+
+@pytest.mark.parametrize("trusts", [False, True])
+def test_each_copy_that_a_rule_made_has_a_key_of_its_own_where_an_applications_entity_is_emptied_i8(
+    trusts: bool,
+) -> None:
+    """They have the number in the topic, the time, the MessageId and the body of one message."""
+    rules = ({"n": 1}, {"n": 1, "RuleName": "heavy"}, {"n": "new", "RuleName": "all"})
+    messages = [
+        stored(sequence, topic_sequence=7, own=own, properties={"message_id": "1"})
+        for sequence, own in enumerate([{"n": 1}, *rules, *rules], start=7)
+    ]
+    offsets = [0]
+    for each in messages:
+        offsets.append(offsets[-1] + len(each))
+    for policy, count in ((CopyPolicy(dead_letters_returning=True), 3), (CopyPolicy(), 1)):
+        rewriter = MessageRewriter("ewr/orders", origin_namespace="N", trusts=trusts, policy=policy)
+        copies, refused = rewriter.copy_all(b"".join(messages), offsets, NOW_MS)
+        assert not refused
+        keys = [duplicate_key(each, *locate(each).application_properties) for each in copies]
+        assert keys[1:4] == keys[4:7]  # sent again, it has the same
+        assert len(set(keys)) == count
+        for each in copies:
+            assert "RuleName" not in section.decode_map(each, locate(each).application_properties)
