@@ -92,7 +92,7 @@ def _no_cores(stage: Stage) -> str:
     )
     waits = iter([False, True])
     stop = SimpleNamespace(wait=lambda _: next(waits))
-    stage.patch.setattr(executor_check, "TELL_SECONDS", 0.0)
+    stage.patch.setattr(executor_check, "WARN_SECONDS", 0.0)
     executor_check.check_executors(
         cast("Any", SimpleNamespace(sparkContext=context)), CLOSED, "key", 1, cast("Any", stop)
     )
