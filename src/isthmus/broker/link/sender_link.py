@@ -8,6 +8,7 @@ Invariants:
     I1. Messages taken without a lock are sent only after their deletion is durable.
     I2. Messages are sent in the order in which they were taken, large ones in parts.
     I3. Where this side ends the link, messages that were deleted for the client are sent before.
+    I4. Nothing is deleted for the client behind a large message, until it is being sent: its body may be unreadable.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from isthmus.broker.security.access import Access
 from isthmus.broker.security.grant import Right
 from isthmus.entities import Acquired, Payload
 from isthmus.entities.port import MessageSource
+from isthmus.entities.storage.blob import Large
 from isthmus.errors import IsthmusError
 
 __all__ = ["Carrier", "SenderLink"]
@@ -104,6 +106,7 @@ class SenderLink(LinkHandler):
         self.owed = self._settlement.owed
         self._deletes = link.snd_settle_mode == _PRESETTLED
         self._reserved = 0
+        self._is_large_reserved = False
         # Called to end the link, once all deleted messages have been sent.
         self._on_sent_all: Callable[[], None] | None = None
         self._mean_bytes = _EXPECTED_BYTES
@@ -148,7 +151,7 @@ class SenderLink(LinkHandler):
 
     @property
     def _room(self) -> int:
-        return self.link.sendable - self._reserved - len(self._behind)
+        return 0 if self._is_large_reserved else self.link.sendable - self._reserved - len(self._behind)
 
     @property
     def owes(self) -> bool:
@@ -186,6 +189,7 @@ class SenderLink(LinkHandler):
             return 0
         box.append(taken)
         self._reserved += len(taken.tags)
+        self._is_large_reserved = isinstance(taken.payloads[-1], Large)
         return len(taken.tags)
 
     def drain(self) -> None:
@@ -320,4 +324,7 @@ class SenderLink(LinkHandler):
             run()
 
     def _unreserve(self, box: list[Acquired]) -> None:
-        self._reserved -= len(box[0].tags) if box else 0
+        if box:
+            self._reserved -= len(box[0].tags)
+            if isinstance(box[0].payloads[-1], Large):
+                self._is_large_reserved = False
