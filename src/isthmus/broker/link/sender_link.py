@@ -24,7 +24,7 @@ from isthmus.broker.link.condition import amqp_error
 from isthmus.broker.link.coordinator import Transactions
 from isthmus.broker.link.departure import Owed
 from isthmus.broker.link.handler import LinkHandler, LinkUse, Rounds
-from isthmus.broker.link.request import Way
+from isthmus.broker.link.request import ToTheEnd, Way
 from isthmus.broker.link.settlement import Settlement
 from isthmus.broker.security.access import Access
 from isthmus.broker.security.grant import Right
@@ -47,11 +47,6 @@ _EXPECTED_BYTES = 16 * 1024
 class Carrier(Way, Protocol):
     """The connection below a link that receives."""
 
-    @property
-    def takes_bytes(self) -> bool:
-        """As `is_writable`, and also where the connection is about to be closed from this side."""
-        ...
-
     def offer(self, sender_link: SenderLink) -> None:
         """A receiving link can take messages again."""
         ...
@@ -59,18 +54,6 @@ class Carrier(Way, Protocol):
     def offer_later(self, sender_link: SenderLink) -> None:
         """As `offer`, after a pause."""
         ...
-
-
-class _ToTheEnd:
-    """The connection for what nobody has any more, which leaves also where it is about to be closed from this side."""
-
-    def __init__(self, carrier: Carrier) -> None:
-        self._carrier = carrier
-        self.flush = carrier.flush
-
-    @property
-    def is_writable(self) -> bool:
-        return self._carrier.takes_bytes
 
 
 class SenderLink(LinkHandler):
@@ -272,7 +255,7 @@ class SenderLink(LinkHandler):
             if self.link.sendable < 1:  # the session's window is closed: no delivery begins until it opens
                 self._behind.appendleft((payload, tag))
                 return
-            way = _ToTheEnd(self._carrier) if self._deletes else self._carrier
+            way = ToTheEnd(self._carrier) if self._deletes else self._carrier
             self._stream = stream = Stream(
                 self.link, payload, tag, way, self._carrier.large, self._on_sent, settled=self._deletes
             )
