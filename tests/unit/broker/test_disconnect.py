@@ -168,3 +168,20 @@ async def test_a_deferred_message_that_was_deleted_for_a_client_is_sent_to_its_e
     await until_async(lambda: client.pump() or stopping.done())
     assert client.closed_with() == "amqp:connection:forced"
     assert [len(reply) > 3 << 19 for reply in client.payloads(replies)] == [True]
+
+
+@pytest.mark.parametrize(("mode", "waits"), [(1, True), (0, False)], ids=["receive-and-delete", "peek-lock"])
+async def test_what_was_deleted_for_a_client_leaves_the_socket_s_buffer_before_the_end_i6(
+    broker, client, message, mode, waits
+):
+    """The process may end right after the stop, and its buffers with it."""
+    client.sender("orders").send(message("a"), b"1")
+    link = client.receiver("orders", credit=1, snd_settle_mode=mode, rcv_settle_mode=0)
+    await until_async(lambda: client.pump() or client.payloads(link))
+    client.unsent_bytes = 100
+    stopping = asyncio.create_task(broker.namespace.disconnect())
+    await passes(20, client.pump)
+    assert stopping.done() is not waits
+    client.unsent_bytes = 0
+    await until_async(lambda: client.pump() or stopping.done())
+    assert client.closed_with() == "amqp:connection:forced"

@@ -47,6 +47,11 @@ _EXPECTED_BYTES = 16 * 1024
 class Carrier(Way, Protocol):
     """The connection below a link that receives."""
 
+    @property
+    def unsent_bytes(self) -> int:
+        """The number of bytes that wait to be sent."""
+        ...
+
     def offer(self, sender_link: SenderLink) -> None:
         """A receiving link can take messages again."""
         ...
@@ -138,8 +143,8 @@ class SenderLink(LinkHandler):
 
     @property
     def owes(self) -> bool:
-        """Whether messages that were deleted for the client are still to be sent."""
-        return self._is_leaving
+        """Whether messages that were deleted for the client are still to be sent: those in the socket's buffer end with the process."""
+        return self._is_leaving or (self._deletes and self._carrier.unsent_bytes > 0)
 
     @property
     def _is_leaving(self) -> bool:
