@@ -7,8 +7,7 @@ Spec: docs/explanation/protocol.md, Connection.
 
 Invariants:
     I1. A connection without a valid token is closed 20 s after it opened.
-    I2. No input of a client raises: its faults are answered at the scope of the fault, faults of the namespace close this
-        connection only.
+    I2. No input of a client raises: its faults are answered at the scope of the fault, faults of the namespace close this connection only.
     I3. Before its first token a client has only a few sessions, links and answers of bounded size, whatever it sends; all
         clients together have a bounded number of bytes of messages that are not whole yet.
     I4. A client that reads nothing is disconnected before the bytes that wait for it fill the memory.
@@ -239,6 +238,11 @@ class Peer:
         """Whether the wire does, be it for what is left to be told."""
         return self._wire.is_writable
 
+    @property
+    def unsent_bytes(self) -> int:
+        """The number of bytes that wait to be sent."""
+        return self._wire.unsent_bytes
+
     def touch(self) -> None:
         """Schedules a flush at the end of the loop's iteration."""
         self._namespace.touch(self)
@@ -280,9 +284,8 @@ class Peer:
     # ---- events
 
     _wire_gone = False
-    _is_closing = (
-        False  # the connection is being closed, and the Close is sent after outstanding outcomes; or it is lost
-    )
+    # The connection is being closed, and the Close is sent after outstanding outcomes; or it is lost.
+    _is_closing = False
     _is_given_up = False
 
     def _handle(self, events: list[Event]) -> None:

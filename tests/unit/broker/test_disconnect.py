@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
-from isthmus.amqp import Disposed
-from isthmus.amqp.performative import Accepted
+from isthmus.amqp import Disposed, section
+from isthmus.amqp.performative import Accepted, Source, Target
+from isthmus.amqp.types import Array, UInt
 from isthmus.entities import QueueDescription
 from until import passes, until_async
 
@@ -135,3 +136,52 @@ async def test_a_message_that_was_deleted_for_a_client_is_sent_to_its_end_i6(bro
     assert client.closed_with() == "amqp:connection:forced"
     assert client.bodies(link) == [b"M" * size]
     assert broker.engine.runtime("big").active_message_count == 1
+
+
+async def test_a_deferred_message_that_was_deleted_for_a_client_is_sent_to_its_end_i6(broker, message):
+    """The reply to the request that took it, in parts."""
+    broker.engine.create_queue("big", QueueDescription(max_message_size_in_kilobytes=4096))
+    other = broker.client()
+    other.sender("big").send(message("M" * (3 << 19)), b"1")
+    await other.settle()
+    queue = broker.engine.receiver("big")
+    queue.defer(queue.acquire(1).tags)
+    await other.settle()
+    other.peer.lost()
+    client = broker.client(incoming_window=1, max_frame_size_bytes=1 << 12)
+    requests = client.session.attach_sender("q", Target(address="big/$management"), source=Source(address="me"))
+    replies = client.session.attach_receiver("a", Source(address="big/$management"), target=Target(address="me"))
+    client.pump()
+    replies.grant(10)
+    requests.send(
+        section.encode_message(
+            {"sequence-numbers": Array(0x81, [1]), "receiver-settle-mode": UInt(0)},
+            properties={"message_id": "1", "reply_to": "me"},
+            application_properties={"operation": "com.microsoft:receive-by-sequence-number"},
+            value_body=True,
+        ),
+        b"1",
+    )
+    await until_async(lambda: client.send_only() or broker.engine.runtime("big").message_count == 0)
+    await passes(20, client.send_only)
+    stopping = asyncio.create_task(broker.namespace.disconnect())
+    await until_async(lambda: client.pump() or stopping.done())
+    assert client.closed_with() == "amqp:connection:forced"
+    assert [len(reply) > 3 << 19 for reply in client.payloads(replies)] == [True]
+
+
+@pytest.mark.parametrize(("mode", "waits"), [(1, True), (0, False)], ids=["receive-and-delete", "peek-lock"])
+async def test_what_was_deleted_for_a_client_leaves_the_socket_s_buffer_before_the_end_i6(
+    broker, client, message, mode, waits
+):
+    """The process may end right after the stop, and its buffers with it."""
+    client.sender("orders").send(message("a"), b"1")
+    link = client.receiver("orders", credit=1, snd_settle_mode=mode, rcv_settle_mode=0)
+    await until_async(lambda: client.pump() or client.payloads(link))
+    client.unsent_bytes = 100
+    stopping = asyncio.create_task(broker.namespace.disconnect())
+    await passes(20, client.pump)
+    assert stopping.done() is not waits
+    client.unsent_bytes = 0
+    await until_async(lambda: client.pump() or stopping.done())
+    assert client.closed_with() == "amqp:connection:forced"

@@ -5,6 +5,7 @@ What it is: the threads that do the disk work of uploads and streams outside the
 Invariants:
     I1. The loop never waits for a file: files are written, synced, read and removed in threads.
     I2. Syncs of messages and of bodies run in different threads: a commit waits for no body.
+    I3. Work for which no thread can be started ends with an error, like any other: nothing waits for it for ever.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import TypeVar
 
 from isthmus.entities import BlobFiles, Blobs
-from isthmus.errors import ServerBusyError
+from isthmus.errors import ServerBusyError, StoreError
 
 __all__ = ["LARGE_BYTES", "LargeDesk"]
 
@@ -86,7 +88,8 @@ class LargeDesk:
                 files.remove(number)
 
         if not self._is_closed:
-            self._remover.submit(work)
+            with suppress(RuntimeError):  # no thread can be started: it waits in the pool for the next one
+                self._remover.submit(work)
         # Otherwise the next start removes it as an orphan.
 
     def call_later(self, seconds: float, run: Callable[[], None]) -> None:
@@ -96,7 +99,13 @@ class LargeDesk:
     def _do(self, pool: ThreadPoolExecutor, work: Callable[[], _T], done: Callable[[Future[_T]], None]) -> Future[_T]:
         if self._is_closed:
             return Future()  # no one waits for it any more
-        future = pool.submit(work)
+        future: Future[_T] = Future()
+        try:
+            pool.submit(_run, future, work)
+        except RuntimeError as error:  # no thread can be started; the pool keeps the work for the next one
+            if future.cancel():
+                future = Future()
+                future.set_exception(StoreError(str(error)))
         future.add_done_callback(lambda each: self._call(done, each))
         return future
 
@@ -110,3 +119,13 @@ class LargeDesk:
         self._writers.shutdown()
         self._readers.shutdown()
         self._remover.shutdown(cancel_futures=True)
+
+
+def _run(future: Future[_T], work: Callable[[], _T]) -> None:
+    """In a thread."""
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(work())
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to the one that waits
+        future.set_exception(error)

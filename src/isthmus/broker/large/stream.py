@@ -6,6 +6,7 @@ room for it. What it is not: the choice of the message (`isthmus.broker.link.sen
 Invariants:
     I1. No more than one part of a body is in memory here, however slow the client is.
     I2. An iteration of the loop sends at most one part.
+    I3. A message that was deleted for the client is not given up at the first refused read: a process may have too many files open.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ PART_BYTES = 256 << 10
 # A pause between a part and the reading of the next one leaves processor and memory to others; a stream still reaches
 # about 200 MB/s.
 _REST_SECONDS = 0.001
+# How often to read again what nobody else can get, and after which time: five seconds together.
+_RETRIES = 10
+_RETRY_SECONDS = 0.5
 
 
 class Way(Protocol):
@@ -78,6 +82,7 @@ class Stream:
         self._reader: BlobReader | None = None
         self._is_reading = self._is_over = self._is_due = False
         self._part = b""
+        self._retries_left = _RETRIES if settled else 0
         self.delivery_id = link.begin_parts(tag, settled=settled)
         self._take_bytes()
         self._send()
@@ -166,11 +171,15 @@ class Stream:
         return reader.read(offset, size)
 
     def _got(self, job: Future[bytes]) -> None:
+        error = job.exception()
+        if error is not None and self._retries_left and not self._is_over:
+            self._retries_left -= 1
+            self._desk.call_later(_RETRY_SECONDS, self._retry)
+            return
         self._is_reading = False
         if self._is_over:
             self.close()
             return
-        error = job.exception()
         if error is not None:
             self._end(error if isinstance(error, IsthmusError) else StoreError(type(error).__name__))
             return
@@ -179,6 +188,13 @@ class Stream:
         assert isinstance(segment, Blob)
         self._pass(len(self._part), segment.size_bytes)
         self.pump()
+
+    def _retry(self) -> None:
+        self._is_reading = False
+        if self._is_over:
+            self.close()
+        else:
+            self.pump()
 
     def _end(self, error: IsthmusError | None) -> None:
         self.close()

@@ -156,6 +156,11 @@ class Way(Protocol):
         """Whether it takes more bytes now."""
         ...
 
+    @property
+    def takes_bytes(self) -> bool:
+        """As `is_writable`, and also where the connection is about to be closed from this side."""
+        ...
+
     def flush(self) -> None:
         """Sends queued bytes now."""
         ...
@@ -168,6 +173,18 @@ class Way(Protocol):
     def large(self) -> LargeDesk:
         """The source of large messages."""
         ...
+
+
+class ToTheEnd:
+    """The connection for what nobody else can get, which is sent also where it is about to be closed from this side."""
+
+    def __init__(self, way: Way) -> None:
+        self._way = way
+        self.flush = way.flush
+
+    @property
+    def is_writable(self) -> bool:
+        return self._way.takes_bytes
 
 
 class Replies(NodeLink):
@@ -195,6 +212,12 @@ class Replies(NodeLink):
         self._overdrawn = 0
         self._starved_at: float | None = None
         self._counts_replies = True
+
+    @property
+    def owes(self) -> bool:
+        """Whether a reply, which may have messages that were deleted for the client, waits for its window or is sent in parts."""
+        is_held_up = self._stream is not None or self.link.amqp_session.is_waiting(self.link)
+        return not self.link.detached and (is_held_up or (bool(self._waiting) and self.link.credit > 0))
 
     def send(self, message: bytes | Rope) -> None:
         """Sends now, or as soon as the client grants credit."""
@@ -225,7 +248,8 @@ class Replies(NodeLink):
             tag = self._count.to_bytes(4, "big")
             if isinstance(message, Rope) or is_large:
                 assert self._way is not None
-                self._stream = Stream(self.link, message, tag, self._way, self._way.large, self._on_sent, settled=True)
+                way = ToTheEnd(self._way)
+                self._stream = Stream(self.link, message, tag, way, self._way.large, self._on_sent, settled=True)
             else:
                 self.link.send(message, tag, settled=True)
 

@@ -8,6 +8,7 @@ Invariants:
     I1. Messages taken without a lock are sent only after their deletion is durable.
     I2. Messages are sent in the order in which they were taken, large ones in parts.
     I3. Where this side ends the link, messages that were deleted for the client are sent before.
+    I4. Nothing is deleted for the client behind a large message, until it is being sent: its body may be unreadable.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from isthmus.broker.link.condition import amqp_error
 from isthmus.broker.link.coordinator import Transactions
 from isthmus.broker.link.departure import Owed
 from isthmus.broker.link.handler import LinkHandler, LinkUse, Rounds
-from isthmus.broker.link.request import Way
+from isthmus.broker.link.request import ToTheEnd, Way
 from isthmus.broker.link.settlement import Settlement
 from isthmus.broker.security.access import Access
 from isthmus.broker.security.grant import Right
 from isthmus.entities import Acquired, Payload
 from isthmus.entities.port import MessageSource
+from isthmus.entities.storage.blob import Large
 from isthmus.errors import IsthmusError
 
 __all__ = ["Carrier", "SenderLink"]
@@ -46,8 +48,8 @@ class Carrier(Way, Protocol):
     """The connection below a link that receives."""
 
     @property
-    def takes_bytes(self) -> bool:
-        """As `is_writable`, and also where the connection is about to be closed from this side."""
+    def unsent_bytes(self) -> int:
+        """The number of bytes that wait to be sent."""
         ...
 
     def offer(self, sender_link: SenderLink) -> None:
@@ -57,18 +59,6 @@ class Carrier(Way, Protocol):
     def offer_later(self, sender_link: SenderLink) -> None:
         """As `offer`, after a pause."""
         ...
-
-
-class _ToTheEnd:
-    """The connection for what nobody has any more, which leaves also where it is about to be closed from this side."""
-
-    def __init__(self, carrier: Carrier) -> None:
-        self._carrier = carrier
-        self.flush = carrier.flush
-
-    @property
-    def is_writable(self) -> bool:
-        return self._carrier.takes_bytes
 
 
 class SenderLink(LinkHandler):
@@ -104,6 +94,7 @@ class SenderLink(LinkHandler):
         self.owed = self._settlement.owed
         self._deletes = link.snd_settle_mode == _PRESETTLED
         self._reserved = 0
+        self._is_large_reserved = False
         # Called to end the link, once all deleted messages have been sent.
         self._on_sent_all: Callable[[], None] | None = None
         self._mean_bytes = _EXPECTED_BYTES
@@ -148,12 +139,12 @@ class SenderLink(LinkHandler):
 
     @property
     def _room(self) -> int:
-        return self.link.sendable - self._reserved - len(self._behind)
+        return 0 if self._is_large_reserved else self.link.sendable - self._reserved - len(self._behind)
 
     @property
     def owes(self) -> bool:
-        """Whether messages that were deleted for the client are still to be sent."""
-        return self._is_leaving
+        """Whether messages that were deleted for the client are still to be sent: those in the socket's buffer end with the process."""
+        return self._is_leaving or (self._deletes and self._carrier.unsent_bytes > 0)
 
     @property
     def _is_leaving(self) -> bool:
@@ -186,6 +177,7 @@ class SenderLink(LinkHandler):
             return 0
         box.append(taken)
         self._reserved += len(taken.tags)
+        self._is_large_reserved = isinstance(taken.payloads[-1], Large)
         return len(taken.tags)
 
     def drain(self) -> None:
@@ -268,7 +260,7 @@ class SenderLink(LinkHandler):
             if self.link.sendable < 1:  # the session's window is closed: no delivery begins until it opens
                 self._behind.appendleft((payload, tag))
                 return
-            way = _ToTheEnd(self._carrier) if self._deletes else self._carrier
+            way = ToTheEnd(self._carrier) if self._deletes else self._carrier
             self._stream = stream = Stream(
                 self.link, payload, tag, way, self._carrier.large, self._on_sent, settled=self._deletes
             )
@@ -320,4 +312,7 @@ class SenderLink(LinkHandler):
             run()
 
     def _unreserve(self, box: list[Acquired]) -> None:
-        self._reserved -= len(box[0].tags) if box else 0
+        if box:
+            self._reserved -= len(box[0].tags)
+            if isinstance(box[0].payloads[-1], Large):
+                self._is_large_reserved = False

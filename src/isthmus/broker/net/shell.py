@@ -125,7 +125,12 @@ class Shell(asyncio.BufferedProtocol):
     @property
     def unsent_bytes(self) -> int:
         """The number of bytes that wait to be sent."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+        count, transport = 0, self._transport
+        while transport is not None:
+            count += transport.get_write_buffer_size()
+            # The transport below TLS has most of them, and asyncio has no other way to it.
+            transport = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None)
+        return count
 
     def write(self, data: bytes) -> None:
         """Sends bytes, or buffers them until they can be sent."""

@@ -1,6 +1,7 @@
 """Receiving links: credit, drain, both settlement modes, and what a detached link leaves behind."""
 
 import asyncio
+import threading
 import time
 import uuid
 
@@ -10,6 +11,7 @@ from isthmus.amqp import CreditChanged, Transfers, section
 from isthmus.amqp.performative import Accepted
 from isthmus.entities import EntityStatus, QueueDescription
 from isthmus.errors import StoreError, UnauthorizedError
+from isthmus.store import BlobFolder
 from until import passes, until_async
 
 
@@ -296,6 +298,40 @@ async def test_a_large_message_that_was_deleted_for_a_link_is_sent_to_its_end_be
     await detached(client, link)
     assert len(client.payloads(link)) + broker.engine.runtime("big").active_message_count == 3
     assert broker.engine.runtime("big").active_message_count == left
+
+
+@pytest.mark.parametrize("refusals", [1, 1000])
+async def test_a_body_that_cannot_be_read_costs_no_other_message_i4(broker, message, monkeypatch, tmp_path, refusals):
+    """Nor itself, where it can be read again soon."""
+    monkeypatch.setattr("isthmus.broker.large.stream._RETRY_SECONDS", 0.0)
+    broker.engine.blobs.files = files = BlobFolder(tmp_path)
+    broker.engine.create_queue("big", QueueDescription(max_message_size_in_kilobytes=4096))
+    await broker.namespace.commits.wait_idle()
+    other = broker.client()
+    texts = [b"L" * (3 << 19), "b", b"M" * (3 << 19), "d"]
+    other.sender("big", "big").send_many([message(text) for text in texts], [b"1", b"2", b"3", b"4"])
+    await until_async(lambda: other.pump() or broker.engine.runtime("big").active_message_count == 4)
+    may_read, opened, left = threading.Event(), files.open, [refusals]
+
+    def open_body(number):
+        assert may_read.wait(10)
+        left[0] -= 1
+        if left[0] >= 0:
+            raise StoreError("too many open files")
+        return opened(number)
+
+    monkeypatch.setattr(files, "open", open_body)
+    client = broker.client()
+    link = client.receiver("big", credit=4, snd_settle_mode=1, rcv_settle_mode=0)
+    await passes(20, client.pump)
+    may_read.set()
+    if refusals == 1:
+        await until_async(lambda: client.pump() or len(client.payloads(link)) == 4)
+        assert [len(payload) > 1 << 20 for payload in client.payloads(link)] == [True, False, True, False]
+    else:
+        await detached(client, link)
+        assert client.payloads(link) == []
+        assert broker.engine.runtime("big").active_message_count == 3
 
 
 @pytest.mark.parametrize("window", [1, 2, 7])

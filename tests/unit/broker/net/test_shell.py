@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
+import time
 
 import pytest
 
 from isthmus.broker.net import shell
 from isthmus.broker.net.shell import Shell
+from isthmus.broker.security.certificate import ensure_certificate, server_context
 from until import passes, until_async
 
 
@@ -74,6 +78,20 @@ async def test_one_that_has_ended_is_not_aborted_i4(open_shell):
     await passes(5)
     assert not transport.aborted
     assert made.unsent_bytes == 0
+
+
+async def test_what_waits_below_tls_is_unsent_too(broker, tmp_path):
+    files = ensure_certificate(tmp_path, now_ms=int(time.time() * 1000))
+    loop, made, (ours, theirs) = asyncio.get_running_loop(), Shell(broker.namespace), socket.socketpair()
+    context = ssl.create_default_context(cafile=str(files.authority))
+    client = asyncio.open_connection(sock=theirs, ssl=context, server_hostname="localhost", limit=1 << 10)
+    _, (_, writer) = await asyncio.gather(
+        loop.connect_accepted_socket(lambda: made, ours, ssl=server_context(files.certificate, files.key)), client
+    )
+    made.write(bytes(8 << 20))
+    assert made.unsent_bytes > 4 << 20
+    writer.transport.abort()
+    await until_async(lambda: made.unsent_bytes == 0)
 
 
 def read(made: Shell, count: int) -> None:
