@@ -8,7 +8,8 @@ Invariants:
     I2. An offset never goes back, unless its partition ends before it, and a partition that is added later is read from its first record.
     I3. The end of the first batch names where the query began: Spark keeps no begin, and asks for it again when it plans that batch, and
         when it repeats it in another run; by then a partition has another end.
-    I4. Offsets of a topic that is gone are none of the topic that was made again under its name, whatever they are.
+    I4. Offsets of a topic that is gone are none of the topic that was made again under its name, whatever they are, nor of one of another
+        cluster.
 """
 
 from __future__ import annotations
@@ -16,13 +17,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from isthmus.connectors.kafka.consumer.offset_note import is_another
-
 __all__ = [
     "Offsets",
     "begin_of",
     "first_offset",
     "from_spark",
+    "is_another",
     "next_offsets",
     "offset_after",
     "passed",
@@ -44,6 +44,14 @@ def from_spark(offset: Mapping[str, Any]) -> dict[int, int]:
 def topic_of(offset: Mapping[str, Any]) -> str:
     """The topic of a checkpoint's offsets, `CLUSTER:ID`; empty where it was not known."""
     return str(offset.get(_TOPIC, ""))
+
+
+def is_another(before: str, topic: str) -> bool:
+    """Whether a topic is not the one of a checkpoint's offsets. Of another cluster it never is: a checkpoint outlives its cluster, whereas the
+    offsets of a group are copied with the topic (`offset_note.is_another`).
+    """
+    ids = [each.rpartition(":")[2] for each in (before, topic)]
+    return all(ids) and ids[0] != ids[1]
 
 
 def to_spark(offsets: Offsets) -> dict[str, int]:

@@ -24,10 +24,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from isthmus.connectors.kafka.consumer.offset_note import is_another
 from isthmus.connectors.kafka.spark.offset import (
     first_offset,
     from_spark,
+    is_another,
     next_offsets,
     offset_after,
     passed,
@@ -105,7 +105,9 @@ def _begun_again(topic: str, read: dict[int, int], ends: dict[int, int]) -> Isth
 
     number, end = next(iter(ends.items()))
     why = (
-        f"ends at {end}: it was made again, or truncated" if end < read[number] else "is of a topic that was made again"
+        f"ends at {end}: it was made again, or truncated"
+        if end < read[number]
+        else "is of a topic that was made again, or of another topic"
     )
     return RecordsMissingError(
         f"topic '{topic}', partition {number}: the query has read up to offset {read[number]}, and the partition {why}; write missing=skip "

@@ -127,7 +127,6 @@ class BatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = options
         self._driver: OffsetPlanner | None = None
         self._name = ""
-        self._lost: int | None = None
         self._store: BatchStore | None = None
         self._settlement: BatchSettlement | None = None
         self._renewal: BatchRenewal | None = None
@@ -170,7 +169,7 @@ class BatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == end:
             return []
         store, batch = self._batches(end, repeated=int(end["batch"])), int(end["batch"])
-        if batch == self._lost or store.settled() >= batch:
+        if store.settled() >= batch:
             return []
         # A batch that an earlier run has received has the readers of that run.
         readers = [reader + 1 for number, reader in store.listed("index") if number == batch]
@@ -191,7 +190,8 @@ class BatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if (other := store.entity(path)).lower() != path.lower():
                 store.close()
                 raise BatchEntityError(path, other, str(store.folder))
-            self._lost = None if was_there else repeated
+            if not was_there and repeated is not None:  # in a file: this run may be killed before the commit
+                store.set_settled(repeated)
             self._store = store
             self._settlement = BatchSettlement(self.options, store)
             self._renewal = BatchRenewal(self.options, store).start()

@@ -191,6 +191,20 @@ def test_i3_a_topic_that_was_made_again_is_known_by_its_id_however_many_records_
     assert stream.latestOffset(end, ReadMaxRows(7)) == {"0": 9, "topic": "cluster:two"}
 
 
+def test_i3_a_topic_of_a_cluster_that_was_made_again_or_of_another_one_is_told_or_read_from_its_first_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A checkpoint outlives its cluster: what a topic of another one has below its offsets was never read."""
+    Topic.edges_now = {0: (0, 9)}
+    monkeypatch.setattr(Topic, "identity", "rebuilt:two")
+    before = {"0": 7, "topic": "cluster:one"}
+    with pytest.raises(RecordsMissingError, match="read up to offset 7, and the partition is of a topic that was made"):
+        reader().latestOffset(before, ReadMaxRows(9))
+    stream = reader(missing="skip")
+    end = stream.latestOffset(before, ReadMaxRows(9))
+    assert [(each.first, each.stop) for each in stream.partitions(before, end)] == [(0, 9)]
+
+
 def test_i1_a_batch_that_spark_repeats_has_no_records_of_a_topic_that_was_made_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,5 +1,6 @@
 """Spark's calls of a streaming read at the driver, before anything connects."""
 
+import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +43,24 @@ def test_a_batch_whose_folder_is_lost_stays_empty_and_the_next_one_does_not_i3(b
     for _ in range(2):
         assert batches.partitions({"batch": 7}, lost) == []
     assert len(batches.partitions(lost, {"batch": 9, "batches": "abc"})) == 1
+
+
+def test_a_batch_whose_folder_was_lost_stays_empty_also_where_the_run_that_found_that_was_killed_i3(
+    tmp_path: Path,
+) -> None:
+    """Its folder is there by then. The batch took other messages, which a sink that had the batch skipped, and which were settled."""
+    options = SourceOptions.read(OPTIONS | {"spool": str(tmp_path)})
+    lost = {"batch": 8, "batches": "abc"}
+    killed, after = BatchReader(options), BatchReader(options)
+    assert killed.partitions({"batch": 7}, lost) == []
+    assert killed._store is not None
+    assert killed._store._owner is not None
+    os.close(killed._store._owner)  # as its end does, without the removal of the folder
+    killed._store._owner = None
+    assert after.partitions({"batch": 7}, lost) == []
+    assert len(after.partitions(lost, {"batch": 9, "batches": "abc"})) == 1
+    killed.stop()
+    after.stop()
 
 
 def test_a_batch_whose_messages_are_settled_stays_empty_i3(tmp_path: Path, batches: BatchReader) -> None:
