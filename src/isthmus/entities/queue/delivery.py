@@ -107,22 +107,38 @@ def receive_deferred(
 
 
 def _promise(queue: DeliveringQueue, sequence: int, on_durable: Callback | None, on_failed: Failure | None) -> None:
-    """Call back for messages that were deleted as they went, by one of them (I4)."""
-    staging = queue.context.staging
+    """Call back for messages that receive-and-delete has deleted; `sequence` is one of them (I4)."""
+    queue.context.staging.promise(on_durable, _Deletion(queue, sequence, on_durable, on_failed).failed)
 
-    def failed(error: Exception) -> None:
-        if on_durable is not None and staging.is_stale:
-            staging.when_back(partial(look, error))
+
+class _Deletion:
+    """The deletion of messages on delivery. It never refers to itself: its callbacks keep bodies in memory and on disk, and these have
+    to go when the commit ends, not when Python collects garbage.
+    """
+
+    __slots__ = ("_on_durable", "_on_failed", "_queue", "_sequence")
+
+    def __init__(
+        self, queue: DeliveringQueue, sequence: int, on_durable: Callback | None, on_failed: Failure | None
+    ) -> None:
+        self._queue = queue
+        self._sequence = sequence
+        self._on_durable = on_durable
+        self._on_failed = on_failed
+
+    def failed(self, error: Exception) -> None:
+        """The commit has failed; the store may have kept the deletion."""
+        staging = self._queue.context.staging
+        if self._on_durable is not None and staging.is_stale:
+            staging.when_back(partial(self._check, error))
         else:
-            look(error)
+            self._check(error)
 
-    def look(error: Exception) -> None:
-        if on_durable is not None and _is_gone(queue, sequence):
-            staging.confirm(on_durable, failed)
-        elif on_failed is not None:
-            on_failed(error)
-
-    staging.promise(on_durable, failed)
+    def _check(self, error: Exception) -> None:
+        if self._on_durable is not None and _is_gone(self._queue, self._sequence):
+            self._queue.context.staging.confirm(self._on_durable, self.failed)
+        elif self._on_failed is not None:
+            self._on_failed(error)
 
 
 def _is_gone(queue: DeliveringQueue, sequence: int) -> bool:

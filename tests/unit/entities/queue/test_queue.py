@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -213,6 +215,27 @@ def test_receive_and_delete(namespace: Any, queue: Any, message: Make, read: Any
     assert done
     namespace.crash()
     assert list(namespace.queue("q").acquire(5).sequences) == [2]
+
+
+def test_the_callbacks_of_a_deletion_are_gone_when_the_commit_ends(namespace: Any, queue: Any, message: Make) -> None:
+    """They keep the body of a large message, and its file; only the collection of garbage would end a cycle of references."""
+    namespace.send("q", message("a"))
+
+    class Callback:
+        def __call__(self, *_: Any) -> None:
+            pass
+
+    callback = Callback()
+    kept = weakref.ref(callback)
+    gc.collect()
+    gc.disable()
+    try:
+        queue.acquire(1, lock=False, on_durable=callback, on_failed=callback)
+        del callback
+        namespace.commit()
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("kind", ["active", "behind another", "deferred", "in a session"])
