@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 
-@pytest.fixture(name="interrupts")
+@pytest.fixture(name="interrupts", autouse=True)
 def _interrupts() -> Iterator[object]:
     """SIGINT and SIGTERM as in a terminal, also where the tests were started in the background, which ignores it: the handler."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
