@@ -354,7 +354,7 @@ class Namespace:
                 self.engine.probe()
             except StoreError as error:
                 _log.warning("the store does not come back: reason=%s", error)
-            except ExceptionGroup:
+            except Exception:  # noqa: BLE001 - a fault of one callback ends no timer
                 _log.exception("a fault when the store came back")
 
     def every(self, seconds: float, run: Callable[[], None]) -> None:

@@ -301,14 +301,11 @@ def _failover(
         if abort:
             found = session.abort(note)
             answer: dict[str, Any] = {"aborted": True}
-            text = f"{found.active} is active again."
             with contextlib.suppress(IsthmusError):  # it is given up, whatever the other member answers
-                answer["waiting_at_standby"] = waiting = session.waiting_at(found.standby)
-                if waiting:
-                    text += f" Messages that wait at {found.standby}, where they may have been moved, are delivered once that is active: {waiting}."
-            if found.moved_dead:  # they are not in the count of waiting messages
+                answer["waiting_at_standby"] = session.waiting_at(found.standby)
+            if found.moved_dead:
                 answer["moved_dead_letters"] = found.moved_dead
-                text += f" Dead letters that were moved to {found.standby}, and stay there: {found.moved_dead}."
+            text = view.aborted(found, answer.get("waiting_at_standby"))
         else:
             try:
                 with interruption(_CARRIED_ON) as session.is_stopping:

@@ -72,6 +72,21 @@ def failed_over(found: PairState, work: Failover) -> str:
     return text
 
 
+def aborted(found: PairState, waiting: object) -> str:
+    """The result of a fail-over that was given up, as text.
+
+    Args:
+        found: the state after it.
+        waiting: the counts of messages that wait at the standby member; empty where there are none or it does not answer.
+    """
+    text = f"{found.active} is active again."
+    if waiting:
+        text += f" Messages that wait at {found.standby}, where they may have been moved, are delivered once that is active: {waiting}."
+    if found.moved_dead:  # they are not in the count of waiting messages
+        text += f" Dead letters that were moved to {found.standby}, and stay there: {found.moved_dead}."
+    return text
+
+
 def fields(state: PairState) -> dict[str, Any]:
     """A state as plain values."""
     return {

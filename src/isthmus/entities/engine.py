@@ -35,6 +35,7 @@ from isthmus.entities.fragment.port import FragmentStores
 from isthmus.entities.fragment.transfer import PartitionedTransfer
 from isthmus.entities.idle import IdleTime, last_use_ms
 from isthmus.entities.loaded import described
+from isthmus.entities.member.listener import call_all
 from isthmus.entities.port import Entity, MessageSource, MessageTarget
 from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.onward import Target
@@ -405,7 +406,7 @@ class Engine(Administration):
                 raise
             self._is_stale = False
             self.count_idle_anew()
-            self._staging.tell_back()
+            call_all(self._staging.take_checks())
 
     def close(self) -> None:
         """Commit and sync the staged changes; the owner closes the store.

@@ -2,6 +2,7 @@
 
 What it is: frozen values for the declarations of the federation file (namespaces, tasks) and for the routes of tasks.
 What it is not: their reading, checking or planning. Each pattern's module declares its tasks.
+A little over 400 lines: the values refer to each other.
 
 Invariants:
     I1. Nothing here contains a secret; a namespace has a reference or an identity.

@@ -27,7 +27,7 @@ PART_BYTES = 256 << 10
 # A pause between a part and the reading of the next one leaves processor and memory to others; a stream still reaches
 # about 200 MB/s.
 _REST_SECONDS = 0.001
-# How often to read again what nobody else can get, and after which time: five seconds together.
+# Retries of a failed read, if the message was deleted for this client, and the delay before each: five seconds in all.
 _RETRIES = 10
 _RETRY_SECONDS = 0.5
 

@@ -176,7 +176,7 @@ class Way(Protocol):
 
 
 class ToTheEnd:
-    """The connection for what nobody else can get, which is sent also where it is about to be closed from this side."""
+    """The connection for messages that were deleted for this client: they are sent also while this side is about to close it."""
 
     def __init__(self, way: Way) -> None:
         self._way = way

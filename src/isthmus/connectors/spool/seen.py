@@ -3,19 +3,19 @@
 What it is: for each entity that messages are received from, the received sequence numbers, as ranges, and the epoch in which they
 were assigned. A message is redelivered when the acknowledgement of its settlement was lost. What it is not: the files (`writer`).
 
-An epoch ends when an entity is deleted and made again under its name: numbers begin at 1 again. Within an epoch a higher number was
-enqueued later. So a message whose number is not above all that came, but which was enqueued after all of them, is the first of a new
-epoch. Producers of Kafka choose the times of records, though, and streams of RabbitMQ have none: so is a message that has another mark than
-the one that came under its number. A mark is the enqueued time, or of these a digest of the message. Numbers are compared within a
-partition, which is in their bits from 48 on. docs/explanation/spool.md, "What comes twice".
+An epoch ends when an entity is deleted and created again under its name: its numbers restart at 1. Within an epoch a higher number was
+enqueued later. So a message whose number is not above all received ones, but which was enqueued after all of them, is the first of a new
+epoch. Producers of Kafka choose the times of records, though, and streams of RabbitMQ have none: so a message whose mark differs from that of
+the received message with its number also starts an epoch. A mark is the enqueued time; for these two systems, a digest of the message. Numbers
+are compared within a partition, which is in their bits from 48 on. docs/explanation/spool.md, "What comes twice".
 
 The numbers of a system whose messages have names are made of the names (`SeenNames`): they have no order, and so no epoch.
 
 Invariants:
-    I1. A message that comes again is known, however late, unless `RANGES` gaps, or `NAMES` messages with names, came since: then it counts as
-        new, and may be there twice.
-    I2. A message of a new epoch is never taken for one of the epoch before, as far as its time, or the mark of one of the first or the last
-        `MARKS` numbers, tells.
+    I1. A redelivered message is recognised, however late, unless `RANGES` gaps, or `NAMES` messages with names, came since: then it
+        counts as new, and may be stored twice.
+    I2. A message of a new epoch is never taken for one of an earlier epoch, if its time, or the mark of one of the first or the last
+        `MARKS` numbers, shows the difference.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ NAMES = 200_000
 """Numbers kept for one entity where they are made of names; one takes about 100 bytes."""
 
 MARKS = 1000
-"""Of the first messages of an epoch that came of a partition, and of the last: one that is made again is read from its beginning, and
-one that has lost its end goes on there."""
+"""Marks kept for the first messages of a partition in an epoch, and for the last: a log that was created again is read from its start, and
+one that lost its end continues there."""
 
 
 def mark_of(message: bytes, enqueued_ms: int) -> int:
-    """What tells a message from another one under its number: the time at which its system took it, or where that says nothing (0) what it holds."""
+    """The value that distinguishes a message from another one with its number: its enqueued time, or if that is unknown (0) its digest."""
     return enqueued_ms or int.from_bytes(blake2b(message, digest_size=6).digest())
 
 
@@ -57,7 +57,7 @@ class _Partition:
     last_marks: OrderedDict[int, int] = field(default_factory=OrderedDict)
 
     def begin(self, epoch: int) -> None:
-        """Numbers begin again."""
+        """Starts an epoch: the numbers restart."""
         self.epoch, self.highest = epoch, -1
         self.numbers.clear()
         self.first_marks.clear()
@@ -92,7 +92,7 @@ class Seen:
         self._partitions: dict[tuple[str, int], _Partition] = {}
 
     def add(self, key: str, sequence: int, enqueued_ms: int, mark: int = 0) -> bool:
-        """Note a message; whether it is new. One without a number always is. `mark`: 0 for the enqueued time."""
+        """Adds a message; returns whether it is new. One without a number always is. `mark`: 0 for the enqueued time."""
         if sequence < 0:
             return True
         mark = mark or enqueued_ms
@@ -111,7 +111,7 @@ class Seen:
         return True
 
     def restore(self, key: str, sequence: int, enqueued_ms: int, epoch: int, mark: int = 0) -> None:
-        """Note what a segment holds, which was new when it was written."""
+        """Adds a record of a segment, which was new when it was written."""
         if sequence < 0:
             return
         seen = self._partitions.setdefault((key, sequence >> _PARTITION_SHIFT), _Partition())
@@ -130,7 +130,7 @@ class Seen:
         """The text for `from_text`."""
         return json.dumps(
             [
-                [key, partition, each.epoch, each.newest_ms, each.highest, list(each.numbers), *_told_marks(each)]
+                [key, partition, each.epoch, each.newest_ms, each.highest, list(each.numbers), *_marks(each)]
                 for (key, partition), each in self._partitions.items()
             ],
             separators=(",", ":"),
@@ -148,14 +148,14 @@ class Seen:
             seen = made._partitions[key, partition] = _Partition(int(epoch), int(newest_ms), int(highest))
             for start, stop in numbers:
                 seen.numbers.add(int(start), int(stop))
-            for kept, told in zip(
+            for kept, stored in zip(
                 (seen.first_marks, seen.last_marks), marks, strict=False
             ):  # an earlier release has none
-                kept.update((int(number), int(mark)) for number, mark in told)
+                kept.update((int(number), int(mark)) for number, mark in stored)
         return made
 
 
-def _told_marks(seen: _Partition) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+def _marks(seen: _Partition) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     return list(seen.first_marks.items()), list(seen.last_marks.items())
 
 
@@ -171,7 +171,7 @@ class SeenNames:
         self._numbers: dict[str, dict[int, None]] = {}
 
     def add(self, key: str, sequence: int, enqueued_ms: int, mark: int = 0) -> bool:
-        """Note a message; whether it is new. One without a number always is."""
+        """Adds a message; returns whether it is new. One without a number always is."""
         if sequence < 0:
             return True
         numbers = self._numbers.setdefault(key, {})
@@ -183,7 +183,7 @@ class SeenNames:
         return True
 
     def restore(self, key: str, sequence: int, enqueued_ms: int, epoch: int, mark: int = 0) -> None:
-        """Note what a segment holds."""
+        """Adds a record of a segment."""
         self.add(key, sequence, enqueued_ms)
 
     def epoch(self, key: str, sequence: int) -> int:

@@ -152,7 +152,7 @@ def _is_gone(queue: DeliveringQueue, sequence: int) -> bool:
     if state is None:  # an empty session leaves no row; elsewhere it has never held a message
         return deferred is None and queue.session_until_ms > 0
     last, head, *_ = cursors(state)
-    # One above the last has gone with its acceptance, which its sender was told to have failed.
+    # A number above the last was removed with its acceptance, whose failure was reported to its sender.
     return deferred is None and sequence <= last and (active is None or sequence < head)
 
 

@@ -84,7 +84,7 @@ class Staging:
         self._callbacks: list[Callback] = []
         self._failures: list[Failure] = []
         self._unconfirmed: list[Callback] = []
-        self._looks: list[Callback] = []
+        self._checks: list[Callback] = []
         self.is_awaited = False
         self._idle = True
         self._is_atomic = False
@@ -133,25 +133,14 @@ class Staging:
         if on_failed is not None:
             self._failures.append(on_failed)
 
-    def when_back(self, look: Callback) -> None:
-        """Call once the store has come back; for what is known only then."""
-        self._looks.append(look)
+    def when_back(self, check: Callback) -> None:
+        """Call once the store was reopened after a failure and everything is reloaded from it."""
+        self._checks.append(check)
 
-    def tell_back(self) -> None:
-        """The store has come back, and all have gone back to what it holds.
-
-        Raises:
-            ExceptionGroup: what those who look raised, once all of them have.
-        """
-        looks, self._looks = self._looks, []
-        faults: list[Exception] = []
-        for look in looks:
-            try:
-                look()
-            except Exception as fault:  # noqa: BLE001 - one's fault must not cost the others their answer
-                faults.append(fault)
-        if faults:
-            raise ExceptionGroup("after the store has come back", faults)
+    def take_checks(self) -> list[Callback]:
+        """The callbacks of `when_back`; they are called once."""
+        checks, self._checks = self._checks, []
+        return checks
 
     def begin_load(self) -> None:
         """The rows in the store are about to be read again."""

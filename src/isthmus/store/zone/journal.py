@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 # If a sync of the copy that is read takes longer than this, another one is read, so that no write waits for that disk.
 _SLOW_SECONDS = 0.25
-# A copy whose disk takes longer than this, or is behind the others' by more than that, goes out of service.
+# A copy whose disk takes longer than this, or is behind the others' by more than that, is excluded.
 _LAG_SECONDS = 5.0
 _LAG_BYTES = 64 << 20
 # The most bytes of touched keys that are kept for returning copies.
@@ -67,7 +67,7 @@ class ZonedJournal:
         folders: three, each for this journal alone; created if absent.
         share: as for `RocksJournal`.
         may_found: whether a new, empty journal is created where all folders are empty.
-        lag_seconds: how long a copy's disk may take for one sync before the copy goes out of service.
+        lag_seconds: the longest time for one sync of a copy; a slower copy is excluded.
 
     Attributes:
         unsynced_bytes: as for `Journal`.

@@ -61,7 +61,7 @@ def to_spark(offsets: Offsets) -> dict[str, int]:
 
 def first_offset(offsets: Offsets, topic: str = "") -> dict[str, Any]:
     """Where a query begins, as a checkpoint keeps it."""
-    return {**to_spark(offsets), _BEGIN: to_spark(offsets), **_told(topic)}
+    return {**to_spark(offsets), _BEGIN: to_spark(offsets), **_named(topic)}
 
 
 def offset_after(start: Mapping[str, Any], offsets: Offsets, topic: str = "") -> dict[str, Any]:
@@ -77,7 +77,7 @@ def offset_after(start: Mapping[str, Any], offsets: Offsets, topic: str = "") ->
     if offsets == read and not is_new:
         return dict(start)
     begin = {_BEGIN: to_spark(dict.fromkeys(offsets, 0) if is_new else read)} if begin_of(start, {}) == read else {}
-    return {**to_spark(offsets), **begin, **_told(topic or topic_of(start))}
+    return {**to_spark(offsets), **begin, **_named(topic or topic_of(start))}
 
 
 def begin_of(end: Mapping[str, Any], start: Offsets) -> Offsets:
@@ -94,7 +94,7 @@ def start_of(start: Mapping[str, Any], end: Mapping[str, Any]) -> Offsets:
     return {**read, **dict.fromkeys(passed(read, from_spark(end)), 0)}  # a partition that begins again
 
 
-def _told(topic: str) -> dict[str, str]:
+def _named(topic: str) -> dict[str, str]:
     return {_TOPIC: topic} if topic else {}
 
 

@@ -7,8 +7,8 @@ Specification: PySpark documentation, "Python Data Source API".
 Invariants:
     I1. A batch that Spark repeats has the same records: its offsets name them.
     I2. Nothing is committed to a group before Spark has committed the batch, and the query does not go by what is committed there.
-    I3. A topic that was made again, or ends before what was read, fails the query, or is read from its first record. That it was made again is
-        told by its id, where the cluster has ids: it may have as many records by then as were read of the one before.
+    I3. A topic that was created again, or ends before the offset that was read, fails the query, or is read from its first record. Its id
+        shows that it was created again, if the cluster has ids: it may have as many records by then as were read of the former topic.
     I4. A schema that is not the data source's own is refused when the query is planned.
     I5. The first batch begins where the query began, also where Spark requests that again.
 """

@@ -15,8 +15,8 @@ Invariants:
     I1. `latestOffset` starts a batch only when a message waits, and never blocks much longer than `look_seconds`.
     I2. Nothing is settled before Spark committed the batch, and a batch that is evaluated again, in this run or the next
         one, holds the same messages.
-    I3. A batch that Spark repeats and whose folder is lost, or whose messages are settled, stays empty, and what waits comes in a later
-        one: of a batch with other messages under the same number a sink that has it already would skip some for ever.
+    I3. A batch that Spark repeats stays empty if its folder is lost or its messages are settled; waiting messages are in a later batch. A
+        sink that already has a batch would skip other messages under the same number.
     I4. A schema that is not the data source's own is refused when the query is planned.
 """
 
