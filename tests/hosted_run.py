@@ -11,9 +11,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from isthmus.bridge.host.reader.item import LeaseName
 from isthmus.bridge.host.reader.reader import ReaderHost
@@ -80,7 +81,7 @@ def carry(folder: Path, specs: Sequence[RouteSpec]) -> None:
         channel = folder / str(number)
         name = LeaseName("q", number, 0)
         reader = ReaderHost(channel=channel, lease=name, control=None, routes=tuple(specs), lease_seconds=LEASE_SECONDS)
-        sender = SenderHost(channel=channel).start()
+        sender = _logged(SenderHost(channel=channel)).start()
         inflow, stage = Inflow(sender), open_stage(steps)
         reader.start()
         try:
@@ -95,6 +96,22 @@ def carry(folder: Path, specs: Sequence[RouteSpec]) -> None:
         finally:
             reader.stop("the lease is over")
             reader.join(JOIN_SECONDS)
+
+
+def _logged(sender: SenderHost) -> SenderHost:
+    """A sender whose routes' pauses and failures are written to the log, as no driver gets the reports."""
+    link: Any = sender._link
+    for name in ("pause", "resume", "failed"):
+        setattr(link, name, _print_and(name, getattr(link, name)))
+    return sender
+
+
+def _print_and(name: str, call: Callable[..., None]) -> Callable[..., None]:
+    def logged(*arguments: Any) -> None:
+        print(f"{time.strftime('%H:%M:%S')} {name} {arguments}", flush=True)
+        call(*arguments)
+
+    return logged
 
 
 def main(file: Path, folder: Path) -> None:

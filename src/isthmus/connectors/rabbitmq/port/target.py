@@ -196,12 +196,11 @@ class RabbitTarget(End):
 
     def _routed(self, payload: bytes) -> Record:
         """The record of a message, with its exchange and routing key."""
-        record = to_record(payload, self.options.username)
-        if not self.options.exchange:
-            return record._replace(exchange="", routing_key=self.options.entity)
-        return record._replace(
-            exchange=self.options.exchange, routing_key=self.options.routing_key or record.routing_key
-        )
+        options = self.options
+        body, properties, _, routing_key = to_record(payload, options.username)
+        if not options.exchange:
+            return Record(body, properties, "", options.entity)
+        return Record(body, properties, options.exchange, options.routing_key or routing_key)
 
     def _record(self, payload: bytes, frame_bytes: int) -> Record | Refusal:
         try:
