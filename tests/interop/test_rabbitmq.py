@@ -21,7 +21,7 @@ from isthmus.bridge import registry
 from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Outcome, Send
 from isthmus.bridge.port import Arrived, Exhausted, SourceLost, SourceOpened
 from isthmus.bridge.refusal import RefusalKind
-from isthmus.connectors.administration import Administrations
+from isthmus.connectors.administration import Administrations, NamespaceUnreachableError
 from isthmus.connectors.rabbitmq.dead_letter import REASON_HEADER
 from isthmus.connectors.rabbitmq.mapping.mapping import to_message
 from isthmus.connectors.rabbitmq.mapping.outward import to_record
@@ -729,6 +729,24 @@ def test_looks_change_nothing(server: RabbitServer) -> None:
     assert SYSTEM.identity(told) == ""
     with pytest.raises(EntityNotFoundError, match="q-nothing"):
         SYSTEM.check(told, "q-nothing", reads=True)
+
+
+def test_an_exchange_that_was_made_again_has_no_binding_to_the_queue_of_a_task(server: RabbitServer) -> None:
+    told = {name: value for name, value in options(server, "").items() if name != "entity"}
+    assert SYSTEM.is_bound(told, "ex-again", "q-again") is None
+    told["management"] = f"http://127.0.0.1:{server.management_port}"
+    exchange(server, "ex-again", "topic", **{"q-again": "#"})
+    assert SYSTEM.is_bound(told, "ex-again", "q-again")
+    server.call("DELETE", "exchanges/%2F/ex-again")
+    assert SYSTEM.is_bound(told, "ex-again", "q-again") is False
+    exchange(server, "ex-again", "topic")
+    assert SYSTEM.is_bound(told, "ex-again", "q-again") is False
+    exchange(server, "ex-before", "fanout")
+    server.call("POST", "bindings/%2F/e/ex-again/e/ex-before", {"routing_key": "#", "arguments": {}})
+    assert SYSTEM.is_bound(told, "ex-again", "q-again") is None, "it may lead to the queue"
+    told["management"] = "http://127.0.0.1:1"
+    with pytest.raises(NamespaceUnreachableError):
+        SYSTEM.is_bound(told, "ex-again", "q-again")
 
 
 def test_a_plan_names_what_the_management_says(
