@@ -24,7 +24,10 @@ from collections.abc import Callable, Hashable
 from isthmus.transport import Client
 from isthmus.transport.client import UNHEARD_SECONDS
 
-__all__ = ["Containers"]
+__all__ = ["SLACK_SECONDS", "Containers"]
+
+# A broker checks from time to time which connections it has to give up: ActiveMQ Artemis every 2 s.
+SLACK_SECONDS = 10.0
 
 
 class _Container:
@@ -43,7 +46,7 @@ class _Container:
     def ended(self, now: float) -> None:
         """Its connection is lost, or was not made; the first time counts."""
         seconds = 2.0 * UNHEARD_SECONDS if self.client is None else self.client.noticed_seconds
-        self.until = min(self.until, now + seconds)
+        self.until = min(self.until, now + seconds + SLACK_SECONDS)
 
 
 class Containers:
