@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +16,11 @@ from artemis_broker import ArtemisBroker, artemis
 from artemis_end import ArtemisEnd, Browser
 from hosted_lease import carried, carry
 from isthmus.amqp import section
+from isthmus.bridge.port import Arrived, SourceLost, SourceOpened
 from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.connectors.administration import Administrations
 from isthmus.connectors.amqp.browse import QueueBrowse
+from isthmus.connectors.amqp.connector import AmqpSources
 from isthmus.connectors.amqp.option import read_target
 from isthmus.connectors.amqp.remote import open_client, sender_terms
 from isthmus.connectors.amqp.system import SYSTEM
@@ -115,10 +119,91 @@ def test_a_durable_subscription_keeps_what_is_published_while_nobody_reads(
 
 
 def publish_to_topic(broker: ArtemisBroker, topic: str, names: list[str]) -> None:
-    spec = reach(broker) | {"entity": topic, "entity_type": "topic"}
+    publish(broker, reach(broker) | {"entity": topic, "entity_type": "topic"}, names)
+
+
+def publish(broker: ArtemisBroker, options: dict[str, str], names: list[str]) -> None:
+    spec = reach(broker) | {"entity": options["entity"], "entity_type": options["entity_type"]}
     with open_client(read_target(spec), "publisher") as client:
-        sender = Sender(client, topic, terms=sender_terms(topic, "topic")).wait_ready()
+        sender = Sender(client, spec["entity"], terms=sender_terms(spec["entity"], spec["entity_type"])).wait_ready()
         sender.send_all([section.encode_header(section.Header(durable=True)) + message(name) for name in names])
+
+
+class Reader:
+    """An ordered source, as a route has it.
+
+    Args:
+        options: of the source.
+    """
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self._pool = AmqpSources()
+        self.source: Any = self._pool.source(1, options, ordered=True)
+        self.keys: list[str] = []
+        self.losses: list[str] = []
+        self.is_open = False
+
+    def open(self) -> None:
+        """Opens it, or waits until that has failed."""
+        count = len(self.losses)
+        self.source.open()
+        wait(lambda: self.read() and (self.is_open or len(self.losses) > count))
+
+    def read(self) -> bool:
+        """Takes what there is."""
+        self._pool.flush()
+        self._pool.service(dict.fromkeys((fd for fd, _ in self._pool.descriptors()), 1), time.monotonic())
+        for event in self.source.poll(time.monotonic()):
+            if isinstance(event, Arrived):
+                self.keys += map(key_of, event.payloads)
+            elif isinstance(event, SourceOpened):
+                self.is_open = True
+            elif isinstance(event, SourceLost):
+                self.is_open = False
+                assert not event.is_fatal
+                self.losses.append(event.text)
+        return True
+
+    def lose(self) -> int:
+        """Loses the connection; a descriptor by which the broker still has it."""
+        client = self.source.client
+        kept = os.dup(client.fileno())
+        client.abandon()
+        return kept
+
+    def close(self) -> None:
+        self.source.close()
+        self._pool.close()
+
+
+@pytest.mark.parametrize("kind", ["queue", "subscription"])
+def test_what_was_on_its_way_over_a_lost_connection_comes_first(broker: ArtemisBroker, kind: str) -> None:
+    """Also where the broker has not noticed the loss when the source is opened again."""
+    names, options = keys(0, 10), reach(broker) | {"entity": f"lost.{kind}", "entity_type": "queue"}
+    if kind == "queue":
+        broker.create_queue(options["entity"])
+    else:
+        options |= {"entity_type": "topic", "subscription": "copy", "container_id": "box"}
+    with closing(Reader(options)) as reader:
+        reader.open()
+        publish(broker, options, names)
+        reader.source.grant(5)
+        reader._pool.flush()
+        queue = options["entity"] if kind == "queue" else "box.copy"
+        wait(lambda: broker.attribute(f"queue.{queue}", "deliveringCount") == 5)
+        kept = reader.lose()
+        try:
+            wait(lambda: reader.read() and reader.losses)
+            reader.open()
+            assert not reader.is_open, "the broker has delivered some over the lost connection"
+        finally:
+            os.close(kept)
+        while not reader.is_open:
+            reader.open()
+        reader.source.grant(10)
+        wait(lambda: reader.read() and len(reader.keys) >= len(names))
+    assert reader.keys == names
+    assert len(reader.losses) >= 2
 
 
 def test_a_message_that_is_set_aside_goes_where_the_broker_sends_rejected_ones(

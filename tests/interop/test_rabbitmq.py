@@ -22,7 +22,7 @@ from isthmus.bridge import registry
 from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Outcome, Send
 from isthmus.bridge.port import Arrived, Exhausted, SourceLost, SourceOpened
 from isthmus.bridge.refusal import RefusalKind
-from isthmus.connectors.administration import Administrations
+from isthmus.connectors.administration import Administrations, NamespaceUnreachableError
 from isthmus.connectors.rabbitmq.dead_letter import REASON_HEADER
 from isthmus.connectors.rabbitmq.mapping.mapping import to_message
 from isthmus.connectors.rabbitmq.mapping.outward import to_record
@@ -31,9 +31,12 @@ from isthmus.connectors.rabbitmq.protocol import table
 from isthmus.connectors.rabbitmq.protocol.property import Properties, Record
 from isthmus.connectors.rabbitmq.system import SYSTEM
 from isthmus.errors import ConfigError, ConnectionLostError, EntityNotFoundError
+from isthmus.replication.reach import Reach
+from isthmus.supervisor.watch.binding import BindingWatch
 from isthmus.testing.bridge.message import key_of, message
 from isthmus.topology import plan, read
 from isthmus.topology.file.source import load
+from isthmus.topology.route import routes
 from rabbitmq_client import RabbitClient
 from rabbitmq_server import PASSWORD, USER, RabbitServer, rabbit_server
 
@@ -745,6 +748,53 @@ def test_looks_change_nothing(server: RabbitServer) -> None:
     assert SYSTEM.identity(told) == ""
     with pytest.raises(EntityNotFoundError, match="q-nothing"):
         SYSTEM.check(told, "q-nothing", reads=True)
+
+
+def test_an_exchange_that_was_made_again_has_no_binding_to_the_queue_of_a_task(server: RabbitServer) -> None:
+    told = {name: value for name, value in options(server, "").items() if name != "entity"}
+    assert SYSTEM.is_bound(told, "ex-again", "q-again") is None
+    told["management"] = f"http://127.0.0.1:{server.management_port}"
+    exchange(server, "ex-again", "topic", **{"q-again": "#"})
+    assert SYSTEM.is_bound(told, "ex-again", "q-again")
+    server.call("DELETE", "exchanges/%2F/ex-again")
+    assert SYSTEM.is_bound(told, "ex-again", "q-again") is False
+    exchange(server, "ex-again", "topic")
+    assert SYSTEM.is_bound(told, "ex-again", "q-again") is False
+    exchange(server, "ex-before", "fanout")
+    server.call("POST", "bindings/%2F/e/ex-again/e/ex-before", {"routing_key": "#", "arguments": {}})
+    assert SYSTEM.is_bound(told, "ex-again", "q-again") is None, "it may lead to the queue"
+    told["management"] = "http://127.0.0.1:1"
+    with pytest.raises(NamespaceUnreachableError):
+        SYSTEM.is_bound(told, "ex-again", "q-again")
+
+
+def test_a_run_warns_of_an_exchange_that_was_made_again_until_it_is_applied(
+    server: RabbitServer, file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    federation = load(file)
+
+    def apply() -> None:
+        with Administrations(federation) as administrations:
+            assert administrations.apply(plan(federation, administrations.observe())).failed is None
+
+    def warned(now: float) -> list[str]:
+        caplog.clear()
+        with Reach(federation) as reach:
+            watch.query(reach, now)
+        return caplog.messages
+
+    watch = BindingWatch(routes(federation))
+    apply()
+    assert warned(100.0) == []
+    server.call("DELETE", "exchanges/%2F/flights")
+    exchange(server, "flights", "topic")
+    (text,) = warned(200.0)
+    assert "queue isthmus.flights.jfk is not bound to exchange flights at ewr" in text
+    apply()
+    assert warned(300.0) == []
+    server.call("DELETE", "exchanges/%2F/flights")
+    assert len(warned(400.0)) == 1
+    apply()
 
 
 def test_a_plan_names_what_the_management_says(

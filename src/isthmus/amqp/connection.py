@@ -69,6 +69,7 @@ class Connection:
         incoming_window: transfer frames that the peer may have in flight per session.
         handle_max: highest link handle per session.
         properties: connection properties for our open.
+        desired_capabilities: what our open asks of the peer.
         answers_at_once: whether the peer's Detach, End and Close are answered as they are read. Where False, the owner
             answers them by `Link.finish_detach`, `AmqpSession.finish_end` and `close`, once it has disposed of what came
             before them; links and sessions that a fault of the peer's ends wait for the same calls.
@@ -94,6 +95,7 @@ class Connection:
         incoming_window: int = 5000,
         handle_max: int = 255,
         properties: dict[Any, Any] | None = None,
+        desired_capabilities: list[str] | None = None,
         answers_at_once: bool = True,
     ) -> None:
         self.answers_at_once = answers_at_once
@@ -113,6 +115,7 @@ class Connection:
         self._window = incoming_window
         self._handle_max = handle_max
         self._properties = properties
+        self.desired_capabilities = desired_capabilities
         self._state = _HEADER
         self._choice: tuple[str, bytes | None] | None = None
         self._sent_open = self._sent_close = False
@@ -487,6 +490,7 @@ class Connection:
             self.max_frame_size_bytes,
             self.channel_max,
             self.idle_timeout_ms,
+            desired_capabilities=self.desired_capabilities,
             properties=self._properties,
         )
         self.write(frame(0, body))

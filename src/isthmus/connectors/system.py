@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SYSTEMS",
+    "BindingSystem",
     "CountingSystem",
     "KnowsRemoved",
     "LogSystem",
@@ -182,6 +183,19 @@ class CountingSystem(Protocol):
 
         Raises:
             IsthmusError: the count cannot be read.
+        """
+        ...
+
+
+@runtime_checkable
+class BindingSystem(Protocol):
+    """Operations beyond `System` of a kind whose topics keep messages for a route only where the route's queue is bound to them."""
+
+    def is_bound(self, options: Mapping[str, str], entity: str, group: str) -> bool | None:
+        """Whether what is published to an entity reaches a route's queue, which has the name of its group; None where that is not known.
+
+        Raises:
+            IsthmusError: the system cannot be reached, or refuses.
         """
         ...
 

@@ -20,7 +20,7 @@ from isthmus.connectors.secret import resolve
 from isthmus.connectors.servicebus.connect import endpoint_of, open_client
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.connectors.servicebus.option import SourceOptions
-from isthmus.connectors.system import CountingSystem, LogSystem, Waits, system_of
+from isthmus.connectors.system import BindingSystem, CountingSystem, LogSystem, Waits, system_of
 from isthmus.errors import IsthmusError, UnauthorizedError
 from isthmus.replication.browse_retry import BrowseRetry
 from isthmus.replication.verification.audit.audit import Peek
@@ -98,6 +98,18 @@ class Reach:
         """
         namespace = self._federation.namespaces[endpoint.alias]
         return system_of(namespace.kind).waiting(namespace_options(namespace), endpoint.entity, group)
+
+    def is_bound(self, endpoint: Endpoint, group: str) -> bool | None:
+        """Whether what is published to a topic of a system that is not Service Bus reaches a route's queue there; None where that is not known.
+
+        Raises:
+            IsthmusError: the system cannot be reached, or refuses.
+        """
+        namespace = self._federation.namespaces[endpoint.alias]
+        system = system_of(namespace.kind)
+        if not isinstance(system, BindingSystem):
+            return None
+        return system.is_bound(namespace_options(namespace), endpoint.entity, group)
 
     def unsettled(self, endpoint: Endpoint, group: str) -> int:
         """The number of messages of a queue without browsing that are ready or with a consumer, by the last count of the system.

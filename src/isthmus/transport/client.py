@@ -43,7 +43,8 @@ from isthmus.amqp import (
     SessionEnded,
     Transfers,
 )
-from isthmus.amqp.performative import Accepted, Modified, Rejected, Released
+from isthmus.amqp.performative import Accepted, Error, Modified, Rejected, Released
+from isthmus.amqp.types import Symbol
 from isthmus.errors import (
     ConnectionLostError,
     IsthmusError,
@@ -65,6 +66,10 @@ INCOMING_WINDOW_FRAMES = 65535
 MAX_FRAME_BYTES = 1 << 20
 # How long a peer is taken to wait that names no idle time-out.
 UNHEARD_SECONDS = 30.0
+# AMQP Enforcing Connection Uniqueness 1.0: the peer refuses a connection while it has another one of the same container.
+_SOLE_CONNECTION = Symbol("sole-connection-for-container")
+# A property of the peer's open: its close follows, with the reason.
+_REFUSED = "amqp:connection-establishment-failed"
 
 
 # Terminal states (OASIS AMQP 1.0 3.4). A disposition with another one, or with none, that settles nothing is not an outcome:
@@ -94,6 +99,7 @@ class Client:
         idle_timeout_ms: the connection is closed when the peer was silent for twice as long.
         shared: links of several owners share the connection: a token that the peer does not renew costs only the links
             that it covers, which the peer ends; otherwise it ends the connection.
+        sole: asks the peer to refuse this connection while it has another one of the same container, whose deliveries it keeps.
 
     Attributes:
         error: why the connection can no longer be used; None while it can.
@@ -103,7 +109,13 @@ class Client:
     """
 
     def __init__(
-        self, endpoint: Endpoint, *, name: str = "", idle_timeout_ms: int = 30_000, shared: bool = False
+        self,
+        endpoint: Endpoint,
+        *,
+        name: str = "",
+        idle_timeout_ms: int = 30_000,
+        shared: bool = False,
+        sole: bool = False,
     ) -> None:
         self.endpoint = endpoint
         self.shared = shared
@@ -117,6 +129,7 @@ class Client:
             max_frame_size_bytes=MAX_FRAME_BYTES,
             idle_timeout_ms=idle_timeout_ms,
             incoming_window=INCOMING_WINDOW_FRAMES,
+            desired_capabilities=[_SOLE_CONNECTION] if sole else None,
         )
         self._socket: socket.socket | None = None
         self._pending: deque[memoryview] = deque()
@@ -133,7 +146,7 @@ class Client:
         """Connects and opens; blocks.
 
         Raises:
-            ConnectionLostError: no connection could be made, or it broke.
+            ConnectionLostError: no connection could be made, it broke, or the peer refused it.
             OperationTimeoutError: the peer did not answer in time.
             UnauthorizedError: the peer refused SASL.
         """
@@ -151,6 +164,8 @@ class Client:
         self._write()
         try:
             self.wait_until(lambda: self._opened, limit - time.monotonic(), f"{where}: no answer to open")
+            if _REFUSED in self.peer_properties:
+                self.wait_until(lambda: False, limit - time.monotonic(), f"{where}: a refused connection is not closed")
         except BaseException:
             self.abandon()
             raise
@@ -168,11 +183,14 @@ class Client:
         self.abandon()
 
     @property
+    def noticed_seconds(self) -> float:
+        """After how long the peer gives up a connection over which it receives nothing more."""
+        return 2.0 * (self.connection.peer_idle_seconds or UNHEARD_SECONDS)
+
+    @property
     def held_seconds(self) -> float:
         """How long the peer may consider the connection open, and keep its deliveries locked, when it receives nothing more."""
-        if self._is_ended_by_peer or self.error is None:
-            return 0.0
-        return 2.0 * (self.connection.peer_idle_seconds or UNHEARD_SECONDS)
+        return 0.0 if self._is_ended_by_peer or self.error is None else self.noticed_seconds
 
     def start_close(self) -> None:
         """Queues the close after what was sent; once the peer has answered, `error` is set. Then `abandon` it."""
@@ -433,9 +451,7 @@ class Client:
         self._lost(
             ConnectionLostError(f"{self.endpoint.host}:{self.endpoint.port}: the connection was closed")
             if error is None
-            else ConnectionLostError(
-                f"{self.endpoint.host}:{self.endpoint.port}: {error.description or error.condition} ({error.condition})"
-            )
+            else ConnectionLostError(f"{self.endpoint.host}:{self.endpoint.port}: {_reason(error)} ({error.condition})")
         )
 
     def _lost(self, error: IsthmusError) -> None:
@@ -446,3 +462,10 @@ class Client:
         owners, self._owners = list(self._owners.values()), {}
         for owner in owners:
             owner.on_lost(error)
+
+
+def _reason(error: Error) -> str:
+    """Why the peer closed."""
+    if (error.info or {}).get("invalid-field") == "container-id":
+        return "it has a connection of this container, whose loss it may not have noticed yet"
+    return error.description or str(error.condition)

@@ -1,13 +1,15 @@
 import select
 import socket
 import ssl
+import threading
 import time
 from types import SimpleNamespace
 
 import pytest
 
-from isthmus.amqp import Transfers, performative, section
-from isthmus.amqp.performative import Accepted, Disposition, Modified, Received, Rejected, Released
+from isthmus.amqp import Connection, SaslInit, Transfers, performative, section
+from isthmus.amqp.performative import Accepted, Disposition, Error, Modified, Received, Rejected, Released
+from isthmus.amqp.types import Symbol
 from isthmus.errors import (
     ConnectionLostError,
     EntityNotFoundError,
@@ -134,6 +136,35 @@ def test_a_peer_may_hold_messages_only_for_a_connection_whose_end_it_has_not_not
         noticed.close()
         assert noticed.error is not None
         assert noticed.held_seconds == 0.0
+
+
+def test_a_connection_that_the_peer_refuses_after_its_open_raises_why() -> None:
+    """OASIS AMQP 1.0, 2.4.1: the peer has to open before it can close, so that an open is no consent yet."""
+    refusal = Error(Symbol("amqp:invalid-field"), info={Symbol("invalid-field"): Symbol("container-id")})
+    seen: list[bytes] = []
+
+    def refuse(door: socket.socket) -> None:
+        sock, _ = door.accept()
+        properties = {Symbol("amqp:connection-establishment-failed"): True}
+        served = Connection(server=True, container_id="peer", sasl=("ANONYMOUS",), properties=properties)
+        while not served.opened and (data := sock.recv(4096)):
+            seen.append(data)
+            if any(isinstance(each, SaslInit) for each in served.receive(data, time.monotonic())):
+                served.sasl_outcome(True)
+            sock.sendall(served.take())
+        served.close(refusal)
+        sock.sendall(served.take())
+        sock.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        thread = threading.Thread(target=refuse, args=(door,))
+        thread.start()
+        client = Client(Endpoint("127.0.0.1", door.getsockname()[1], tls=False), sole=True)
+        with pytest.raises(ConnectionLostError, match="a connection of this container"):
+            client.open(5)
+        thread.join()
+    assert b"sole-connection-for-container" in b"".join(seen)
+    assert client.fileno() == -1
 
 
 def test_a_peer_that_accepts_and_says_nothing_is_left_without_a_socket_behind() -> None:

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 
 from isthmus.bridge.port import Capabilities, Source, SourcePool, Target, TargetPool
 from isthmus.bridge.refusal import Refusal, RefusalKind
+from isthmus.connectors.amqp.container import Containers
 from isthmus.connectors.amqp.option import read_source, read_target
+from isthmus.connectors.amqp.remote import remote_of
 from isthmus.connectors.amqp.source import AmqpSource
 from isthmus.connectors.amqp.target import AmqpTarget
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
@@ -23,15 +25,21 @@ __all__ = ["CONNECTOR", "AmqpConnector", "AmqpSources", "AmqpTargets"]
 class AmqpSources(ConnectionPool):
     """The sources of one process."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._containers = Containers()
+
     def source(
         self, key: int, options: Mapping[str, str], *, ordered: bool = True, only_present: bool = False
     ) -> Source:
-        """A source that is not open yet; the broker's order is kept with and without `ordered`.
+        """A source that is not open yet; without `ordered` the broker's order is kept as long as the connection lasts.
 
         Raises:
             ConfigError: an option is invalid.
         """
-        return AmqpSource(self, key, read_source(options), only_present=only_present)
+        read = read_source(options)
+        remote = remote_of(read, self._containers if ordered else None)
+        return AmqpSource(self, key, read, remote, only_present=only_present)
 
 
 class AmqpTargets(ConnectionPool):

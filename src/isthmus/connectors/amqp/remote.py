@@ -16,6 +16,7 @@ from functools import partial
 
 from isthmus.amqp.performative import Source, Target
 from isthmus.amqp.types import Symbol, UInt
+from isthmus.connectors.amqp.container import Containers
 from isthmus.connectors.amqp.option import BrokerOptions, SourceOptions, TargetOptions
 from isthmus.connectors.secret import resolve
 from isthmus.connectors.servicebus.plain_host import ALLOWED_VARIABLE, PlainConnectionError, check_plain
@@ -75,24 +76,30 @@ def endpoint_of(options: BrokerOptions) -> Endpoint:
     )
 
 
-def open_client(options: BrokerOptions, name: str) -> Client:
+def open_client(options: BrokerOptions, name: str, *, sole: bool = False) -> Client:
     """An open connection; blocks.
 
     Args:
         options: the broker, and how to connect.
         name: container id.
+        sole: whether the broker should refuse it while it has another connection of this container.
 
     Raises:
         IsthmusError: a reference cannot be resolved, or no connection could be made.
     """
-    return Client(endpoint_of(options), name=name, shared=True).open(OPEN_SECONDS)
+    return Client(endpoint_of(options), name=name, shared=True, sole=sole).open(OPEN_SECONDS)
 
 
-def remote_of(options: SourceOptions | TargetOptions) -> Remote:
-    """The broker of an end. A durable subscription belongs to a container, whichever process reads it."""
+def remote_of(options: SourceOptions | TargetOptions, containers: Containers | None = None) -> Remote:
+    """The broker of an end. A durable subscription belongs to a container, whichever process reads it.
+
+    Args:
+        options: of the end.
+        containers: for an end that must not read over two connections at once.
+    """
     name = f"isthmus-bridge-{os.getpid()}"
     if isinstance(options, SourceOptions) and options.subscription:
-        name = options.container_id
+        name, containers = options.container_id, None
     connection_key = (
         options.url,
         options.sasl,
@@ -104,8 +111,13 @@ def remote_of(options: SourceOptions | TargetOptions) -> Remote:
         options.key_file,
         options.key_password,
         name,
+        containers is not None,
     )
-    return Remote(connection_key, partial(open_client, options, name))
+    if containers is None:
+        return Remote(connection_key, partial(open_client, options, name))
+    return Remote(
+        connection_key, partial(containers.open, connection_key, name, partial(open_client, options, sole=True))
+    )
 
 
 def receiver_terms(options: SourceOptions, *, drains: bool = True) -> LinkTerms:

@@ -5,7 +5,8 @@ how much may be in flight (`isthmus.bridge`).
 Specification: OASIS AMQP 1.0, 2.6 (links), 3.4 (outcomes), 3.5 (sources).
 
 Order. Deliveries keep the order in which the broker sends them. Messages that return to the broker, by `release` or with a connection, are
-delivered again before the later ones, if the broker keeps its queue's order and this source is its only consumer.
+delivered again before the later ones, if the broker keeps its queue's order and this source is its only consumer: an ordered
+source reads over no other connection before the broker has given a lost one up (`container`).
 
 Invariants:
     I1. The link's credit never exceeds the owner's grant minus the delivered messages.
@@ -34,6 +35,7 @@ from isthmus.connectors.amqp.position import Positions
 from isthmus.connectors.amqp.present import Present
 from isthmus.connectors.amqp.redelivery import RedeliveryMemory
 from isthmus.connectors.amqp.remote import can_drain, receiver_terms, remote_of
+from isthmus.connectors.servicebus.port.connection import Remote
 from isthmus.connectors.servicebus.port.end import End, MarkedReceiver, Step
 from isthmus.connectors.servicebus.port.link_state import MASK32, DeliveryIds, OwnerCredit
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
@@ -62,11 +64,21 @@ class AmqpSource(End):
         pool: the pool that it belongs to.
         key: its key in the pool.
         options: the address, and how it is read.
+        remote: the broker.
         only_present: report when the broker has no more messages.
     """
 
-    def __init__(self, pool: ConnectionPool, key: int, options: SourceOptions, *, only_present: bool) -> None:
-        super().__init__(pool, key, options.entity, remote_of(options), sessions=2 if options.dead_letters else 1)
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        key: int,
+        options: SourceOptions,
+        remote: Remote | None = None,
+        *,
+        only_present: bool,
+    ) -> None:
+        sessions = 2 if options.dead_letters else 1
+        super().__init__(pool, key, options.entity, remote or remote_of(options), sessions)
         self.leave_by = math.inf
         self._options = options
         self._ledger = Ledger()

@@ -148,6 +148,20 @@ class RabbitAdministration:
         """
         return int((self._queue(queue) or {}).get("messages", 0))
 
+    def is_bound(self, exchange: str, queue: str) -> bool | None:
+        """Whether a queue is bound to an exchange; None where it is not known: without `management`, and where the exchange is bound to other
+        exchanges, by way of which its messages may reach the queue.
+
+        Raises:
+            AdministrationError: no answer, or a refusal.
+        """
+        if not self._options.management:
+            return None
+        bindings = self._bindings(exchange)
+        if any(each.get("destination_type") == "queue" and each["destination"] == queue for each in bindings):
+            return True
+        return None if any(each.get("destination_type") == "exchange" for each in bindings) else False
+
     # ---- existing entities
 
     def _state(self, entity: PlainState) -> PlainState | None:
@@ -156,8 +170,7 @@ class RabbitAdministration:
             return None if queue is None else replace(entity, remarks=self._remarks(entity, queue))
         if not self._exists(f"exchanges/{self._host}/{quote(entity.name, '')}"):
             return None
-        bindings = self._call("GET", f"exchanges/{self._host}/{quote(entity.name, '')}/bindings/source") or ()
-        bound = {each["destination"] for each in bindings if each.get("destination_type") == "queue"}
+        bound = {each["destination"] for each in self._bindings(entity.name) if each.get("destination_type") == "queue"}
         stand = tuple(name for name in entity.subscriptions if name in bound)
         remarks = [
             each
@@ -168,6 +181,11 @@ class RabbitAdministration:
         ]
         remarks += [each for name in entity.subscriptions for each in self._bound_elsewhere(name, entity.name)]
         return PlainState(name=entity.name, is_topic=True, subscriptions=stand, remarks=tuple(remarks))
+
+    def _bindings(self, exchange: str) -> Sequence[Mapping[str, Any]]:
+        """Those of an exchange to queues and to other exchanges; none where it does not exist."""
+        path = f"exchanges/{self._host}/{quote(exchange, '')}/bindings/source"
+        return self._call("GET", path, is_optional=True) or ()
 
     def _bound_elsewhere(self, queue: str, exchange: str) -> Iterator[str]:
         """Remarks about a queue that keeps messages for a route, and is still bound to an earlier exchange of its task."""

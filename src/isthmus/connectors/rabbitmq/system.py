@@ -52,6 +52,12 @@ class RabbitSystem:
             with Probe(broker) as probe:
                 probe.exchange(entity)
 
+    def is_bound(self, options: Mapping[str, str], entity: str, group: str) -> bool | None:
+        """Whether the route's queue is bound to an exchange, as far as the management plugin reports it."""
+        from isthmus.connectors.rabbitmq.administration import RabbitAdministration
+
+        return RabbitAdministration(read_broker(options)).is_bound(entity, group)
+
     def waiting(self, options: Mapping[str, str], entity: str, group: str) -> Waits:
         """The messages of a queue that are ready; of an exchange those of the route's queue."""
         with Probe(read_broker(options)) as probe:

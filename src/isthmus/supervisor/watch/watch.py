@@ -1,8 +1,8 @@
 """Measures the backlog of the routes.
 
 What it is: a thread for each namespace that peeks the heads of its routes' sources, so that lag and age are known
-whether a route runs, fails or may not start. What it is not: a lock, or a count; AMQP has none, so that sequence numbers
-are subtracted.
+whether a route runs, fails or may not start; it queries their bindings, too (`isthmus.supervisor.watch.binding`). What it is not: a lock, or
+a count; AMQP has none, so that sequence numbers are subtracted.
 
 Invariants:
     I1. Queries of an idle source back off up to IDLE_SECONDS (each query at Azure is billed); while messages wait they follow
@@ -25,6 +25,7 @@ from isthmus.errors import IsthmusError
 from isthmus.replication.query.sighting import Backlog
 from isthmus.replication.reach import Reach
 from isthmus.replication.verification.audit.audit import Peek
+from isthmus.supervisor.watch.binding import BindingWatch
 from isthmus.topology.model import Route
 
 __all__ = ["BacklogMeter", "BacklogWatch"]
@@ -129,13 +130,15 @@ class BacklogWatch:
         meters = {route.name: BacklogMeter() for route in routes}
         due = dict.fromkeys(meters, 0.0)
         reported: set[str] = set()
+        bindings = BindingWatch(routes)
         with self._reach() as reach:
             while not self._stop.is_set():
                 for route in routes:
                     if time.monotonic() < due[route.name]:
                         continue
                     due[route.name] = time.monotonic() + self._measure(meters[route.name], reach, route, reported)
-                self._stop.wait(max(0.1, min(due.values()) - time.monotonic()))
+                bindings.query(reach, time.monotonic())
+                self._stop.wait(max(0.1, min(bindings.due, *due.values()) - time.monotonic()))
 
     def _measure(self, meter: BacklogMeter, reach: Reach, route: Route, reported: set[str]) -> float:
         """Measure once; returns after how many seconds to measure again."""

@@ -75,3 +75,24 @@ def test_a_queue_that_a_former_exchange_of_its_task_fills_is_told(
     assert remark.startswith(
         f"queue {queue} is bound to exchange flights too: messages published there are moved as if"
     )
+
+
+def test_a_binding_by_way_of_another_exchange_may_be_one(
+    asked: RabbitAdministration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = "isthmus.gates.jfk"
+    other = {"source": "gates", "destination": "other", "destination_type": "queue"}
+    for bindings, is_bound in (
+        ([], False),
+        ([other], False),
+        ([other, {**other, "destination": queue}], True),
+        ([{**other, "destination_type": "exchange"}], None),
+        ([{**other, "destination": queue, "destination_type": "exchange"}], None),
+    ):
+        monkeypatch.setattr(Plugin, "bindings", bindings)
+        assert asked.is_bound("gates", queue) is is_bound
+
+
+def test_without_management_no_binding_is_known() -> None:
+    options = read_broker({"host": "127.0.0.1", "username": "guest", "password": "env:PASSWORD"})
+    assert RabbitAdministration(options).is_bound("gates", "isthmus.gates.jfk") is None
