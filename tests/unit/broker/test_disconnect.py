@@ -185,3 +185,34 @@ async def test_what_was_deleted_for_a_client_leaves_the_socket_s_buffer_before_t
     client.unsent_bytes = 0
     await until_async(lambda: client.pump() or stopping.done())
     assert client.closed_with() == "amqp:connection:forced"
+
+
+@pytest.mark.parametrize("what", ["a reply", "an outcome"])
+async def test_what_a_slow_client_waits_for_leaves_the_socket_s_buffer_before_the_end_i6(broker, client, message, what):
+    """Without it, the client sends or schedules its messages again."""
+    if what == "an outcome":
+        client.unsent_bytes = 10_000
+        client.sender("orders").send(message("a"), b"1")
+    else:
+        requests = client.session.attach_sender("q", Target(address="orders/$management"), source=Source(address="me"))
+        replies = client.session.attach_receiver("a", Source(address="orders/$management"), target=Target(address="me"))
+        client.pump()
+        replies.grant(10)
+        operation = {"operation": "com.microsoft:peek-message"}
+        client.unsent_bytes = 10_000
+        requests.send(
+            section.encode_message(
+                {"from-sequence-number": 0, "message-count": 1},
+                properties={"message_id": "1", "reply_to": "me"},
+                application_properties=operation,
+                value_body=True,
+            ),
+            b"1",
+        )
+    await client.settle()
+    stopping = asyncio.create_task(broker.namespace.disconnect())
+    await passes(20, client.pump)
+    assert not stopping.done()
+    client.unsent_bytes = 0
+    await until_async(lambda: client.pump() or stopping.done())
+    assert client.closed_with() == "amqp:connection:forced"
