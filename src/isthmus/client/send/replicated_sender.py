@@ -403,7 +403,8 @@ class AsyncReplicatedSender(_Base):
 
     async def close(self) -> None:
         """As `ReplicatedSender.close`; sends whose callers were cancelled are waited for."""
-        await asyncio.gather(*self._carried, return_exceptions=True)
+        if self._carried:
+            await asyncio.wait(self._carried)  # unlike `gather`, it cancels none where it is cancelled itself
         await asyncio.to_thread(self._close)
 
 
