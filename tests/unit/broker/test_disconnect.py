@@ -1,13 +1,16 @@
 """A namespace that stops under load: what it keeps is told, and what it does not tell it does not keep."""
 
 import asyncio
+import os
+import sys
 
 import pytest
 
 from isthmus.amqp import Disposed, section
 from isthmus.amqp.performative import Accepted, Source, Target
 from isthmus.amqp.types import Array, UInt
-from isthmus.entities import QueueDescription
+from isthmus.entities import Engine, FragmentStores, Limits, QueueDescription
+from isthmus.errors import StoreError
 from until import passes, until_async
 
 
@@ -216,3 +219,34 @@ async def test_what_a_slow_client_waits_for_leaves_the_socket_s_buffer_before_th
     client.unsent_bytes = 0
     await until_async(lambda: client.pump() or stopping.done())
     assert client.closed_with() == "amqp:connection:forced"
+
+
+async def test_what_a_store_of_fragments_has_deleted_although_it_failed_is_sent_before_the_end_i6(
+    broker, message, monkeypatch
+):
+    monkeypatch.setattr("isthmus.broker.namespace._BODY_SECONDS", 0.2)
+    limits, fragments = Limits(partitions_per_entity=1, partition_stores=1), type(broker.store)()
+    monkeypatch.setattr(fragments, "reopen", lambda: None)  # a disk without room: what was written before stands
+    monkeypatch.setattr(
+        sys.modules[type(broker).__module__],
+        "Engine",
+        lambda store, clock: Engine(
+            store, clock, limits=limits, stores=FragmentStores(lambda _: fragments, clock, limits, os.urandom)
+        ),
+    )
+    broker = type(broker)()
+    broker.engine.create_queue("parts", QueueDescription(enable_partitioning=True))
+    client = broker.client()
+    await client.settle()
+    client.sender("parts").send(message("a"), b"1")
+    await until_async(lambda: client.pump() or accepted(client))
+    link = client.receiver("parts", snd_settle_mode=1, rcv_settle_mode=0)
+    fragments.error = StoreError("no space left on device")
+    link.grant(1)
+    await until_async(lambda: client.pump() or fragments.error is None)
+    await passes(20, client.pump)
+    assert client.payloads(link) == []
+    await broker.namespace.disconnect()
+    client.pump()
+    assert len(client.payloads(link)) == 1
+    await broker.namespace.close()
