@@ -149,6 +149,33 @@ async def test_what_one_side_took_of_a_send_that_was_cancelled_is_kept_for_the_o
     assert status(tmp_path / "outbox" / "secondary").messages == 1
 
 
+def test_what_one_side_took_of_a_send_that_was_interrupted_is_kept_for_the_other_i3(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By Ctrl+C, or by a signal with which a framework limits the time of a task."""
+    answer: Future[Attempt] = Future()
+    waits = [KeyboardInterrupt()]
+
+    def wait() -> Attempt:
+        if waits:
+            raise waits.pop()
+        return answer.result(30)
+
+    def away(parcel: Parcel, timeout: float) -> Any:
+        return SimpleNamespace(done=answer, wait=wait, seconds_left=30.0)
+
+    with ReplicatedSender(NOWHERE, NOWHERE, "orders", outbox=tmp_path / "outbox") as sender:
+        for circuit in sender._replication.circuits.values():
+            circuit.succeeded()
+        monkeypatch.setattr(sender._lanes[Side.PRIMARY], "start", taken)
+        monkeypatch.setattr(sender._lanes[Side.SECONDARY], "start", away)
+        with pytest.raises(KeyboardInterrupt):
+            sender.send_messages(MESSAGE)
+        answer.set_result(Attempt(ConnectionError("reset"), Failure.GONE))
+    assert sender.statistics().kept == {"primary": 0, "secondary": 1}
+    assert status(tmp_path / "outbox" / "secondary").messages == 1
+
+
 def test_a_switch_that_does_not_survive_a_restart_is_told(tmp_path: Path) -> None:
     """It holds in this process; a fail-over, after which the message has been taken, is logged alone."""
     folder = tmp_path / "state"
