@@ -231,8 +231,8 @@ class Namespace:
         """Acknowledges accepted messages, and closes the connections, which may continue to send meanwhile."""
         for peer in self.peers:
             peer.take_no_more()
-        # What a failure has left in a store goes to whom it belongs with its next commit.
-        self._probe()
+        # What a failure, also of a write that no commit made, has left in a store goes to whom it belongs with its next commit.
+        _try_disk(self.engine.probe)
         for store in self._stores or ():
             if store.engine is not None:
                 _try_disk(store.engine.retry)
