@@ -11,6 +11,7 @@ from isthmus.amqp.performative import Accepted, Source, Target
 from isthmus.amqp.types import Array, UInt
 from isthmus.entities import Engine, FragmentStores, Limits, QueueDescription
 from isthmus.errors import StoreError
+from transaction_client import attach_coordinator, declare, discharge
 from until import passes, until_async
 
 
@@ -190,19 +191,26 @@ async def test_what_was_deleted_for_a_client_leaves_the_socket_s_buffer_before_t
     assert client.closed_with() == "amqp:connection:forced"
 
 
-@pytest.mark.parametrize("what", ["a reply", "an outcome"])
+@pytest.mark.parametrize("what", ["a reply", "an outcome", "the end of a transaction"])
 async def test_what_a_slow_client_waits_for_leaves_the_socket_s_buffer_before_the_end_i6(broker, client, message, what):
     """Without it, the client sends or schedules its messages again."""
     if what == "an outcome":
-        client.unsent_bytes = 10_000
+        client.unsent_bytes = 1
         client.sender("orders").send(message("a"), b"1")
+    elif what == "the end of a transaction":
+        coordinator = attach_coordinator(client.session)
+        client.pump()
+        declare(coordinator)
+        client.pump()
+        client.unsent_bytes = 1
+        discharge(coordinator, client.seen(Disposed)[-1].state.txn_id)
     else:
         requests = client.session.attach_sender("q", Target(address="orders/$management"), source=Source(address="me"))
         replies = client.session.attach_receiver("a", Source(address="orders/$management"), target=Target(address="me"))
         client.pump()
         replies.grant(10)
         operation = {"operation": "com.microsoft:peek-message"}
-        client.unsent_bytes = 10_000
+        client.unsent_bytes = 1
         requests.send(
             section.encode_message(
                 {"from-sequence-number": 0, "message-count": 1},
