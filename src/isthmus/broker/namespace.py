@@ -231,8 +231,8 @@ class Namespace:
         """Acknowledges accepted messages, and closes the connections, which may continue to send meanwhile."""
         for peer in self.peers:
             peer.take_no_more()
-        # What a failure, also of a write that no commit made, has left in a store goes to whom it belongs with its next commit.
-        _try_disk(self.engine.probe)
+        # What a failure has left in a store goes to whom it belongs with its next commit.
+        self._probe()
         for store in self._stores or ():
             if store.engine is not None:
                 _try_disk(store.engine.retry)
@@ -353,7 +353,7 @@ class Namespace:
 
     def _probe(self) -> None:
         """Tries the disk for a health check: a load balancer may send no clients until it succeeds, and without them no one else tries."""
-        if not self.commits.is_healthy:
+        if self.engine.needs_probe or not self.commits.is_healthy:
             _try_disk(self.engine.probe)
 
     def every(self, seconds: float, run: Callable[[], None]) -> None:
