@@ -198,20 +198,22 @@ def delete_batch(
 ) -> int:
     """Delete up to `limit` unlocked active messages enqueued before a wall time; returns how many.
 
-    Newer messages are skipped, `_CHECKED_MESSAGES` at most: a dead-letter queue may have them before older ones.
+    Newer messages are skipped: a dead-letter queue may have them before older ones, so there `_CHECKED_MESSAGES` are checked at most,
+    elsewhere `limit`.
 
     Raises:
         StoreError: none can be read; nothing was deleted.
     """
     staging, backlog = queue.context.staging, queue.backlog
-    drops, deleted, checked = staging.drops, 0, 0
+    drops, deleted = staging.drops, 0
+    unchecked = _CHECKED_MESSAGES if queue.keeps_dead_letters else limit
     newer: list[Sequence[int]] = []
     try:
-        while deleted < limit and checked < _CHECKED_MESSAGES:
-            pairs = next_pairs(queue, min(limit - deleted, _READ_AT_ONCE))
+        while deleted < limit and unchecked > 0:
+            pairs = next_pairs(queue, min(limit - deleted, unchecked, _READ_AT_ONCE))
             if not pairs:
                 break
-            checked += len(pairs)
+            unchecked -= len(pairs)
             if before_ms is not None:
                 kept = [pair for pair in pairs if enqueued_ms_of(pair[1]) >= before_ms]
                 if kept:
