@@ -231,7 +231,11 @@ class Namespace:
         """Acknowledges accepted messages, and closes the connections, which may continue to send meanwhile."""
         for peer in self.peers:
             peer.take_no_more()
-        self._probe()  # what a failure has left in the store goes to whom it belongs with the next commit
+        # What a failure has left in a store goes to whom it belongs with its next commit.
+        self._probe()
+        for store in self._stores or ():
+            if store.engine is not None:
+                _try_disk(store.engine.retry)
         for commits in (self.commits, *self._store_commits):
             with suppress(StoreError):  # logged, and sent to the clients concerned
                 await commits.wait_durable()
@@ -349,13 +353,8 @@ class Namespace:
 
     def _probe(self) -> None:
         """Tries the disk for a health check: a load balancer may send no clients until it succeeds, and without them no one else tries."""
-        if not self.commits.is_healthy:
-            try:
-                self.engine.probe()
-            except StoreError as error:
-                _log.warning("the store does not come back: reason=%s", error)
-            except Exception:  # noqa: BLE001 - a fault of one callback ends no timer
-                _log.exception("a fault when the store came back")
+        if self.engine.needs_probe or not self.commits.is_healthy:
+            _try_disk(self.engine.probe)
 
     def every(self, seconds: float, run: Callable[[], None]) -> None:
         """Calls a function at an interval of so many seconds until the namespace closes."""
@@ -366,6 +365,15 @@ class Namespace:
             run()
 
         self._timers.append(self._loop.call_later(seconds, again))
+
+
+def _try_disk(probe: Callable[[], None]) -> None:
+    try:
+        probe()
+    except StoreError as error:
+        _log.warning("the store does not come back: reason=%s", error)
+    except Exception:  # noqa: BLE001 - a fault of one callback ends no timer
+        _log.exception("a fault when the store came back")
 
 
 def _log_store(store: FragmentStore) -> None:

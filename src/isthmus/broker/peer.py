@@ -42,6 +42,7 @@ from isthmus.amqp import (
 from isthmus.amqp.types import Symbol
 from isthmus.broker.connection.attachment import Attachments
 from isthmus.broker.connection.authentication import MECHANISMS, Authentication
+from isthmus.broker.connection.awaited import AwaitedBytes
 from isthmus.broker.connection.back_pressure import BackPressure
 from isthmus.broker.connection.early_access import EarlyAccess
 from isthmus.broker.connection.idle import IdleWatch
@@ -54,12 +55,7 @@ from isthmus.broker.link.request import Replies
 from isthmus.broker.link.sender_link import SenderLink
 from isthmus.broker.net.wire import Wire
 from isthmus.broker.security.access import Access
-from isthmus.errors import (
-    IsthmusError,
-    QuotaExceededError,
-    ServerBusyError,
-    UnauthorizedError,
-)
+from isthmus.errors import IsthmusError, QuotaExceededError, ServerBusyError, UnauthorizedError
 from isthmus.message.name import NAMESPACE_ID
 
 if TYPE_CHECKING:
@@ -106,7 +102,7 @@ class Peer:
         self._early = EarlyAccess(now, self._limits.token_deadline_ms / 1000)
         self._access = Access(namespace.authority, namespace.token_clock)
         self._transactions = Transactions(namespace.engine, namespace.clock, self._access.require)
-        self._pressure = BackPressure(wire, lambda: namespace.large, self.touch)
+        self._pressure = BackPressure(wire, lambda: namespace.large, self.touch_awaited)
         self._links = LinkTable(wire.name, self._early, IdleWatch(namespace.limits, now), namespace, self.touch)
         self._authentication = Authentication(
             self._access,
@@ -123,6 +119,7 @@ class Peer:
         links = self._links
         links.attach = self._attachments.attach
         self._partial = PartialAccount(namespace, self._limits.max_partial_bytes)
+        self._awaited = AwaitedBytes(wire)
         self._received_at = now
         self._table: dict[type, Callable[[Any], None]] = {
             Transfers: links.on_transfers,
@@ -205,12 +202,9 @@ class Peer:
         """Close the connection from this side, and its stream at once."""
         if self._links.is_over:
             return
-        if not self._connection.opened:
-            self._finish()
-            self._wire.close()
-            return
-        self._connection.close(error)
-        self.flush()
+        if self._connection.opened:
+            self._connection.close(error)
+            self.flush()
         self._finish()
         self._wire.close()
 
@@ -220,8 +214,8 @@ class Peer:
 
     @property
     def owes(self) -> bool:
-        """Whether outcomes of accepted messages are still to be sent."""
-        return self._links.owes
+        """Whether outcomes, replies, or messages that were deleted for the client have not left this process yet."""
+        return self._links.owes or self._awaited.are_unsent
 
     @property
     def is_over(self) -> bool:
@@ -247,6 +241,11 @@ class Peer:
         """Schedules a flush at the end of the loop's iteration."""
         self._namespace.touch(self)
 
+    def touch_awaited(self) -> None:
+        """As `touch`, for an outcome or a reply: without it the client may send or schedule its messages again."""
+        self._awaited.add()
+        self._namespace.touch(self)
+
     @property
     def large(self) -> LargeDesk:
         """The handler of large messages."""
@@ -266,6 +265,7 @@ class Peer:
         if not data or self._wire_gone:
             return
         self._wire.write(data)
+        self._awaited.wrote(len(data))
         if self._wire.unsent_bytes > _UNSENT_BYTES and not self._is_given_up:
             # Messages wait for the client to read; answers to what it sends do not.
             self._is_given_up = True
@@ -283,10 +283,9 @@ class Peer:
 
     # ---- events
 
-    _wire_gone = False
+    _wire_gone = _is_given_up = False
     # The connection is being closed, and the Close is sent after outstanding outcomes; or it is lost.
     _is_closing = False
-    _is_given_up = False
 
     def _handle(self, events: list[Event]) -> None:
         for event in events:

@@ -214,6 +214,11 @@ class Engine(Administration):
         row = self._store.get(IDENTITY)
         return "" if row is None else str(json.loads(row)["store_id"])[:_IDENTITY_CHARACTERS]
 
+    @property
+    def needs_probe(self) -> bool:
+        """Whether a failure is not over: the store is not reopened, or rows found in it wait for the next commit."""
+        return self._is_stale or self._staging.has_unconfirmed
+
     def probe(self) -> None:
         """Stage a row that exists already: its commit shows whether the disk works again.
 

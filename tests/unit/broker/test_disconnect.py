@@ -1,13 +1,17 @@
 """A namespace that stops under load: what it keeps is told, and what it does not tell it does not keep."""
 
 import asyncio
+import os
+import sys
 
 import pytest
 
 from isthmus.amqp import Disposed, section
 from isthmus.amqp.performative import Accepted, Source, Target
 from isthmus.amqp.types import Array, UInt
-from isthmus.entities import QueueDescription
+from isthmus.entities import Engine, FragmentStores, Limits, QueueDescription
+from isthmus.errors import StoreError
+from transaction_client import attach_coordinator, declare, discharge
 from until import passes, until_async
 
 
@@ -185,3 +189,72 @@ async def test_what_was_deleted_for_a_client_leaves_the_socket_s_buffer_before_t
     client.unsent_bytes = 0
     await until_async(lambda: client.pump() or stopping.done())
     assert client.closed_with() == "amqp:connection:forced"
+
+
+@pytest.mark.parametrize("what", ["a reply", "an outcome", "the end of a transaction"])
+async def test_what_a_slow_client_waits_for_leaves_the_socket_s_buffer_before_the_end_i6(broker, client, message, what):
+    """Without it, the client sends or schedules its messages again."""
+    if what == "an outcome":
+        client.unsent_bytes = 1
+        client.sender("orders").send(message("a"), b"1")
+    elif what == "the end of a transaction":
+        coordinator = attach_coordinator(client.session)
+        client.pump()
+        declare(coordinator)
+        client.pump()
+        client.unsent_bytes = 1
+        discharge(coordinator, client.seen(Disposed)[-1].state.txn_id)
+    else:
+        requests = client.session.attach_sender("q", Target(address="orders/$management"), source=Source(address="me"))
+        replies = client.session.attach_receiver("a", Source(address="orders/$management"), target=Target(address="me"))
+        client.pump()
+        replies.grant(10)
+        operation = {"operation": "com.microsoft:peek-message"}
+        client.unsent_bytes = 1
+        requests.send(
+            section.encode_message(
+                {"from-sequence-number": 0, "message-count": 1},
+                properties={"message_id": "1", "reply_to": "me"},
+                application_properties=operation,
+                value_body=True,
+            ),
+            b"1",
+        )
+    await client.settle()
+    stopping = asyncio.create_task(broker.namespace.disconnect())
+    await passes(20, client.pump)
+    assert not stopping.done()
+    client.unsent_bytes = 0
+    await until_async(lambda: client.pump() or stopping.done())
+    assert client.closed_with() == "amqp:connection:forced"
+
+
+async def test_what_a_store_of_fragments_has_deleted_although_it_failed_is_sent_before_the_end_i6(
+    broker, message, monkeypatch
+):
+    monkeypatch.setattr("isthmus.broker.namespace._BODY_SECONDS", 0.2)
+    limits, fragments = Limits(partitions_per_entity=1, partition_stores=1), type(broker.store)()
+    monkeypatch.setattr(fragments, "reopen", lambda: None)  # a disk without room: what was written before stands
+    monkeypatch.setattr(
+        sys.modules[type(broker).__module__],
+        "Engine",
+        lambda store, clock: Engine(
+            store, clock, limits=limits, stores=FragmentStores(lambda _: fragments, clock, limits, os.urandom)
+        ),
+    )
+    broker = type(broker)()
+    broker.engine.create_queue("parts", QueueDescription(enable_partitioning=True))
+    client = broker.client()
+    await client.settle()
+    client.sender("parts").send(message("a"), b"1")
+    await until_async(lambda: client.pump() or accepted(client))
+    link = client.receiver("parts", snd_settle_mode=1, rcv_settle_mode=0)
+    fragments.error = StoreError("no space left on device")
+    link.grant(1)
+    await until_async(lambda: client.pump() or fragments.error is None)
+    await passes(20, client.pump)
+    assert client.payloads(link) == []
+    await broker.namespace.disconnect()
+    client.pump()
+    assert len(client.payloads(link)) == 1
+    await broker.namespace.close()

@@ -209,7 +209,7 @@ class Attachments:
         self._namespace.engine.check_transactions()
         # The Java SDK attaches it before it shows the first token; the operations of a transaction are checked for their rights.
         link.accept(max_message_size=_DISCHARGE_BYTES, offered_capabilities=[_LOCAL_TRANSACTIONS])
-        coordinator = Coordinator(link, self._transactions, self._client.touch)
+        coordinator = Coordinator(link, self._transactions, self._client.touch_awaited)
         self._links.handlers[link] = coordinator
         coordinator.open()
 

@@ -169,6 +169,10 @@ class Way(Protocol):
         """Sends queued bytes at the end of the loop's iteration."""
         ...
 
+    def touch_awaited(self) -> None:
+        """As `touch`; a stop waits until these bytes have left the socket's buffer."""
+        ...
+
     @property
     def large(self) -> LargeDesk:
         """The source of large messages."""
@@ -252,6 +256,8 @@ class Replies(NodeLink):
                 self._stream = Stream(self.link, message, tag, way, self._way.large, self._on_sent, settled=True)
             else:
                 self.link.send(message, tag, settled=True)
+                if self._way is not None:
+                    self._way.touch_awaited()
 
     def on_credit(self) -> None:
         granted_to = self.link.delivery_count + self.link.credit - self._overdrawn
@@ -296,7 +302,7 @@ class Replies(NodeLink):
         if self.link.drain:
             self.link.drained()
         if self._way is not None:
-            self._way.touch()
+            self._way.touch_awaited()
 
     @property
     def waiting(self) -> int:

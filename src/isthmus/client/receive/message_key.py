@@ -10,8 +10,8 @@ Invariants:
     I3. Equal MessageIds with different bodies share none; nor do a copy and a message that entered elsewhere, whatever their MessageIds.
     I4. The entity that is read is part of each key: one list may serve several queues, subscriptions and dead-letter queues.
     I5. A message without MessageId and without provenance is recognised by its location alone.
-    I6. In a subscription the copy that each rule with an action makes is a message of its own: the rule's name is part of its keys. At a
-        queue a rule's name does not count: routes remove it.
+    I6. The messages that rules with actions made of one message are messages of their own, in their subscription and in a queue that it
+        forwards to: the rule's name is part of their keys, as it is of a copy by a route that empties an application's entity.
 """
 
 from __future__ import annotations
@@ -68,20 +68,26 @@ def keys_of(message: Arrived, namespace: str, entity: str, scope: str = "") -> K
         scope: the entity that is read: queue, subscription or dead-letter queue. A message handled in one scope is not handled in another.
     """
     proof = digest(message.message_id.encode(), message.body)
+    own_scope, proofs, copied_as = scope, [proof], scope
     rule = message.properties.get(RULE_NAME)
-    if rule is not None and _SUBSCRIPTIONS in scope.lower():
-        scope = f"{scope}/rules/{rule}"
+    if rule is not None:
+        own_scope, by_rule = f"{scope}/rules/{rule}", digest(_encoded(rule), proof.encode())
+        if _SUBSCRIPTIONS in scope.lower():
+            copied_as, proofs = own_scope, [proof, by_rule]  # the rule at the other namespace has the same name
+        else:
+            proofs = [by_rule]  # the route that empties a queue removes the name
     provenance = _provenance(message)
     if provenance is not None:
         first = provenance.hops[0]
         digits = provenance.values[OFFSET].split(";")[0].partition("-")[2]
-        return (_location_key(scope, first.namespace, first.entity, first.sequence, digits, first.enqueued),)
-    location = _location_key(
-        scope, namespace, entity, message.sequence, proof[:OFFSET_DIGITS], iso(message.enqueued_ms)
+        return (_location_key(own_scope, first.namespace, first.entity, first.sequence, digits, first.enqueued),)
+    enqueued = iso(message.enqueued_ms)
+    locations = tuple(
+        _location_key(copied_as, namespace, entity, message.sequence, each[:OFFSET_DIGITS], enqueued) for each in proofs
     )
     if not message.message_id:
-        return (location,)
-    return (location, _key("id", scope.lower(), message.message_id, proof))
+        return locations
+    return (*locations, _key("id", own_scope.lower(), message.message_id, proof))
 
 
 def is_proven_copy(message: Arrived) -> bool:
@@ -147,6 +153,12 @@ def enqueued_ms(message: ServiceBusReceivedMessage) -> int:
 
 def _location_key(scope: str, namespace: str, entity: str, sequence: int, digits: str, enqueued: str) -> bytes:
     return _key("place", scope.lower(), namespace.lower(), entity.lower(), str(sequence), digits, enqueued)
+
+
+def _encoded(rule: object) -> bytes:
+    from isthmus.amqp import codec
+
+    return codec.encode(rule) if isinstance(rule, str) else b""
 
 
 def _key(*parts: str) -> bytes:

@@ -53,7 +53,7 @@ class Bounds:
     Attributes:
         window: how long a handled message is remembered. A later copy is handled again, so the window has to be longer
             than the outage of a region.
-        max_count: the most handled keys that are remembered; the oldest are removed first. A message has one or two.
+        max_count: the most handled keys that are remembered; the oldest are removed first. A message has one to three.
         lease: how long an owner's claims are valid without renewal: this is how long the messages of a killed receiver wait.
 
     Raises:

@@ -8,7 +8,7 @@ Invariants:
     I1. `send_messages` returns only after a namespace has acknowledged the messages, and after the messages that the other one missed are
         on disk, if there is an outbox.
     I2. It waits for one attempt at each namespace at most, and for the disk.
-    I3. With an outbox a cancelled send is completed: the other namespace gets the messages that one namespace accepted.
+    I3. With an outbox a cancelled or interrupted send is completed: the other namespace gets the messages that one namespace accepted.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -126,6 +127,9 @@ class _Base:
         }
         self._sent = self._failed = 0
         self._warming: Sending | None = None
+        self._carried: set[Any] = (
+            set()
+        )  # threads or tasks: of sends whose callers were interrupted, or may be cancelled (I3)
         for lane in self._lanes.values():
             lane.open_soon()
 
@@ -303,14 +307,20 @@ class ReplicatedSender(_Base):
         parcel = self._parcel(message)
         if not parcel:
             return SendResult(active=self.active)
-        steps, answer = self._steps(), None
+        return self._send(self._steps(), {}, parcel)
+
+    def _send(self, steps: Any, started: dict[Side, Sending], parcel: Parcel) -> SendResult:
+        """Carry out steps; `started` are attempts that they wait for."""
+        answer: Any = None
         try:
             while True:
+                if started:
+                    answer = {side: sending.wait() for side, sending in started.items()}
+                    started = {}
                 effect = self._advance(steps, answer)
                 answer = None
                 if isinstance(effect, Try):
                     started = self._start(effect, parcel)
-                    answer = {side: sending.wait() for side, sending in started.items()}
                 elif isinstance(effect, Keep):
                     answer = self._keep(effect.side, parcel)
                 elif isinstance(effect, Save):
@@ -318,8 +328,25 @@ class ReplicatedSender(_Base):
         except StopIteration as stop:
             return self._count(parcel, stop.value)
         except BaseException:
-            self._count_failed(parcel)
+            if started and self._outboxes:  # interrupted while it waited (I3)
+                self._carry_on(steps, started, parcel)
+            else:
+                self._count_failed(parcel)
             raise
+
+    def _carry_on(self, steps: Any, started: dict[Side, Sending], parcel: Parcel) -> None:
+        def run() -> None:
+            with suppress(Exception):  # counted; its caller has gone
+                self._send(steps, started, parcel)
+            self._carried.discard(thread)
+
+        thread = threading.Thread(target=run, name="isthmus-carried-send")
+        self._carried.add(thread)
+        try:
+            thread.start()
+        except RuntimeError:  # no thread available
+            self._carried.discard(thread)
+            self._count_failed(parcel)
 
     def schedule_messages(self, messages: Any, schedule_time_utc: datetime) -> SendResult:
         """Send messages that are enqueued at a time; unlike the SDK's method, it returns no sequence numbers to cancel them by."""
@@ -337,7 +364,9 @@ class ReplicatedSender(_Base):
         self._keep_roles(self._switch(side))
 
     def close(self) -> None:
-        """Close both connections; messages in the outbox stay there for the next sender."""
+        """Close both connections; messages in the outbox stay there for the next sender. Interrupted sends are waited for."""
+        for thread in list(self._carried):
+            thread.join()
         self._close()
 
 
@@ -351,7 +380,6 @@ class AsyncReplicatedSender(_Base):
         self, primary: EndpointLike, secondary: EndpointLike, entity: str, mode: Mode = ACTIVE, **options: Any
     ) -> None:
         super().__init__(blocking(primary), blocking(secondary), entity, mode, **options)
-        self._carried: set[asyncio.Task[SendResult]] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -403,7 +431,8 @@ class AsyncReplicatedSender(_Base):
 
     async def close(self) -> None:
         """As `ReplicatedSender.close`; sends whose callers were cancelled are waited for."""
-        await asyncio.gather(*self._carried, return_exceptions=True)
+        if self._carried:
+            await asyncio.wait(self._carried)  # unlike `gather`, it cancels none where it is cancelled itself
         await asyncio.to_thread(self._close)
 
 

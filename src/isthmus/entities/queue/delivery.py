@@ -27,14 +27,19 @@ from isthmus.entities.queue.backlog import sequences_of
 from isthmus.entities.queue.deferred import DeferredMessages, DeferringQueue
 from isthmus.entities.queue.expiry import ExpiringQueue, next_pairs
 from isthmus.entities.queue.lock import Acquired, Lock, LockTable
+from isthmus.entities.queue.run import runs_of
 from isthmus.entities.queue.window import Pair
-from isthmus.entities.record.amend import take_apart
+from isthmus.entities.record.amend import enqueued_ms_of
 from isthmus.entities.record.record import deleted_payload, locked_payloads, plain_payload
 from isthmus.entities.storage.key import DEFERRED, MESSAGE, message_key, state_key, unpack_message
 from isthmus.entities.storage.staging import Callback, Failure
 from isthmus.errors import StoreError
 
 __all__ = ["DeliveringQueue", "acquire", "delete_batch", "receive_deferred"]
+
+# Messages that one deletion of many checks at most, about 0.1 s of work, and how many of them are in memory at once.
+_CHECKED_MESSAGES = 1 << 15
+_READ_AT_ONCE = 500
 
 
 class DeliveringQueue(ExpiringQueue, DeferringQueue, Protocol):
@@ -191,14 +196,38 @@ def delete_batch(
     on_durable: Callback | None,
     on_failed: Failure | None,
 ) -> int:
-    """Delete up to `limit` unlocked active messages enqueued before a wall time; returns how many."""
-    pairs = next_pairs(queue, limit)
-    if before_ms is not None:
-        enqueued = [take_apart(record).enqueued_ms for _, record in pairs]
-        kept = [pair for pair, at_ms in zip(pairs, enqueued, strict=True) if at_ms >= before_ms]
-        queue.backlog.put_back((sequence, sequence) for sequence in map(unpack_message, (key for key, _ in kept)))
-        pairs = [pair for pair, at_ms in zip(pairs, enqueued, strict=True) if at_ms < before_ms]
-    if pairs:
-        queue.backlog.remove(queue, sequences_of(pairs), sum(len(record) for _, record in pairs))
-    queue.context.staging.promise(on_durable, on_failed)
-    return len(pairs)
+    """Delete up to `limit` unlocked active messages enqueued before a wall time; returns how many.
+
+    Newer messages are skipped: a dead-letter queue may have them before older ones, so there `_CHECKED_MESSAGES` are checked at most,
+    elsewhere `limit`.
+
+    Raises:
+        StoreError: none can be read; nothing was deleted.
+    """
+    staging, backlog = queue.context.staging, queue.backlog
+    drops, deleted = staging.drops, 0
+    unchecked = _CHECKED_MESSAGES if queue.keeps_dead_letters else limit
+    newer: list[Sequence[int]] = []
+    try:
+        while deleted < limit and unchecked > 0:
+            pairs = next_pairs(queue, min(limit - deleted, unchecked, _READ_AT_ONCE))
+            if not pairs:
+                break
+            unchecked -= len(pairs)
+            if before_ms is not None:
+                kept = [pair for pair in pairs if enqueued_ms_of(pair[1]) >= before_ms]
+                if kept:
+                    newer.append(sequences_of(kept))
+                    pairs = [pair for pair in pairs if enqueued_ms_of(pair[1]) < before_ms]
+            if pairs:
+                backlog.remove(queue, sequences_of(pairs), sum(len(record) for _, record in pairs))
+                deleted += len(pairs)
+    except StoreError:
+        if not deleted or staging.drops != drops:
+            raise
+    finally:
+        if staging.drops == drops:  # otherwise the queue has gone back to the store, where nothing is taken
+            for sequences in newer:
+                backlog.put_back(runs_of(sequences))
+    staging.promise(on_durable, on_failed)
+    return deleted

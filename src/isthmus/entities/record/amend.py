@@ -79,6 +79,13 @@ def with_delivery_count(record: bytes, count: int) -> bytes:
     return record[: end - 4] + min(count, 0xFFFFFFFF).to_bytes(4, "big") + record[end:]
 
 
+def enqueued_ms_of(record: bytes) -> int:
+    """The wall time at which a stored message was enqueued, without parsing the rest."""
+    _, slot, _ = PREFIX.unpack_from(record)
+    at = (slot & SLOT_MASK) - SLOT_IN_ANNOTATIONS + 95
+    return int.from_bytes(record[at : at + 8], "big")
+
+
 def take_apart(record: bytes) -> Stored:
     """The parts of a stored message, with its header as stored (delivery count included)."""
     _, slot, rest = PREFIX.unpack_from(record)

@@ -161,8 +161,9 @@ async def test_what_the_store_has_deleted_although_it_failed_is_sent(broker, mes
     assert client.bodies(link) == [b"a", b"b", b"c"]
 
 
+@pytest.mark.parametrize("refused", ["sync", "write"])
 async def test_what_the_store_has_deleted_although_it_failed_is_sent_before_the_namespace_stops(
-    broker, message, monkeypatch
+    broker, message, monkeypatch, refused
 ):
     monkeypatch.setattr(broker.store, "reopen", lambda: None)
     monkeypatch.setattr("isthmus.broker.namespace._BODY_SECONDS", 0.2)
@@ -171,13 +172,31 @@ async def test_what_the_store_has_deleted_although_it_failed_is_sent_before_the_
     broker.engine.tick()  # the next one that keeps house is ten seconds away
     await client.settle()
     link = client.receiver("orders", snd_settle_mode=1, rcv_settle_mode=0)
-    broker.store.error = StoreError("no space left on device")
-    link.grant(1)
+    if refused == "sync":
+        broker.store.error = StoreError("no space left on device")
+        link.grant(1)
+    else:
+        broker.store.gate.clear()
+        link.grant(1)
+        await passes(20, client.pump)  # the deletion is written, and not synced yet
+        broker.engine.sender("orders").accept([message("b")])
+        with monkeypatch.context() as full:
+            full.setattr(broker.store, "write", raises(StoreError("no space left on device")))
+            with pytest.raises(StoreError):
+                broker.engine.receiver("orders").peek(0, 1)
+        broker.store.gate.set()
     await client.settle()
     assert client.bodies(link) == []
     await broker.namespace.disconnect()
     client.pump()
     assert client.bodies(link) == [b"a"]
+
+
+def raises(error):
+    def call(*_):
+        raise error
+
+    return call
 
 
 async def test_a_disabled_queue_gives_nothing(broker):

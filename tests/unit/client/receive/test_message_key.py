@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from azure.servicebus import ServiceBusReceivedMessage
 
 from isthmus.amqp import section
 from isthmus.amqp.types import Long, Timestamp
 from isthmus.client.receive.message_key import Arrived, arrived, is_proven_copy, keys_of, was_enqueued_ms
 from isthmus.connectors.servicebus.message.message_rewriter import MessageRewriter
+from isthmus.message.copy_policy import CopyPolicy
 
 NOW = 1_767_225_600_123
 
@@ -24,9 +26,11 @@ def told(payload: bytes) -> Arrived:
     return arrived(ServiceBusReceivedMessage.from_bytes(payload))
 
 
-def copy_of(payload: bytes, sequence: int = 99, alias: str = "ewr", namespace: str = "NS-A") -> bytes:
+def copy_of(
+    payload: bytes, sequence: int = 99, alias: str = "ewr", namespace: str = "NS-A", policy: CopyPolicy | None = None
+) -> bytes:
     """As a route copies it, and as the target then delivers it."""
-    rewriter = MessageRewriter(f"{alias}/orders", "jfk", origin_namespace=namespace)
+    rewriter = MessageRewriter(f"{alias}/orders", "jfk", origin_namespace=namespace, policy=policy)
     [copy], _ = rewriter.copy_all(payload, [0, len(payload)], NOW + 5)
     where = section.locate(copy)
     assert not where.message_annotations[0] or sequence
@@ -107,28 +111,41 @@ def test_what_was_handled_in_one_subscription_or_before_it_was_dead_lettered_is_
         assert len(set().union(*keys)) == sum(map(len, keys))
 
 
-def test_each_copy_that_a_rule_with_an_action_made_in_a_subscription_is_a_message_of_its_own() -> None:
-    """I6. Plain rules make one copy together, without a RuleName."""
-    scope = "orders/subscriptions/a"
+@pytest.mark.parametrize("is_emptied", [False, True])
+@pytest.mark.parametrize("scope", ["orders/subscriptions/a", "orders"])
+def test_each_copy_that_a_rule_with_an_action_made_is_a_message_of_its_own(scope: str, is_emptied: bool) -> None:
+    """I6: in a subscription, or in a queue to which it forwards. Plain rules make one copy together, without a RuleName."""
+    policy = CopyPolicy(dead_letters_returning=is_emptied)
     for message_id in ("1", ""):
         found = []
         for rule in ({}, {"RuleName": "heavy"}, {"RuleName": "all"}):
             delivered = encoded(message_id=message_id, application_properties=rule)
             keys = set(keys_of(told(delivered), "NS-A", "orders", scope))
-            other = told(copy_of(encoded(message_id=message_id)))
+            if message_id:  # sent to both namespaces
+                sent_twice = encoded(message_id=message_id, sequence=4000, application_properties=rule)
+                assert keys & set(keys_of(told(sent_twice), "NS-B", "orders", scope))
+            before = delivered if is_emptied else encoded(message_id=message_id)
+            other = told(copy_of(before, policy=policy))
             other = replace(other, properties={**other.properties, **rule})  # by the same rule at the other namespace
             assert is_proven_copy(other)
-            assert keys & set(keys_of(other, "NS-B", "orders", scope))
-            found.append(keys)
+            there = set(keys_of(other, "NS-B", "orders", scope))
+            assert not rule or scope == "orders" or keys & there
+            found.append(keys | there)
         assert len(set().union(*found)) == sum(map(len, found))
 
 
-def test_a_rule_name_that_a_message_had_before_it_came_to_a_queue_does_not_count() -> None:
-    """A route's copy has none."""
-    original = encoded(application_properties={"RuleName": "heavy"})
-    copy = told(copy_of(original))
-    assert "RuleName" not in copy.properties
-    assert set(keys_of(told(original), "NS-A", "orders", "orders")) & set(keys_of(copy, "NS-B", "orders", "orders"))
+def test_messages_that_rules_made_of_one_and_forwarded_to_a_queue_are_messages_of_their_own() -> None:
+    """I6. They have its number and time; and a route that empties the queue makes a copy of each, without its RuleName."""
+    for message_id in ("1", ""):
+        found = []
+        for rule in ({}, {"RuleName": "heavy"}, {"RuleName": "all"}):
+            original = encoded(message_id=message_id, application_properties=rule)
+            copy = told(copy_of(original, policy=CopyPolicy(dead_letters_returning=True)))
+            assert "RuleName" not in copy.properties
+            keys, there = set(keys_of(told(original), "NS-A", "orders")), set(keys_of(copy, "NS-B", "orders"))
+            assert keys & there
+            found.append(keys | there)
+        assert len(set().union(*found)) == sum(map(len, found))
 
 
 def test_a_copy_tells_when_its_original_was_enqueued_in_an_entity() -> None:

@@ -20,6 +20,7 @@ from isthmus.client.send.replicated_sender import AsyncReplicatedSender, Replica
 from isthmus.client.send.replication import SendResult, Side
 from isthmus.client.send.role_state import RoleState
 from isthmus.errors import StoreError
+from until import passes
 
 MESSAGE = ServiceBusMessage("one", message_id="m1")
 PARCEL = Parcel((b"",), ("m1",))
@@ -137,8 +138,39 @@ async def test_what_one_side_took_of_a_send_that_was_cancelled_is_kept_for_the_o
         sending = asyncio.create_task(sender.send_messages(MESSAGE))
         await has_begun.wait()
         sending.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await sending
+        closing = asyncio.create_task(sender.close())
+        await passes(2)
+        closing.cancel()  # as where a time limit ends in a scope that is cancelled itself
+        for cancelled in (sending, closing):
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+        answer.set_result(Attempt(ConnectionError("reset"), Failure.GONE))
+    assert sender.statistics().kept == {"primary": 0, "secondary": 1}
+    assert status(tmp_path / "outbox" / "secondary").messages == 1
+
+
+def test_what_one_side_took_of_a_send_that_was_interrupted_is_kept_for_the_other_i3(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By Ctrl+C, or by a signal with which a framework limits the time of a task."""
+    answer: Future[Attempt] = Future()
+    waits = [KeyboardInterrupt()]
+
+    def wait() -> Attempt:
+        if waits:
+            raise waits.pop()
+        return answer.result(30)
+
+    def away(parcel: Parcel, timeout: float) -> Any:
+        return SimpleNamespace(done=answer, wait=wait, seconds_left=30.0)
+
+    with ReplicatedSender(NOWHERE, NOWHERE, "orders", outbox=tmp_path / "outbox") as sender:
+        for circuit in sender._replication.circuits.values():
+            circuit.succeeded()
+        monkeypatch.setattr(sender._lanes[Side.PRIMARY], "start", taken)
+        monkeypatch.setattr(sender._lanes[Side.SECONDARY], "start", away)
+        with pytest.raises(KeyboardInterrupt):
+            sender.send_messages(MESSAGE)
         answer.set_result(Attempt(ConnectionError("reset"), Failure.GONE))
     assert sender.statistics().kept == {"primary": 0, "secondary": 1}
     assert status(tmp_path / "outbox" / "secondary").messages == 1

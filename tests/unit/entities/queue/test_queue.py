@@ -552,6 +552,45 @@ def test_batches_are_deleted_without_what_is_locked(namespace: Any, queue: Any, 
     assert queue.active_count == 4
 
 
+def test_older_messages_behind_newer_ones_are_deleted(namespace: Any, queue: Any, message: Make) -> None:
+    """In a dead-letter queue, which has them in the order of their failures, with the times of their acceptance."""
+    for text in ("old", "new"):
+        namespace.send("q", *(message(f"{text}{number}") for number in range(300)))
+        namespace.clock.advance(10)
+    locked = queue.acquire(600)
+    queue.dead_letter(locked.tags[300:])
+    queue.dead_letter(locked.tags[:300])
+    namespace.commit()
+    dead = namespace.queue("q/$DeadLetterQueue")
+    before_ms = namespace.clock.wall_ms() - 10
+    assert dead.delete_batch(1, before_ms) == 1
+    assert dead.delete_batch(1000, before_ms) == 299
+    assert dead.delete_batch(1000, before_ms) == 0
+    namespace.commit()
+    assert list(dead.acquire(1000).sequences) == list(range(1, 301))
+
+
+@pytest.mark.parametrize("reads", [0, 1])
+def test_a_store_that_cannot_be_read_keeps_no_message_from_receivers_while_a_batch_is_deleted(
+    namespace: Any, queue: Any, message: Make, monkeypatch: pytest.MonkeyPatch, reads: int
+) -> None:
+    namespace.send("q", *(message(f"m{number}") for number in range(600)))
+    queue.backlog.put_back([(1, 600)] if queue.acquire(600) else ())
+    scan, left = namespace.journal.scan, [reads]
+
+    def scan_once(*span: Any, **options: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise StoreError("unreadable")
+        return scan(*span, **options)
+
+    monkeypatch.setattr(namespace.journal, "scan", scan_once)
+    with suppress(StoreError):
+        assert queue.delete_batch(600, before_ms=1) == 0
+    monkeypatch.undo()
+    assert len(queue.acquire(600).sequences) == 600
+
+
 def test_settled_messages_leave_the_store(namespace: Any, queue: Any, message: Make) -> None:
     def rows() -> int:
         return len(list(namespace.journal.scan(*numbered_span(MESSAGE, queue.number))))
