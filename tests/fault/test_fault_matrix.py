@@ -165,7 +165,7 @@ def _matrix(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
                 logs[alias] = stack.enter_context(open_log(alias, folder / f"{alias}-server", streams))
         others = [each.line for each in logs.values()]
         opened = stack.enter_context(FederationProcess(folder, ALIASES, written=tasks, proxied=True, others=others))
-        patch.setenv("PYTHONPATH", str(FUNCTIONS))
+        patch.setenv("PYTHONPATH", str(FUNCTIONS), prepend=os.pathsep)
         for proxy in opened.proxies.values():
             proxy.set_weather(ROUND_TRIP)
         matrix = Matrix(opened, scenarios, in_spark=in_spark, logs=logs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -39,7 +40,7 @@ def _spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     _end_java()
     with pytest.MonkeyPatch.context() as patch:  # a module of the operator's, importable here and in the workers
         patch.syspath_prepend(FUNCTIONS)
-        patch.setenv("PYTHONPATH", str(FUNCTIONS))
+        patch.setenv("PYTHONPATH", str(FUNCTIONS), prepend=os.pathsep)
         session = create_spark_session("test", routes=2, work_directory=tmp_path_factory.mktemp("spark"))
         yield session
         session.stop()

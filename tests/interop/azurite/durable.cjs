@@ -1,6 +1,7 @@
 // Azurite answers before what it was told is on disk: it writes its metadata every 5 s, and a kill loses what came since.
 // Loaded before Azurite (node --require), this lets each change answer after it stands in a journal, which is read at the next
-// start; changes of blobs, which are few, after the whole file of metadata is written. So Azurite keeps what it has answered, as Azure does.
+// start and begun anew then; changes of blobs, which are few, after the whole file of metadata is written. So Azurite keeps what it has
+// answered, as Azure does.
 "use strict";
 const fs = require("node:fs");
 const path = require("node:path");
@@ -25,28 +26,53 @@ function note(store, collection, key, document) {
   fs.writeSync(store.journal, JSON.stringify([collection, key, document === undefined ? null : rest]) + "\n");
 }
 
-function keepJournal(store) {
-  wrap(store, "init", function () {
+function save(store) {
+  return new Promise((resolve, reject) => store.db.saveDatabase((error) => (error ? reject(error) : resolve())));
+}
+
+// A start takes time in proportion to what there is and what the journal holds: Loki sorts its indices again after a removal, so that
+// it is given each collection once, whole.
+function replay(store, keys, lines) {
+  for (const [name, fields] of Object.entries(keys)) {
+    const collection = store.db.getCollection(name);
+    const identity = (key) => fields.filter((field) => field in key).map((field) => `${key[field]}\n`).join("");
+    const kept = new Map(collection.data.map(({ $loki, meta, ...rest }) => [identity(rest), rest]));
+    for (const [of, key, document] of lines) {
+      if (of !== name) continue;
+      const found = identity(key);
+      if (document !== null) kept.set(found, document);
+      else if (fields.every((field) => field in key)) kept.delete(found);
+      else for (const each of [...kept.keys()].filter((each) => each.startsWith(found))) kept.delete(each);
+    }
+    collection.clear();
+    collection.insert([...kept.values()]);
+  }
+}
+
+// By collection, the fields that tell its documents apart.
+function keepJournal(store, keysOf) {
+  wrap(store, "init", async function () {
     const file = `${this.lokiDBPath}.journal`;
     const lines = fs.existsSync(file) ? fs.readFileSync(file, "utf8").split("\n") : [];
-    for (const line of lines.slice(0, -1)) {
-      const [name, key, document] = JSON.parse(line);
-      const collection = this.db.getCollection(name);
-      collection.findAndRemove(key);
-      if (document !== null) collection.insert(document);
+    if (lines.length > 1) {
+      replay(this, keysOf(this), lines.slice(0, -1).map((line) => JSON.parse(line))); // the last line is empty, or half written and not answered
+      await save(this);
     }
-    this.journal = fs.openSync(file, "a");
+    this.journal = fs.openSync(file, "w");
   });
 }
 
 const extents = load("common/persistence/LokiExtentMetadataStore.js");
-keepJournal(extents);
+keepJournal(extents, (store) => ({ [store.EXTENTS_COLLECTION]: ["id"] }));
 wrap(extents, "updateExtent", function ([{ id }]) {
   note(this, this.EXTENTS_COLLECTION, { id }, this.db.getCollection(this.EXTENTS_COLLECTION).findOne({ id }));
 });
 
 const queues = load("queue/persistence/LokiQueueMetadataStore.js");
-keepJournal(queues);
+keepJournal(queues, (store) => ({
+  [store.QUEUES_COLLECTION]: ["accountName", "name"],
+  [store.MESSAGES_COLLECTION]: ["accountName", "queueName", "messageId"],
+}));
 function noteQueue(store, accountName, name) {
   const key = { accountName, name };
   note(store, store.QUEUES_COLLECTION, key, store.db.getCollection(store.QUEUES_COLLECTION).findOne(key) ?? undefined);
@@ -87,6 +113,6 @@ for (const name of [
   "createBlob", "commitBlockList", "deleteBlob", "setBlobMetadata",
 ]) {
   wrap(blobs, name, function () {
-    return new Promise((resolve, reject) => this.db.saveDatabase((error) => (error ? reject(error) : resolve())));
+    return save(this);
   });
 }
