@@ -75,14 +75,13 @@ def _create(
 ) -> None:
     """Pair the two namespaces, and bring the secondary in step. Run again, it brings it in step again.
 
-    Entities that only the secondary has stay. Exit code 1 if something could not be brought in step.
+    Entities that only the secondary has stay. Ctrl-C ends it after the present change. Exit code 1 if something could not be brought in step.
     """
     with _session(name, file, state) as session:
         if dry_run:
             _show_plan(session, as_json=as_json)
-            return
-        session.create()
-        _sync_once(session, as_json=as_json)
+        else:
+            _sync_once(session, as_json=as_json, is_new=True)
 
 
 def _sync(
@@ -102,7 +101,7 @@ def _sync(
     ] = False,
     as_json: _Json = False,
 ) -> None:
-    """Bring the standby member in step once. Exit code 1 if something could not be."""
+    """Bring the standby member in step once. Ctrl-C ends it after the present change. Exit code 1 if something could not be."""
     from isthmus.pairing.keeper.round import Consent
 
     consent = Consent(foreign=delete_others, messages=delete_messages)
@@ -113,23 +112,22 @@ def _sync(
             _sync_once(session, consent, as_json=as_json)
 
 
-def _sync_once(session: PairSession, consent: Any = None, *, as_json: bool) -> None:
+def _sync_once(session: PairSession, consent: Any = None, *, as_json: bool, is_new: bool = False) -> None:
     from isthmus.cli import pair_view as view
+    from isthmus.cli.interruption import CHANGES, interruption
 
     console = view.console()
-    state, found = session.sync(
-        consent, (lambda step: None) if as_json else lambda step: view.print_lines([str(step)], console)
-    )
+    with interruption(CHANGES) as is_stopped:
+        if is_new:
+            session.create()
+        on_step = view.step_printer(console, quiet=as_json)
+        state, found = session.sync(consent, on_step, is_stopped)
     if as_json:
         print(json.dumps({**view.fields(state), **found.to_dict()}))
     else:
-        view.print_lines([f"! {step}: {error}" for step, error in found.failed], console)
-        view.print_lines(map(str, found.drift.conflicts), console)
-        view.print_foreign([each.path for each in found.drift.foreign], state.standby, console)
-        verdict = f"{state.standby} is in step with {state.active}" if found.is_in_step else "some differences remain"
-        console.print(f"{len(found.done)} changes in {found.seconds:.1f} s; {verdict}.")
+        view.print_round(state, found, console)
     if not found.is_in_step:
-        raise typer.Exit(1)
+        raise typer.Exit(130 if found.pending else 1)
 
 
 def _show_plan(session: PairSession, consent: Any = None, *, as_json: bool) -> None:
@@ -139,9 +137,9 @@ def _show_plan(session: PairSession, consent: Any = None, *, as_json: bool) -> N
     drift = compared.drift
     standby = state.standby if state is not None else session.pair.secondary
     if as_json:
-        answer = {"pair": session.pair.name, "dry_run": True, "changes": [str(step) for step in drift.steps]}
-        answer["conflicts"] = [str(each) for each in drift.conflicts]
-        print(json.dumps({**answer, "only_at_standby": [each.path for each in drift.foreign]}))
+        answer = {"changes": [str(step) for step in drift.steps], "conflicts": [str(each) for each in drift.conflicts]}
+        answer["only_at_standby"] = [each.path for each in drift.foreign]
+        print(json.dumps({"pair": session.pair.name, "dry_run": True, **answer}))
         return
     console = view.console()
     view.print_lines(map(str, drift.steps), console)
@@ -311,6 +309,8 @@ def _failover(
                 with interruption(_CARRIED_ON) as session.is_stopping:
                     found, work = session.fail_over(consume_ms=consume_ms, leaves=leave, note=note)
             except StoppingError as error:
+                if as_json:
+                    print(json.dumps({**view.fields(session.state()), "error": error.to_dict()}))
                 view.print_text(str(error), view.console(stderr=True))
                 raise typer.Exit(130) from None
             except NamespaceUnreachableError as error:
