@@ -75,3 +75,17 @@ def test_a_queue_that_a_former_exchange_of_its_task_fills_is_told(
     assert remark.startswith(
         f"queue {queue} is bound to exchange flights too: messages published there are moved as if"
     )
+
+
+def test_a_queue_of_a_renamed_task_that_stays_bound_is_told(
+    asked: RabbitAdministration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing empties it any more."""
+    wanted = PlainState(name="gates", is_topic=True, subscriptions=("isthmus.gates.jfk",))
+    names = ("isthmus.gates.jfk", "isthmus.old.jfk", "boards")
+    bound = [{"source": "gates", "destination": each, "destination_type": "queue"} for each in names]
+    monkeypatch.setattr(Plugin, "bindings", bound)
+    (found,) = asked.observe("ewr", [wanted]).plain
+    (remark,) = found.remarks
+    assert remark.startswith("queue isthmus.old.jfk is bound to exchange gates, and no task of this file reads it")
+    assert "it has 7 messages" in remark
