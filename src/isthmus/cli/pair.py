@@ -31,6 +31,8 @@ _JSON = typer.Option("--json", help="Print one JSON object.")
 _DRY = typer.Option("--dry-run", help="Show what would change, and change nothing.")
 _CARRIED_ON = "interrupted: the present step is finished; Ctrl-C again ends immediately"
 
+_INTERRUPTED = "interrupted"
+
 _Name = Annotated[str, _NAME]
 _File = Annotated[str, _FILE]
 _State = Annotated[Path | None, _STATE]
@@ -318,14 +320,7 @@ def _failover(
                 if error.endpoint == session.members[active].endpoint:
                     error.add_note(f"if {active} is lost, --force makes the other one active without it")
                 raise
-            answer = {
-                "moved": work.moved,
-                "left": work.left,
-                "moved_dead_letters": work.moved_dead,
-                "left_dead_letters": work.left_dead,
-                "left_deferred": work.left_deferred,
-                "refused": work.refused,
-            }
+            answer = view.counts(work)
             text = view.failed_over(found, work)
     answer["seconds"] = round(time.monotonic() - began, 3)
     if as_json:
@@ -347,6 +342,7 @@ def _force(name: str, file: str, folder: Path, began: float, to: str, *, as_json
             error.add_note(text)
         raise
     from isthmus.cli import pair_view as view
+    from isthmus.cli.interruption import terminable
 
     console = view.console(stderr=as_json)
 
@@ -360,12 +356,13 @@ def _force(name: str, file: str, folder: Path, began: float, to: str, *, as_json
             switched = time.monotonic() - began
         note(f"{found.phase}: the alias forwards to {found.leads_to or 'no member until one is open'}", switched)
         try:
-            found = session.finish(note=note)
-            if to and found.target != to:  # another machine's fail-over was missed, and is followed now
-                session.force(to)
+            with terminable():
                 found = session.finish(note=note)
-        except IsthmusError as error:
-            pending = str(error)
+                if to and found.target != to:  # another machine's fail-over was missed, and is followed now
+                    session.force(to)
+                    found = session.finish(note=note)
+        except (IsthmusError, KeyboardInterrupt) as error:
+            pending = str(error) or _INTERRUPTED
             found = session.state()  # some of the remaining work was done
     if as_json:
         seen, seen_at = found.seen_at_member(found.active if found.is_in_progress else found.standby)
@@ -373,8 +370,8 @@ def _force(name: str, file: str, folder: Path, began: float, to: str, *, as_json
         print(json.dumps({**view.fields(found), **answer}))
     else:
         view.show_forced(found, pending)
-    if found.is_in_progress:
-        raise typer.Exit(1)
+    if found.is_in_progress or pending == _INTERRUPTED:
+        raise typer.Exit(130 if pending == _INTERRUPTED else 1)
 
 
 def _break(
@@ -393,8 +390,6 @@ def _break(
     if as_json:
         answer = {"pair": name, "broken": True, "was_active": found.active}
         print(json.dumps({**answer, "left_as_is": left} if left else answer))
-    elif left:
-        reasons = "; ".join(f"{alias} is left unchanged: {reason}" for alias, reason in left.items())
-        print(f"pair {name} is broken; {found.active} was active. {reasons}")
     else:
-        print(f"pair {name} is broken; {found.active} was active, and both namespaces can be used")
+        reasons = "; ".join(f"{alias} is left unchanged: {reason}" for alias, reason in left.items())
+        print(f"pair {name} is broken; {found.active} was active. {reasons or 'Both namespaces can be used'}")

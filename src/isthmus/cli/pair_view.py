@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FENCES",
     "console",
+    "counts",
     "failed_over",
     "fields",
     "print_foreign",
@@ -55,6 +56,18 @@ def print_text(text: str, on: Console, style: str = "") -> None:
 def step_printer(on: Console, *, quiet: bool) -> Callable[[Step], None]:
     """A function that prints a step as soon as it is made."""
     return (lambda step: None) if quiet else lambda step: print_lines([str(step)], on)
+
+
+def counts(work: Failover) -> dict[str, Any]:
+    """The counts of a planned fail-over as plain values."""
+    return {
+        "moved": work.moved,
+        "left": work.left,
+        "moved_dead_letters": work.moved_dead,
+        "left_dead_letters": work.left_dead,
+        "left_deferred": work.left_deferred,
+        "refused": work.refused,
+    }
 
 
 def print_round(state: PairState, found: Round, on: Console) -> None:

@@ -113,6 +113,25 @@ def test_a_forced_fail_over_tells_what_has_become_of_it(
     assert ("jfk is not open yet: gone" in out) is bool(code)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_a_forced_fail_over_that_tells_the_active_member(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who runs it again because it printed nothing switches back."""
+
+    class Hanging(Session):
+        def finish(self, note: Any) -> PairState:
+            signal.raise_signal(number)
+            raise AssertionError("it is interrupted")
+
+    session = Hanging(PairState(pair="contoso", active="ewr", standby="jfk"), None)
+    monkeypatch.setattr(pair, "_session", lambda *_: session)
+    with pytest.raises(SystemExit) as ended:
+        main(["pair", "failover", "contoso", "--force", "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert (ended.value.code, told["active"], told["pending"]) == (130, "jfk", "interrupted")
+
+
 def test_a_forced_fail_over_to_a_member_leads_there_where_this_machine_had_missed_another_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
