@@ -104,7 +104,12 @@ def _drain(
         is_interrupted = is_stopped()
     found, state = status(path), sender.statistics().drain  # with the attempt that was under way
     damaged = found.damaged - before.damaged
-    answer = {"waited": before.messages, "left": found.messages, "delivered": state.delivered, "refused": state.refused}
+    answer: dict[str, Any] = {
+        "waited": before.messages,
+        "left": found.messages,
+        "delivered": state.delivered,
+        "refused": state.refused,
+    }
     answer |= {"damaged": damaged}
     error: OperationTimeoutError | None = None
     if found.messages and not is_interrupted:
