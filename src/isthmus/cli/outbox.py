@@ -85,10 +85,13 @@ def _drain(
     If another process delivers them already, this waits until none is left. Ctrl-C ends it in good order. Exit code 1 if messages still
     wait, were refused, or were in a damaged file.
     """
+    from isthmus.client.endpoint import Endpoint, EndpointUnavailableError
     from isthmus.client.outbox.store import status
     from isthmus.client.send.durable_sender import DurableSender
 
     entity = _entity(path)
+    with suppress(EndpointUnavailableError):  # it may be available later
+        Endpoint.of(connection).resolve()
     before = status(path)
     with interruption(SENDS) as is_stopped:
         deadline = time.monotonic() + timeout
@@ -101,8 +104,18 @@ def _drain(
         is_interrupted = is_stopped()
     found, state = status(path), sender.statistics().drain  # with the attempt that was under way
     damaged = found.damaged - before.damaged
-    answer = {"waited": before.messages, "left": found.messages, "delivered": state.delivered, "refused": state.refused}
+    answer: dict[str, Any] = {
+        "waited": before.messages,
+        "left": found.messages,
+        "delivered": state.delivered,
+        "refused": state.refused,
+    }
     answer |= {"damaged": damaged}
+    error: OperationTimeoutError | None = None
+    if found.messages and not is_interrupted:
+        why = f"the last attempt failed: {state.error}" if state.error else "give it more time with --timeout"
+        error = OperationTimeoutError(f"{found.messages} messages still wait in {path}; {why}")
+        answer |= {"error": error.to_dict()}
     print(
         json.dumps(answer)
         if as_json
@@ -117,10 +130,9 @@ def _drain(
         )
     if is_interrupted:
         raise typer.Exit(130)
-    if found.messages:
-        why = f"the last attempt failed: {state.error}" if state.error else "give it more time with --timeout"
-        raise OperationTimeoutError(f"{found.messages} messages still wait in {path}; {why}")
-    if refused or damaged:
+    if error is not None:
+        print(f"isthmus: {error}", file=sys.stderr)
+    if error is not None or refused or damaged:
         raise typer.Exit(1)
 
 

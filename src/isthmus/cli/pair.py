@@ -31,6 +31,8 @@ _JSON = typer.Option("--json", help="Print one JSON object.")
 _DRY = typer.Option("--dry-run", help="Show what would change, and change nothing.")
 _CARRIED_ON = "interrupted: the present step is finished; Ctrl-C again ends immediately"
 
+_INTERRUPTED = "interrupted"
+
 _Name = Annotated[str, _NAME]
 _File = Annotated[str, _FILE]
 _State = Annotated[Path | None, _STATE]
@@ -75,14 +77,13 @@ def _create(
 ) -> None:
     """Pair the two namespaces, and bring the secondary in step. Run again, it brings it in step again.
 
-    Entities that only the secondary has stay. Exit code 1 if something could not be brought in step.
+    Entities that only the secondary has stay. Ctrl-C ends it after the present change. Exit code 1 if something could not be brought in step.
     """
     with _session(name, file, state) as session:
         if dry_run:
             _show_plan(session, as_json=as_json)
-            return
-        session.create()
-        _sync_once(session, as_json=as_json)
+        else:
+            _sync_once(session, as_json=as_json, is_new=True)
 
 
 def _sync(
@@ -102,7 +103,7 @@ def _sync(
     ] = False,
     as_json: _Json = False,
 ) -> None:
-    """Bring the standby member in step once. Exit code 1 if something could not be."""
+    """Bring the standby member in step once. Ctrl-C ends it after the present change. Exit code 1 if something could not be."""
     from isthmus.pairing.keeper.round import Consent
 
     consent = Consent(foreign=delete_others, messages=delete_messages)
@@ -113,23 +114,22 @@ def _sync(
             _sync_once(session, consent, as_json=as_json)
 
 
-def _sync_once(session: PairSession, consent: Any = None, *, as_json: bool) -> None:
+def _sync_once(session: PairSession, consent: Any = None, *, as_json: bool, is_new: bool = False) -> None:
     from isthmus.cli import pair_view as view
+    from isthmus.cli.interruption import CHANGES, interruption
 
     console = view.console()
-    state, found = session.sync(
-        consent, (lambda step: None) if as_json else lambda step: view.print_lines([str(step)], console)
-    )
+    with interruption(CHANGES) as is_stopped:
+        if is_new:
+            session.create()
+        on_step = view.step_printer(console, quiet=as_json)
+        state, found = session.sync(consent, on_step, is_stopped)
     if as_json:
         print(json.dumps({**view.fields(state), **found.to_dict()}))
     else:
-        view.print_lines([f"! {step}: {error}" for step, error in found.failed], console)
-        view.print_lines(map(str, found.drift.conflicts), console)
-        view.print_foreign([each.path for each in found.drift.foreign], state.standby, console)
-        verdict = f"{state.standby} is in step with {state.active}" if found.is_in_step else "some differences remain"
-        console.print(f"{len(found.done)} changes in {found.seconds:.1f} s; {verdict}.")
+        view.print_round(state, found, console)
     if not found.is_in_step:
-        raise typer.Exit(1)
+        raise typer.Exit(130 if found.pending else 1)
 
 
 def _show_plan(session: PairSession, consent: Any = None, *, as_json: bool) -> None:
@@ -139,9 +139,9 @@ def _show_plan(session: PairSession, consent: Any = None, *, as_json: bool) -> N
     drift = compared.drift
     standby = state.standby if state is not None else session.pair.secondary
     if as_json:
-        answer = {"pair": session.pair.name, "dry_run": True, "changes": [str(step) for step in drift.steps]}
-        answer["conflicts"] = [str(each) for each in drift.conflicts]
-        print(json.dumps({**answer, "only_at_standby": [each.path for each in drift.foreign]}))
+        answer = {"changes": [str(step) for step in drift.steps], "conflicts": [str(each) for each in drift.conflicts]}
+        answer["only_at_standby"] = [each.path for each in drift.foreign]
+        print(json.dumps({"pair": session.pair.name, "dry_run": True, **answer}))
         return
     console = view.console()
     view.print_lines(map(str, drift.steps), console)
@@ -311,6 +311,8 @@ def _failover(
                 with interruption(_CARRIED_ON) as session.is_stopping:
                     found, work = session.fail_over(consume_ms=consume_ms, leaves=leave, note=note)
             except StoppingError as error:
+                if as_json:
+                    print(json.dumps({**view.fields(session.state()), "error": error.to_dict()}))
                 view.print_text(str(error), view.console(stderr=True))
                 raise typer.Exit(130) from None
             except NamespaceUnreachableError as error:
@@ -318,14 +320,7 @@ def _failover(
                 if error.endpoint == session.members[active].endpoint:
                     error.add_note(f"if {active} is lost, --force makes the other one active without it")
                 raise
-            answer = {
-                "moved": work.moved,
-                "left": work.left,
-                "moved_dead_letters": work.moved_dead,
-                "left_dead_letters": work.left_dead,
-                "left_deferred": work.left_deferred,
-                "refused": work.refused,
-            }
+            answer = view.counts(work)
             text = view.failed_over(found, work)
     answer["seconds"] = round(time.monotonic() - began, 3)
     if as_json:
@@ -347,6 +342,7 @@ def _force(name: str, file: str, folder: Path, began: float, to: str, *, as_json
             error.add_note(text)
         raise
     from isthmus.cli import pair_view as view
+    from isthmus.cli.interruption import terminable
 
     console = view.console(stderr=as_json)
 
@@ -360,12 +356,13 @@ def _force(name: str, file: str, folder: Path, began: float, to: str, *, as_json
             switched = time.monotonic() - began
         note(f"{found.phase}: the alias forwards to {found.leads_to or 'no member until one is open'}", switched)
         try:
-            found = session.finish(note=note)
-            if to and found.target != to:  # another machine's fail-over was missed, and is followed now
-                session.force(to)
+            with terminable():
                 found = session.finish(note=note)
-        except IsthmusError as error:
-            pending = str(error)
+                if to and found.target != to:  # another machine's fail-over was missed, and is followed now
+                    session.force(to)
+                    found = session.finish(note=note)
+        except (IsthmusError, KeyboardInterrupt) as error:
+            pending = str(error) or _INTERRUPTED
             found = session.state()  # some of the remaining work was done
     if as_json:
         seen, seen_at = found.seen_at_member(found.active if found.is_in_progress else found.standby)
@@ -373,8 +370,8 @@ def _force(name: str, file: str, folder: Path, began: float, to: str, *, as_json
         print(json.dumps({**view.fields(found), **answer}))
     else:
         view.show_forced(found, pending)
-    if found.is_in_progress:
-        raise typer.Exit(1)
+    if found.is_in_progress or pending == _INTERRUPTED:
+        raise typer.Exit(130 if pending == _INTERRUPTED else 1)
 
 
 def _break(
@@ -393,8 +390,6 @@ def _break(
     if as_json:
         answer = {"pair": name, "broken": True, "was_active": found.active}
         print(json.dumps({**answer, "left_as_is": left} if left else answer))
-    elif left:
-        reasons = "; ".join(f"{alias} is left unchanged: {reason}" for alias, reason in left.items())
-        print(f"pair {name} is broken; {found.active} was active. {reasons}")
     else:
-        print(f"pair {name} is broken; {found.active} was active, and both namespaces can be used")
+        reasons = "; ".join(f"{alias} is left unchanged: {reason}" for alias, reason in left.items())
+        print(f"pair {name} is broken; {found.active} was active. {reasons or 'Both namespaces can be used'}")

@@ -6,7 +6,7 @@ A module of its own: a forced fail-over is made before the modules for output ar
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -16,18 +16,23 @@ from isthmus.pairing.state.state import PairState
 
 if TYPE_CHECKING:
     from isthmus.pairing.failover.failover import Failover
+    from isthmus.pairing.keeper.round import Round
+    from isthmus.topology.pair.difference import Step
 
 __all__ = [
     "FENCES",
     "console",
+    "counts",
     "failed_over",
     "fields",
     "print_foreign",
     "print_left",
     "print_lines",
+    "print_round",
     "print_seen",
     "print_text",
     "show_forced",
+    "step_printer",
 ]
 
 _SIGNS = {"+": "green", "~": "yellow", "-": "red", "!": "red"}
@@ -46,6 +51,34 @@ def console(*, stderr: bool = False) -> Console:
 def print_text(text: str, on: Console, style: str = "") -> None:
     """Print a text literally: names in it are not markup."""
     on.print(Text(text, style=style))
+
+
+def step_printer(on: Console, *, quiet: bool) -> Callable[[Step], None]:
+    """A function that prints a step as soon as it is made."""
+    return (lambda step: None) if quiet else lambda step: print_lines([str(step)], on)
+
+
+def counts(work: Failover) -> dict[str, Any]:
+    """The counts of a planned fail-over as plain values."""
+    return {
+        "moved": work.moved,
+        "left": work.left,
+        "moved_dead_letters": work.moved_dead,
+        "left_dead_letters": work.left_dead,
+        "left_deferred": work.left_deferred,
+        "refused": work.refused,
+    }
+
+
+def print_round(state: PairState, found: Round, on: Console) -> None:
+    """Print the result of a round, whose steps are printed already."""
+    print_lines([f"! {step}: {error}" for step, error in found.failed], on)
+    print_lines(map(str, found.drift.conflicts), on)
+    print_foreign([each.path for each in found.drift.foreign], state.standby, on)
+    verdict = f"{state.standby} is in step with {state.active}" if found.is_in_step else "some differences remain"
+    if found.pending:
+        verdict = f"interrupted, {len(found.pending)} changes are left; run it again"
+    on.print(f"{len(found.done)} changes in {found.seconds:.1f} s; {verdict}.")
 
 
 def show_forced(found: PairState, pending: str) -> None:

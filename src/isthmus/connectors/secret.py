@@ -8,14 +8,17 @@ Invariants:
     I1. A `Secret` shows its value in no repr, str, format or pickle; only `reveal` gives it.
     I2. An error names the reference, never the value behind it.
     I3. `scrub` leaves no shared key, signature or password in a text.
+    I4. A vault that answers with Retry-After (RFC 9110, 10.2.3) is not called before that, but again after `LONGEST_WAIT_SECONDS` at most.
 """
 
 from __future__ import annotations
 
 import hmac
 import json
+import math
 import os
 import re
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
@@ -28,6 +31,10 @@ __all__ = ["Secret", "SecretError", "SecretReference", "SecretUnavailableError",
 HIDDEN = "***"
 
 _KEYVAULT_TIMEOUT_SECONDS = 10.0
+# A proxy in maintenance names an hour.
+LONGEST_WAIT_SECONDS = 60.0
+
+_call_at: dict[str, float] = {}  # by vault, monotonic seconds
 
 
 class SecretUnavailableError(SecretError):
@@ -165,14 +172,19 @@ def _field_of_lines(key: str, text: str) -> str:
     return ""
 
 
-def _read_keyvault(where: SecretReference, ask: Callable[[str, str], str | None]) -> str:
+def _read_keyvault(
+    where: SecretReference, ask: Callable[[str, str], str | None], clock: Callable[[], float] = time.monotonic
+) -> str:
     """Reads the secret's current version with the vault's own client."""
     from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
 
+    from isthmus.connectors.http.client import retry_after
     from isthmus.transport.credential import told_of_token
     from isthmus.transport.http_status import may_succeed_later
 
     host = where.location if "." in where.location else f"{where.location}.vault.azure.net"
+    if (wait := _call_at.get(host, 0.0) - clock()) > 0.0:
+        raise SecretUnavailableError(str(where), f"the vault is busy, and asks to wait {math.ceil(wait)} s more")
     try:
         value = _trimmed(ask(f"https://{host}", where.key) or "")
     except HttpResponseError as error:
@@ -183,7 +195,15 @@ def _read_keyvault(where: SecretReference, ask: Callable[[str, str], str | None]
         kind = SecretUnavailableError if status is None or may_succeed_later(status) else SecretError
         said = str(error.message or "").partition("\n")[0].strip()
         why = f": {scrub(said)}" if said and said != error.reason else ""
-        raise kind(str(where), f"the vault answered {status} {error.reason}{why}") from None
+        wait = min(
+            retry_after({"retry-after": getattr(error.response, "headers", {}).get("Retry-After", "")}),
+            LONGEST_WAIT_SECONDS,
+        )
+        again = ""
+        if kind is SecretUnavailableError and wait:
+            _call_at[host] = clock() + wait
+            again = f"; it asks to wait {math.ceil(wait)} s"
+        raise kind(str(where), f"the vault answered {status} {error.reason}{why}{again}") from None
     except (AzureError, OSError, ValueError) as error:
         text = str(getattr(error, "message", "") or error) or type(error).__name__
         raise SecretUnavailableError(str(where), f"the vault cannot be read ({scrub(text)})") from None

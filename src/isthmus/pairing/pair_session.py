@@ -172,9 +172,12 @@ class PairSession:
         return state, self.keeper.compare(state, consent)
 
     def sync(
-        self, consent: Consent | None = None, on_step: Callable[[Step], None] = lambda step: None
+        self,
+        consent: Consent | None = None,
+        on_step: Callable[[Step], None] = lambda step: None,
+        is_stopped: Callable[[], bool] = lambda: False,
     ) -> tuple[PairState, Round]:
-        """Make one round.
+        """Make one round; the arguments are those of `Keeper.make`.
 
         Raises:
             InvalidArgumentError: a fail-over is in progress.
@@ -187,7 +190,7 @@ class PairSession:
             if state.phase is not Phase.STEADY:
                 raise _in_progress(state)
             state = self.keeper.settle(state)
-            return self.keeper.make(state, self.keeper.observe(state, consent), consent, on_step)
+            return self.keeper.make(state, self.keeper.observe(state, consent), consent, on_step, is_stopped)
 
     def break_up(self, *, is_forced: bool = False) -> tuple[PairState, dict[str, str]]:
         """End the pairing: open the fenced member, remove the markers and the state.

@@ -115,7 +115,10 @@ def _set_aside(federation: Federation, task: str) -> Iterator[Redrive]:
         entities = [each + DEAD_LETTER_SUFFIX for each in (route.source.entity, route.options.feed) if each]
         sources = [replace(route.source, entity=each) for each in entities]
         if route.target.is_table:
-            hindrance = f"route {route.name} ends in a table: isthmus namespace resubmit puts its dead letters back into their source"
+            hindrance = (
+                f"route {route.name} ends in a table: isthmus resubmit sends its dead letters to their queue again, or to their topic and so to all "
+                "of its subscriptions"
+            )
             yield from (Redrive(source=source, route=route, hindrance=hindrance) for source in sources)
             continue
         if federation.namespaces[route.source.alias].is_log:

@@ -82,6 +82,23 @@ def test_drain_says_what_is_left_and_why(box: Path, capsys: pytest.CaptureFixtur
     assert "refused" in out
 
 
+def test_a_drain_that_leaves_messages_prints_one_object(box: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = ran(capsys, "drain", box, "--connection", NOWHERE, "--timeout", 1, "--json")
+    told, _, text = out.partition("\n")
+    found = json.loads(told)
+    assert (code, found["left"], found["error"]["code"]) == (1, 5, "timeout")
+    assert text.startswith("isthmus: 5 messages still wait")
+    assert "{" not in text
+
+
+def test_a_drain_without_its_connection_string_waits_for_nothing(
+    box: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ISTHMUS_CONNECTION", raising=False)
+    code, out = ran(capsys, "drain", box)
+    assert (code, "the environment variable is not set" in out) == (2, True)
+
+
 def test_ctrl_c_ends_a_drain_and_what_was_delivered_is_told(
     box: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,9 +142,9 @@ def test_a_drain_whose_messages_were_refused_fails(
     monkeypatch.setattr("isthmus.client.send.durable_sender.DurableSender", Sender)
     stands = SimpleNamespace(messages=0, refused=0, damaged=0)
     monkeypatch.setattr("isthmus.client.outbox.store.status", lambda _: stands)
-    assert ran(capsys, "drain", box)[0] == 0
+    assert ran(capsys, "drain", box, "--connection", NOWHERE)[0] == 0
     Sender.refused = 2
-    code, out = ran(capsys, "drain", box)
+    code, out = ran(capsys, "drain", box, "--connection", NOWHERE)
     assert code == 1
     assert "3 messages delivered, 2 refused, 0 left" in out
     assert f"2 messages were refused; isthmus outbox peek {box} --refused shows why" in out
@@ -153,7 +170,7 @@ def test_messages_in_damaged_bytes_are_no_success(
     before, after = (SimpleNamespace(messages=4 - 4 * n, refused=0, damaged=1 + n) for n in range(2))
     looks = iter([before, after, after])
     monkeypatch.setattr("isthmus.client.outbox.store.status", lambda _: next(looks))
-    code, out = ran(capsys, "drain", box)
+    code, out = ran(capsys, "drain", box, "--connection", NOWHERE)
     assert (code, "the messages in 1 damaged pieces are not sent" in out) == (1, True)
 
 

@@ -19,6 +19,8 @@ from isthmus.pairing.pair_error import StoppingError
 from isthmus.pairing.state.state import Fence, PairState
 from isthmus.pairing.state.state_file import StateFile
 from isthmus.topology.file.name import state_folder
+from isthmus.topology.pair.difference import Step
+from pair_in_memory import FakeMember, session_in
 
 PAIRS = """\
 isthmus: 1
@@ -111,6 +113,25 @@ def test_a_forced_fail_over_tells_what_has_become_of_it(
     assert ("jfk is not open yet: gone" in out) is bool(code)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_a_forced_fail_over_that_tells_the_active_member(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who runs it again because it printed nothing switches back."""
+
+    class Hanging(Session):
+        def finish(self, note: Any) -> PairState:
+            signal.raise_signal(number)
+            raise AssertionError("it is interrupted")
+
+    session = Hanging(PairState(pair="contoso", active="ewr", standby="jfk"), None)
+    monkeypatch.setattr(pair, "_session", lambda *_: session)
+    with pytest.raises(SystemExit) as ended:
+        main(["pair", "failover", "contoso", "--force", "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert (ended.value.code, told["active"], told["pending"]) == (130, "jfk", "interrupted")
+
+
 def test_a_forced_fail_over_to_a_member_leads_there_where_this_machine_had_missed_another_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,9 +167,40 @@ def test_ctrl_c_ends_a_planned_fail_over_where_it_can_be_carried_on(
     session = Moving(PairState(pair="contoso", active="ewr", standby="jfk"), None)
     monkeypatch.setattr(pair, "_session", lambda *_: session)
     with pytest.raises(SystemExit) as ended:
-        main(["pair", "failover", "contoso"])
+        main(["pair", "failover", "contoso", "--json"])
     assert ended.value.code == 130
-    assert "isthmus pair run or failover continues it" in capsys.readouterr().err
+    out, err = capsys.readouterr()
+    told = json.loads(out)
+    assert (told["active"], told["error"]["code"]) == ("ewr", "pair-stopping")
+    assert "isthmus pair run or failover continues it" in err
+
+
+@pytest.mark.usefixtures("interrupts")
+@pytest.mark.parametrize("verb", ["create", "sync"])
+def test_ctrl_c_ends_a_round_between_two_changes_and_tells_what_was_made(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    members = {alias: FakeMember(alias) for alias in ("ewr", "jfk")}
+    members["ewr"].statuses, members["jfk"].statuses = {"bags": "Active", "orders": "Active"}, {}
+    made: list[str] = []
+
+    def make(step: Step, *, with_messages: bool = False) -> None:
+        made.append(step.entity.path)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(members["jfk"], "make", make)
+    for more in (["--json"], []):
+        session = session_in(tmp_path, members)
+        session.create()
+        monkeypatch.setattr(pair, "_session", lambda *_, session=session: session)
+        with pytest.raises(SystemExit) as ended:
+            main(["pair", verb, "contoso", *more])
+        assert ended.value.code == 130
+    as_json, _, text = capsys.readouterr().out.partition("\n")
+    told = json.loads(as_json)
+    assert made == ["bags", "bags"]
+    assert (told["in_step"], told["done"], told["pending"]) == (False, ["+ queue bags"], ["+ queue orders"])
+    assert "interrupted, 1 changes are left; run it again" in text
 
 
 def test_dead_letters_that_were_moved_are_told_where_the_fail_over_is_given_up(

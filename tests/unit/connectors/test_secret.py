@@ -4,13 +4,22 @@ import json
 import pickle
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from azure.core.exceptions import ClientAuthenticationError, HttpResponseError, ServiceRequestError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isthmus.connectors.secret import Secret, SecretError, SecretReference, _read_keyvault, resolve, scrub
+from isthmus.connectors.secret import (
+    Secret,
+    SecretError,
+    SecretReference,
+    SecretUnavailableError,
+    _read_keyvault,
+    resolve,
+    scrub,
+)
 
 KEY = "bm90LWEta2V5LWJ1dC1sb25n"
 
@@ -172,6 +181,49 @@ def test_keyvault_that_gives_nothing_is_named(error: Exception | None, message: 
     with pytest.raises(SecretError, match=re.escape(f"keyvault:contoso/ewr: the vault {message}")) as raised:
         _read_keyvault(SecretReference.parse("keyvault:contoso/ewr"), ask)
     assert raised.value.retryable is retryable
+
+
+def test_i4_a_vault_is_not_asked_before_the_time_that_it_names() -> None:
+    now, asked = [100.0], list[str]()
+    busy = answered(429, "Too Many Requests")
+    busy.response = SimpleNamespace(headers={"Retry-After": "20"})
+
+    def ask(url: str, name: str) -> str:
+        asked.append(url.removeprefix("https://").partition(".")[0])
+        if now[0] < 120.0 and asked[-1] == "busy":
+            raise busy
+        return KEY
+
+    def read(vault: str, name: str = "ewr") -> str:
+        return _read_keyvault(SecretReference.parse(f"keyvault:{vault}/{name}"), ask, lambda: now[0])
+
+    with pytest.raises(SecretUnavailableError, match=r"answered 429 Too Many Requests: no; it asks to wait 20 s"):
+        read("busy")
+    now[0] = 119.0
+    with pytest.raises(SecretUnavailableError, match=r"busy/jfk: the vault is busy, and asks to wait 1 s more"):
+        read("busy", "jfk")
+    assert read("idle") == KEY
+    now[0] = 120.0
+    assert read("busy", "jfk") == KEY
+    assert asked == ["busy", "idle", "busy"]
+
+
+def test_i4_a_vault_is_asked_again_within_a_minute_whatever_time_it_names() -> None:
+    """A proxy in maintenance names an hour."""
+    now = [100.0]
+    away = answered(503, "Service Unavailable")
+    away.response = SimpleNamespace(headers={"Retry-After": "3600"})
+
+    def ask(url: str, name: str) -> str:
+        if now[0] < 160.0:
+            raise away
+        return KEY
+
+    for now[0], text in ((100.0, "wait 60 s"), (159.0, "wait 1 s more")):
+        with pytest.raises(SecretUnavailableError, match=text):
+            _read_keyvault(SecretReference.parse("keyvault:away/ewr"), ask, lambda: now[0])
+    now[0] = 160.0
+    assert _read_keyvault(SecretReference.parse("keyvault:away/ewr"), ask, lambda: now[0]) == KEY
 
 
 @pytest.mark.parametrize(

@@ -102,8 +102,9 @@ def run(
     except ConfigError as error:
         raise refuse(error, file, as_json=as_json, applied=applied) from None
     ok = applied.is_whole and not pruned.failed and (ended is None or ended.is_whole)
+    deleted = tuple(f"{what} belongs to " for what in pruned.deleted)
+    notes = tuple(each for each in made.notes if not each.startswith(deleted))
     if as_json:
-        notes = list(made.notes)
         answer = {**applied.to_dict(), "notes": notes, "faults": []}
         if prune:
             unknown = sorted({each.task for each in others})
@@ -116,7 +117,7 @@ def run(
             }
         print(json.dumps({"file": file, "ok": ok, **answer}))
     else:
-        _print_outcome(applied, made.notes, console)
+        _print_outcome(applied, notes, console)
         if pruned.rows and not yes:
             console.print("Nothing was deleted; add --yes to delete these, with the messages in them.")
         if stray and not yes:

@@ -61,6 +61,16 @@ class Removal:
         return answer | ({"error": self.error.to_dict()} if self.error is not None else {})
 
     @property
+    def deleted(self) -> tuple[str, ...]:
+        """The deleted subscriptions, as the notes of a plan name them."""
+        done = self.applied.done if self.applied is not None else ()
+        return tuple(
+            f"subscription {each.subscription} of {each.topic} at {each.alias}"
+            for each in done
+            if each.action == "delete"
+        )
+
+    @property
     def failed(self) -> bool:
         """Whether a deletion was refused, or not begun."""
         return self.error is not None or (self.applied is not None and not self.applied.is_whole)

@@ -141,10 +141,10 @@ def _queue(
             if yes and chosen and each.hindrance:
                 error = each.hindrance
             elif yes and chosen:
-                targets = ", ".join(dict.fromkeys(str(route.target) for route in each.routes))
+                to = ", ".join(dict.fromkeys(str(route.target) for route in each.routes))
                 with (
                     interruption(LEAVES_QUEUE) as is_stopped,
-                    progress(f"sending to {targets}", chosen, quiet=quiet) as note,
+                    progress(f"sending to {to}", chosen, quiet=quiet) as note,
                 ):
                     done = redrive(reach, federation, each, found, choice, progress=note, is_stopped=is_stopped)
                     is_interrupted = is_stopped()
@@ -160,7 +160,8 @@ def _queue(
             done.left = chosen
     is_read = found is not None
     found = found or SetAside()
-    aliases = dict.fromkeys((each.source.alias, *(route.target.alias for route in each.routes)))
+    targets = [route.target for route in each.routes if not route.target.is_table]
+    aliases = dict.fromkeys((each.source.alias, *(target.alias for target in targets)))
     row = {
         "task": each.route.task,
         "route": each.route.name,

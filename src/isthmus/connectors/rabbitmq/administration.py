@@ -35,6 +35,7 @@ from isthmus.connectors.servicebus.plain_host import is_loopback
 from isthmus.errors import EntityNotFoundError, IsthmusError
 from isthmus.topology.model import NamespaceRef
 from isthmus.topology.planning.change import Change
+from isthmus.topology.planning.finding import OWN
 from isthmus.topology.state import NamespaceState, PlainState, WantedState
 
 __all__ = ["RabbitAdministration"]
@@ -180,6 +181,12 @@ class RabbitAdministration:
             )
         ]
         remarks += [each for name in entity.subscriptions for each in self._bound_elsewhere(name, entity.name)]
+        former = sorted(each for each in bound - set(entity.subscriptions) if each.startswith(OWN))
+        remarks += [
+            f"queue {each} is bound to exchange {entity.name}, and no task of this file reads it: it has {self.messages(each)} messages, and fills; "
+            "unless another file has its task, delete it"
+            for each in former
+        ]
         return PlainState(name=entity.name, is_topic=True, subscriptions=stand, remarks=tuple(remarks))
 
     def _bindings(self, exchange: str) -> Sequence[Mapping[str, Any]]:

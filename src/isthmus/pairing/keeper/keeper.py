@@ -42,6 +42,7 @@ from isthmus.topology.pair.difference import Step, difference
 __all__ = ["Keeper"]
 
 _log = logging.getLogger(__name__)
+_NOT_BEGUN = IsthmusError("the round was stopped")
 
 
 class Keeper:
@@ -249,6 +250,7 @@ class Keeper:
         compared: Comparison,
         consent: Consent | None = None,
         on_step: Callable[[Step], None] = lambda step: None,
+        is_stopped: Callable[[], bool] = lambda: False,
     ) -> tuple[PairState, Round]:
         """Bring the standby member in step; call it while the pair is steady.
 
@@ -257,6 +259,7 @@ class Keeper:
             compared: just now.
             consent: what the operator allows.
             on_step: called with each step that was made.
+            is_stopped: whether to begin no further step.
 
         Raises:
             SupersededError: a fail-over has begun.
@@ -283,6 +286,9 @@ class Keeper:
         replaced = {entity.key for entity in to_create}
         try:
             for group in drift.groups:
+                if is_stopped():
+                    found.pending += group
+                    continue
                 self._save(state)  # ends the work if a fail-over has begun meanwhile
                 if (followed := self.follow(state)) is not state:  # or elsewhere
                     raise SupersededError(state.pair, followed.epoch)
@@ -296,7 +302,8 @@ class Keeper:
                 deletions = [each for each in possible if each.action == "delete" and each.entity.key not in replaced]
                 kept = self._still_existing(state, deletions, found)
                 possible = tuple(each for each in possible if each.entity.key not in kept)
-                self._make(member, possible, found, on_step, with_messages=consent is not None and consent.messages)
+                may_empty = consent is not None and consent.messages
+                self._make(member, possible, found, on_step, is_stopped, with_messages=may_empty)
             if found.done and state.is_told and is_broken(self._members, state.pair):
                 raise PairBrokenError(state.pair)
         except PairBrokenError:
@@ -361,10 +368,13 @@ class Keeper:
         group: tuple[Step, ...],
         found: Round,
         on_step: Callable[[Step], None],
+        is_stopped: Callable[[], bool],
         *,
         with_messages: bool,
     ) -> None:
         def make(step: Step) -> IsthmusError | None:
+            if is_stopped():
+                return _NOT_BEGUN
             try:
                 member.make(step, with_messages=with_messages)
             except IsthmusError as error:
@@ -375,6 +385,8 @@ class Keeper:
             if error is None:
                 found.done.append(step)
                 on_step(step)
+            elif error is _NOT_BEGUN:
+                found.pending.append(step)
             elif error.retryable and not isinstance(error, HoldsMessagesError):
                 raise error  # the member is unreachable: the next round continues
             else:

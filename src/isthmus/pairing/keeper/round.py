@@ -34,18 +34,20 @@ class Round:
         drift: before it.
         done: steps that were made.
         failed: steps that were refused, and why.
+        pending: steps that were not begun, since the round was stopped.
         seconds: how long it took.
     """
 
     drift: Drift
     done: list[Step] = field(default_factory=list)
     failed: list[tuple[Step, IsthmusError]] = field(default_factory=list)
+    pending: list[Step] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
     def is_in_step(self) -> bool:
         """Whether no difference is left."""
-        return not self.failed and not self.drift.conflicts
+        return not self.failed and not self.pending and not self.drift.conflicts
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for `--json`."""
@@ -53,6 +55,7 @@ class Round:
             "in_step": self.is_in_step,
             "done": [str(step) for step in self.done],
             "failed": [{"step": str(step), "error": error.to_dict()} for step, error in self.failed],
+            "pending": [str(step) for step in self.pending],
             "conflicts": [str(each) for each in self.drift.conflicts],
             "only_at_standby": [each.path for each in self.drift.foreign],
             "seconds": round(self.seconds, 3),

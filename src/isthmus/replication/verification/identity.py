@@ -26,13 +26,14 @@ from isthmus.message.name import (
     DEAD_LETTER_REASON,
     DIGEST,
     ENQUEUE_SEQUENCE,
+    OFFSET,
     ORIGIN,
     OWN_PROPERTIES,
     RESENT,
     SEQUENCE_NUMBER,
     WHY_ROUTE,
 )
-from isthmus.message.provenance import Hop
+from isthmus.message.provenance import OFFSET_DIGITS, Hop
 
 __all__ = ["Identity", "Members", "identify", "provenance_of"]
 
@@ -61,6 +62,7 @@ class Identity(NamedTuple):
         resent: the number under which it had entered here before, and was dead-lettered; 0 where it was not.
         entered_ms: when it entered there, according to its provenance; 0 where it entered this entity, or where that does not say.
         is_late: whether `isthmus redrive` has sent this copy: it is behind later ones, and an operator may have changed it.
+        proof: the digits of the message's digest there, which differ between messages that rules made of one; 0 where the copy has none.
     """
 
     sequence: int
@@ -71,6 +73,7 @@ class Identity(NamedTuple):
     resent: int = 0
     entered_ms: int = 0
     is_late: bool = False
+    proof: int = 0
 
 
 class Members(NamedTuple):
@@ -116,11 +119,13 @@ def identify(message: bytes, members: Members | None = None, *, is_diverted: boo
         entered = (first.alias, first) if members is None else members.first(provenance)
         if entered is not None:
             label, hop = entered
-            again = properties.get(RESENT)
-            is_late = again is not None and _is_of(str(again), provenance.hops[provenance.hops.index(hop) :])
+            again, place = properties.get(RESENT), provenance.hops.index(hop)
+            is_late = again is not None and _is_of(str(again), provenance.hops[place:])
+            proof = _proof(provenance.values[OFFSET].split(";")[place])
             return Identity(
-                sequence, label, hop.entity, hop.sequence, reason, entered_ms=_ms(hop.enqueued), is_late=is_late
-            )
+                sequence, label, hop.entity, hop.sequence, reason,
+                entered_ms=_ms(hop.enqueued), is_late=is_late, proof=proof,
+            )  # fmt: skip
     enqueued = annotations.get(ENQUEUE_SEQUENCE)
     before = str(properties.get(RESENT) or "")
     resent = int(before) if before.isascii() and before.isdigit() and len(before) < _LONGEST_NUMBER else 0
@@ -130,6 +135,14 @@ def identify(message: bytes, members: Members | None = None, *, is_diverted: boo
 def _is_of(position: str, hops: Sequence[Hop]) -> bool:
     """Whether the message that was sent again is the one of one of these hops: copies of the copy carry the property, too."""
     return any(position == f"{each.alias}/{each.entity}/{each.sequence}" for each in hops)
+
+
+def _proof(offset: str) -> int:
+    """The digits of the digest in an offset; 0 where it has none."""
+    try:
+        return int(offset.partition("-")[2][:OFFSET_DIGITS], 16)
+    except ValueError:
+        return 0
 
 
 def _ms(text: str) -> int:

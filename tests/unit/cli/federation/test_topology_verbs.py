@@ -292,7 +292,9 @@ def test_apply_prunes_only_with_consent_and_names_what_waits(shrunk: dict[str, F
     assert "1,234" in output
     assert "Nothing was deleted; add --yes" in output
     assert not any(change.action == "delete" for each in shrunk.values() for change in each.changes)
+    assert any("lga" in each and "fills up" in each for each in call_json("apply", "--prune")[1]["notes"])
     code, answer = call_json("apply", "--prune", "--yes")
+    assert not any("fills up" in each for each in answer["notes"])
     assert (code, answer["ok"], len(answer["orphans"]), answer["unknown_tasks"]) == (0, True, 5, [])
     assert [row["messages"] for row in answer["orphans"] if row["messages"]] == [1234]
     assert {change["action"] for change in answer["removed"]["applied"]} == {"delete"}

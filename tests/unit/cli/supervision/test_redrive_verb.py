@@ -41,6 +41,7 @@ def run(
     capsys: Any,
     count_queue: Callable[..., SetAside] = found,
     as_json: bool = True,
+    text: str = TEXT,
 ) -> tuple[int, Any]:
     def redrive(*arguments: object, **named: Any) -> Any:
         answer = answers.pop(0)
@@ -58,7 +59,7 @@ def run(
             f"{alias}_CONNECTION",
             f"Endpoint=sb://127.0.0.1:{port}/;SharedAccessKeyName=k;SharedAccessKey=eA==;UseDevelopmentEmulator=true",
         )
-    (tmp_path / "isthmus.yaml").write_text(TEXT)
+    (tmp_path / "isthmus.yaml").write_text(text)
     with pytest.raises(SystemExit) as ended:
         main(["redrive", str(tmp_path / "isthmus.yaml"), "--yes", *(["--json"] if as_json else [])])
     code = ended.value.code
@@ -82,6 +83,17 @@ def test_a_fault_of_the_file_ends_the_verb_where_nothing_was_sent(
 ) -> None:
     code, told = run([ConfigError([Fault("step 1: no such file")])], tmp_path, monkeypatch, capsys)
     assert (code, "no such file" in told["error"]["message"]) == (2, True)
+
+
+def test_the_dead_letters_of_an_archive_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A table is no namespace."""
+    text = TEXT + "  lake: {pattern: archive, source: ewr, topic: flights, table: lake}\n"
+    code, told = run([Redriven(sent=3), Redriven(sent=3)], tmp_path, monkeypatch, capsys, text=text)
+    row = told["queues"][2]
+    assert (code, row["found"], row["sent"]) == (1, 0, 0)
+    assert "ends in a table" in row["error"]
 
 
 def test_a_queue_that_is_lost_half_way_tells_what_its_target_has(

@@ -96,3 +96,17 @@ def test_a_binding_by_way_of_another_exchange_may_be_one(
 def test_without_management_no_binding_is_known() -> None:
     options = read_broker({"host": "127.0.0.1", "username": "guest", "password": "env:PASSWORD"})
     assert RabbitAdministration(options).is_bound("gates", "isthmus.gates.jfk") is None
+
+
+def test_a_queue_of_a_renamed_task_that_stays_bound_is_told(
+    asked: RabbitAdministration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing empties it any more."""
+    wanted = PlainState(name="gates", is_topic=True, subscriptions=("isthmus.gates.jfk",))
+    names = ("isthmus.gates.jfk", "isthmus.old.jfk", "boards")
+    bound = [{"source": "gates", "destination": each, "destination_type": "queue"} for each in names]
+    monkeypatch.setattr(Plugin, "bindings", bound)
+    (found,) = asked.observe("ewr", [wanted]).plain
+    (remark,) = found.remarks
+    assert remark.startswith("queue isthmus.old.jfk is bound to exchange gates, and no task of this file reads it")
+    assert "it has 7 messages" in remark

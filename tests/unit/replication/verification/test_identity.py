@@ -8,7 +8,7 @@ from isthmus.amqp import section
 from isthmus.amqp.codec import CodecError
 from isthmus.amqp.types import Long
 from isthmus.message import digest
-from isthmus.message.name import DIGEST, HOP_PROPERTIES
+from isthmus.message.name import DIGEST, HOP_PROPERTIES, OFFSET
 from isthmus.replication.verification.identity import Members, identify
 
 
@@ -106,3 +106,12 @@ def test_a_copy_tells_when_its_message_entered(text: str, ms: int) -> None:
     own = {**dict(zip(HOP_PROPERTIES, hop, strict=True)), DIGEST: digest(b"", b"")}
     message = section.encode_message(b"", application_properties=own)
     assert identify(message).entered_ms == ms
+
+
+@pytest.mark.parametrize(("offset", "proof"), [("42-1f3a09c2", 0x1F3A09C2), ("42", 0), ("42-", 0), ("42-odd", 0)])
+def test_a_copy_tells_the_digits_of_its_message(offset: str, proof: int) -> None:
+    properties = copied("ewr/flights", "A", "42", b"body") | {OFFSET: offset}
+    message = section.encode_message(
+        b"body", annotations={"x-opt-sequence-number": Long(7)}, application_properties=properties
+    )
+    assert identify(message).proof == proof

@@ -44,10 +44,11 @@ class Arrivals:
         entered_ms: when each entered its origin, according to its provenance; 0 where that does not say.
         lanes: the scope in which each keeps its order: its partition at the member, or its session.
         first_pass: how many of them the first reading found.
+        proofs: the digits of the message's digest at the origin; 0 where the copy has none.
         late: numbers of those that `isthmus redrive` has sent.
     """
 
-    __slots__ = ("digests", "ends_ms", "entered_ms", "first_pass", "lanes", "late", "numbers")
+    __slots__ = ("digests", "ends_ms", "entered_ms", "first_pass", "lanes", "late", "numbers", "proofs")
 
     def __init__(self) -> None:
         self.numbers: array[int] = array("q")
@@ -55,6 +56,7 @@ class Arrivals:
         self.ends_ms: array[int] = array("q")
         self.entered_ms: array[int] = array("q")
         self.lanes: array[int] = array("Q")
+        self.proofs: array[int] = array("I")
         self.first_pass = 0
         self.late: set[int] = set()
 
@@ -201,6 +203,7 @@ class Audited:
             arrivals.ends_ms.append(peeked_message(message).expires_at_ms)
             arrivals.entered_ms.append(identity.entered_ms)
             arrivals.lanes.append(_session_lane(message) if self.by_session else identity.sequence >> FRAGMENT_BITS)
+            arrivals.proofs.append(identity.proof)
             arrivals.first_pass += self.first_pass
             if identity.is_late:
                 arrivals.late.add(identity.number)

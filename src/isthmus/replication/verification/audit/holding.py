@@ -7,10 +7,10 @@ classified. Pure. What it is not: the reading (`isthmus.replication.verification
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from isthmus.connectors.servicebus.head import FRAGMENT_BITS
-from isthmus.replication.verification.audit.audited import Audited
+from isthmus.replication.verification.audit.audited import Arrivals, Audited
 from isthmus.replication.verification.audit.passage import DRIFT_MS
 from isthmus.replication.verification.reconciliation.reading import Reading
 from isthmus.replication.verification.reconciliation.reconcile import Holding, Undelivered
@@ -42,8 +42,8 @@ def holding_of(
             entered = set(unkept[alias])
             entered_here = [
                 (number, lane)
-                for number, lane in zip(arrivals.numbers, arrivals.lanes, strict=True)
-                if number in entered
+                for number, lane, is_other in zip(arrivals.numbers, arrivals.lanes, _made_of_one(arrivals), strict=True)
+                if number in entered and not is_other
             ]
             holding.arrived[alias] = [number for number, _ in entered_here]
             holding.late[alias] = arrivals.late
@@ -89,6 +89,22 @@ def holding_of(
             if fate is holding.arrived:
                 holding.lanes.setdefault(alias, []).append(arrivals.lanes[index])
     return holding
+
+
+def _made_of_one(arrivals: Arrivals) -> Iterator[bool]:
+    """Of each copy whether it is that of another message than the copies of its number before it: rules with actions make several messages of
+    one, with its number, which differ in the digits. The first stands for all of them.
+    """
+    first: dict[int, int] = {}
+    several: dict[int, set[int]] = {}
+    for number, proof in zip(arrivals.numbers, arrivals.proofs, strict=True):
+        if number not in first:
+            first[number] = proof
+            yield False
+            continue
+        proofs = several.setdefault(number, {first[number]})
+        yield proof not in proofs and 0 not in proofs | {proof}
+        proofs.add(proof)
 
 
 def met_of(origin: str, audited: Mapping[str, Audited], rest: Mapping[tuple[str, str], Undelivered]) -> set[int]:

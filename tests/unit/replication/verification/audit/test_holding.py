@@ -15,7 +15,13 @@ from isthmus.replication.verification.reconciliation.reconcile import Holding, U
 ENTERED_MS = 100_000
 
 
-def copies(*found: tuple[int, int], entered_ms: int = 0, ends_ms: int = 0, late: Sequence[int] = ()) -> Audited:
+def copies(
+    *found: tuple[int, int],
+    entered_ms: int = 0,
+    ends_ms: int = 0,
+    late: Sequence[int] = (),
+    proofs: Sequence[int] = (),
+) -> Audited:
     """A member with copies: of each its original's number and the digest of its content; all of the first reading."""
     at, arrivals = Audited("jfk", "q"), Arrivals()
     for number, digest in found:
@@ -24,6 +30,7 @@ def copies(*found: tuple[int, int], entered_ms: int = 0, ends_ms: int = 0, late:
         arrivals.entered_ms.append(entered_ms)
         arrivals.ends_ms.append(ends_ms)
         arrivals.lanes.append(0)
+    arrivals.proofs.extend(proofs or [0] * len(found))
     arrivals.first_pass, arrivals.late = len(found), set(late)
     at.arrivals["ewr"] = arrivals
     return at
@@ -87,3 +94,19 @@ def test_what_a_task_has_met_waits_somewhere_or_has_arrived() -> None:
         ("lga", "jfk"): Undelivered(waiting={8}),
     }
     assert met_of("ewr", {"jfk": copies((5, 0))}, rest) == {1, 2, 3, 4, 5}
+
+
+@pytest.mark.parametrize(
+    ("proofs", "arrived"),
+    [
+        ((7, 8, 9), [1]),  # three messages that rules made of one
+        ((7, 8, 7), [1, 1]),  # two, the first of which is there twice
+        ((7, 7, 7), [1, 1, 1]),
+        ((0, 0, 7), [1, 1, 1]),  # a step has changed the contents: nothing distinguishes them
+    ],
+)
+def test_messages_that_rules_made_of_one_are_not_copies_of_each_other(
+    proofs: Sequence[int], arrived: Sequence[int]
+) -> None:
+    found = held(copies((1, 1), (1, 2), (1, 3), proofs=proofs), origin(), unkept={"ewr": [1]})
+    assert found.arrived["ewr"] == arrived
