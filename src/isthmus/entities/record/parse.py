@@ -21,6 +21,7 @@ from isthmus.entities.record.copy import KeyReader
 from isthmus.entities.record.copy_layout import CopyLayout
 from isthmus.entities.record.record import Head, Parts
 from isthmus.entities.storage.blob import Large, Payload
+from isthmus.message.duplicate_key import KEY_BYTES
 from isthmus.message.name import FIRST_ENQUEUED_TIME
 
 __all__ = ["HeadCache", "normalised_header", "split", "split_many", "split_mixed", "split_packed"]
@@ -200,14 +201,15 @@ def split_packed(
                 size = 3 + size if kind == b"\0Su\xb0" else data[at + 4] if kind == b"\0Su\xa0" else -at
                 if at + 5 + size == stop:
                     key = b"" if key_at is None else key_at(data, own, own_end)
-                    add(_new(Parts, (head, data[rest:stop], data[rest + 6 : after], None, key)))
-                    if keys is not None and learns:
-                        # Two in a row: where lengths differ from copy to copy, no time is lost.
-                        if sizes == (own - start, own_end - own):
-                            layout = CopyLayout.of(data, start, rest, own, own_end, head, keys)
-                            learns -= 1
-                        sizes = (own - start, own_end - own)
-                    continue
+                    if len(key) != KEY_BYTES:  # a key of that length is of a message that a pair moved
+                        add(_new(Parts, (head, data[rest:stop], data[rest + 6 : after], None, key)))
+                        if keys is not None and learns:
+                            # Two in a row: where lengths differ from copy to copy, no time is lost.
+                            if sizes == (own - start, own_end - own):
+                                layout = CopyLayout.of(data, start, rest, own, own_end, head, keys)
+                                learns -= 1
+                            sizes = (own - start, own_end - own)
+                        continue
         message = data[start:stop]
         parts = split_many((message,), heads)[0]
         raw = message[: len(message) - len(parts.rest)]

@@ -12,6 +12,7 @@ from isthmus.entities.record.copy import NUMBER_BYTES, SOURCE_BYTES, KeyReader, 
 from isthmus.entities.record.parse import HeadCache, split, split_packed
 from isthmus.entities.record.record import Parts
 from isthmus.message.duplicate_key import KEY_BYTES, duplicate_key
+from isthmus.message.name import MOVED
 from isthmus.message.provenance import encoded
 from route_copy import BODY, copy
 
@@ -80,3 +81,13 @@ def test_a_forged_digest_gives_no_key() -> None:
     forged = split(rest, HeadCache(0))
     keyed = KeyReader().with_keys([copy(10), copy(11), forged])
     assert [parts.duplicate_key for parts in keyed] == [key_of(copy(10).rest), key_of(copy(11).rest), key_of(rest)]
+
+
+def test_what_a_pair_moved_is_stored_as_before_in_an_envelope_too_i2() -> None:
+    pairs = encoded(MOVED) + encoded("0" * 32)
+    plain = split(section.encode_message(BODY, properties={"message_id": "id"}), HeadCache(0)).rest
+    body = plain.index(b"\0Su")
+    moved = plain[:body] + b"\0St\xd1" + struct.pack(">II", len(pairs) + 4, 2) + pairs + plain[body:]
+    bounds = [(at * len(moved), (at + 1) * len(moved)) for at in range(3)]
+    for parts in split_packed(moved * 3, bounds, HeadCache(0), KeyReader()):
+        assert parts[1:] == (plain, b"\xa1\x02id", None, key_of(moved))
