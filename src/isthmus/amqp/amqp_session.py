@@ -214,7 +214,8 @@ class AmqpSession:
                 waiting.popleft()
             if not frames:
                 return
-            self.connection.write(b"".join(frames))
+            for one in frames:
+                self.connection.write(one)
             self.sent_frames(len(frames))
 
     def remember_sent(self, link: Link, first: int, count: int, settled: bool) -> None:

@@ -195,13 +195,14 @@ class TransferWriter:
         """
         room = limit - self.overhead(len(tag))
         last = max(0, len(payload) - 1) // room * room
+        view = memoryview(payload)
         return [
-            self._piece(payload[at : at + room], tag, delivery_id, message_format, settled, more or at < last)
+            self._piece(view[at : at + room], tag, delivery_id, message_format, settled, more or at < last)
             for at in range(0, last + 1, room)
         ]
 
     def _piece(
-        self, payload: bytes, tag: bytes, delivery_id: int, message_format: int, settled: bool, more: bool
+        self, payload: memoryview, tag: bytes, delivery_id: int, message_format: int, settled: bool, more: bool
     ) -> bytes:
         fields = [
             self._handle,
@@ -216,4 +217,6 @@ class TransferWriter:
             b"\x42",
             b"\x42",
         ]
-        return frame(self.channel, b"\0S\x14" + codec.encode_list(fields) + payload)
+        performative = b"\0S\x14" + codec.encode_list(fields)
+        head = _FRAME_HEAD.pack(8 + len(performative) + len(payload), 2, 0, self.channel)
+        return b"".join((head, performative, payload))

@@ -95,7 +95,10 @@ def _first_hop(message: bytes, at: int, stop: int) -> bytes:
         wide = message[at] == 0xB1
         size = int.from_bytes(message[at + 1 : at + 5], "big") if wide else message[at + 1]
         at += 5 if wide else 2
-        values.append(message[at : at + size].partition(_JOINED)[0].decode())
+        try:
+            values.append(message[at : at + size].partition(_JOINED)[0].decode())
+        except UnicodeDecodeError:
+            return b""
         at += size
     if at != stop:
         return b""

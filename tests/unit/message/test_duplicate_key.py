@@ -62,6 +62,10 @@ def test_without_provenance_there_is_none() -> None:
     assert duplicate_key(b"", 0, 0) == b""
 
 
+def test_hops_that_are_no_text_have_none() -> None:
+    assert key(single(namespace="A;B").replace(b"A;B", b"\xff;B")) == b""
+
+
 def test_a_message_that_entered_without_a_number_has_none() -> None:
     assert key(single(sequence=0)) == b""
     assert key(single(sequence=10)) != key(single(sequence=20)) != b""

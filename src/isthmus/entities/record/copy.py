@@ -30,7 +30,7 @@ from isthmus.message.duplicate_key import KEY_BYTES, first_place, is_moved
 from isthmus.message.name import DIGEST, MOVED, OFFSET, ORIGIN, SEQUENCE, TIME
 from isthmus.message.provenance import encoded
 
-__all__ = ["NUMBER_BYTES", "SOURCE_BYTES", "Copy", "KeyReader", "is_copy", "key_of"]
+__all__ = ["NUMBER_BYTES", "OF_OFFSET", "OF_TIME", "SOURCE_BYTES", "Copy", "KeyReader", "is_copy", "key_of"]
 
 SOURCE_BYTES = 8
 NUMBER_BYTES = 8
@@ -45,12 +45,13 @@ _OFFSET = encoded(OFFSET) + b"\xa1"
 _MOST_DIGITS = 19
 # The bytes after the front of a copy with one hop, as `isthmus.connectors.servicebus.message.message_rewriter` ends application
 # properties. They contain no other hop, and reach to the end: no pair of the sender's own is mistaken for it.
-_BEHIND = rb"([\x01-\x13]([1-9][0-9]{0,18})%b[^\xa0-\xff][0-9a-f-]*%b\xa1.[0-9T:.Z-]*)%b\x10.{16}\Z" % (
+_BEHIND = rb"([\x01-\x13]([1-9][0-9]{0,18})%b[^\xa0-\xff]([0-9a-f-]*)%b\xa1.([0-9T:.Z-]*))%b\x10([^\xa1]{16})\Z" % (
     re.escape(_OFFSET),
     re.escape(encoded(TIME)),
     re.escape(_DIGEST),
 )
-
+# The characters of its third and fourth group.
+OF_OFFSET, OF_TIME = b"0123456789abcdef-", b"0123456789T:.Z-"
 
 _NEVER = re.compile(rb"(?!)")
 _Search = Callable[[bytes, int, int], "re.Match[bytes] | None"]
@@ -117,14 +118,18 @@ class KeyReader:
 
     Copies mostly have one source: the bytes before the sequence number are searched for in one of them, and compared in
     the following ones.
+
+    Attributes:
+        front: the hash of the bytes before the number, in copies like the one before.
+        source: their source.
     """
 
-    __slots__ = ("_front", "_search", "_source")
+    __slots__ = ("_search", "front", "source")
 
     def __init__(self) -> None:
         self._search: _Search = _NEVER.search
-        self._front = blake2b()
-        self._source = b""
+        self.front = blake2b()
+        self.source = b""
 
     def key(self, message: bytes, start: int, end: int) -> bytes:
         """The key of a copy; empty where it has none. The same as `key_of`.
@@ -137,10 +142,16 @@ class KeyReader:
         found = self._search(message, start, end)
         if found is None:
             return self._other(message, start, end)
-        varies, digits = found.groups()
-        hashed = self._front.copy()
+        varies, digits = found.group(1, 2)
+        hashed = self.front.copy()
         hashed.update(varies)
-        return hashed.digest() + self._source + int(digits).to_bytes(NUMBER_BYTES, "big")
+        return hashed.digest() + self.source + int(digits).to_bytes(NUMBER_BYTES, "big")
+
+    def found(self, message: bytes, start: int, end: int) -> re.Match[bytes] | None:
+        """Where the parts of a key are, if the copy is like the one before: in the groups, all that is hashed after `front`,
+        the number, the offset, the time, and the digest, which is not hashed. Arguments as for `key`.
+        """
+        return self._search(message, start, end)
 
     def _other(self, message: bytes, start: int, end: int) -> bytes:
         """The key of a copy that differs from the one before; copies like it are recognised from now on."""
@@ -149,8 +160,8 @@ class KeyReader:
         number_at = message.find(_NUMBER, at, end)
         if len(key) > KEY_BYTES and 0 <= at < number_at:
             slash = message.find(b"/", at + len(_ORIGIN) + 1, end)  # not in the length's byte
-            self._search, self._front = _alike(message[at:slash], message[slash : number_at + len(_NUMBER)])
-            self._source = key[KEY_BYTES:-NUMBER_BYTES]
+            self._search, self.front = _alike(message[at:slash], message[slash : number_at + len(_NUMBER)])
+            self.source = key[KEY_BYTES:-NUMBER_BYTES]
         return key
 
     def with_keys(self, messages: Sequence[Parts]) -> list[Parts]:

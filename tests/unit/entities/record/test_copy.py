@@ -11,41 +11,12 @@ from isthmus.amqp import section
 from isthmus.entities.record.copy import NUMBER_BYTES, SOURCE_BYTES, KeyReader, key_of
 from isthmus.entities.record.parse import HeadCache, split, split_packed
 from isthmus.entities.record.record import Parts
-from isthmus.message import Tail
 from isthmus.message.duplicate_key import KEY_BYTES, duplicate_key
-from isthmus.message.name import DIGEST, HOP_PROPERTIES, MESSAGE_ID
+from isthmus.message.name import MOVED
 from isthmus.message.provenance import encoded
+from route_copy import BODY, copy
 
-BODY = b"x" * 40
 NUMBERS = st.integers(0, 30) | st.sampled_from([(7 << 48) + 1, 10**19, (1 << 63) - 1])
-
-
-def copy(
-    number: int | str = 7,
-    origin: str = "ewr/flights",
-    namespace: str = "A",
-    own: bytes = b"",
-    hops: int = 1,
-    proof: str = "0" * 16,
-    sender_id: str = "",
-    message_id: str = "id",
-) -> Parts:
-    """A copy as routes write it."""
-    tail = Tail(origin, namespace)
-    values: tuple[str, ...]
-    if isinstance(number, str):
-        values = (origin, namespace, number, number, "2026-01-01T00:00:00.000Z")
-    else:
-        one = (origin, namespace, str(number), f"{number}-0123abcd", "2026-01-01T00:00:00.000Z")
-        values = tuple(f"{value};{value}2" for value in one) if hops > 1 else one
-    pairs = own + b"".join(encoded(k) + encoded(v) for k, v in zip(HOP_PROPERTIES, values, strict=True))
-    pairs += tail.digest + proof.encode() if len(proof) == 16 else encoded(DIGEST) + encoded(proof)
-    if sender_id:
-        pairs += encoded(MESSAGE_ID) + encoded(sender_id)
-    plain = section.encode_message(BODY, properties={"message_id": message_id})
-    found = section.locate(plain)
-    application = b"\0St\xd1" + struct.pack(">II", len(pairs) + 4, 12) + pairs
-    return split(plain[slice(*found.properties)] + application + plain[slice(*found.body)], HeadCache(0))
 
 
 fake = copy(99, "lga/other").rest[20:-60]
@@ -103,3 +74,20 @@ def test_the_alias_is_no_part_of_it_whatever_the_length_of_the_name() -> None:
         entity = "f" * (length - len("ewr/"))
         several = [copy(1, f"ewr/{entity}"), copy(1, f"newark/{entity}"), copy(1, f"ewr/{entity}", hops=2)]
         assert len({parts.duplicate_key for parts in KeyReader().with_keys(several)}) == 1
+
+
+def test_a_forged_digest_gives_no_key() -> None:
+    rest = copy(12).rest.replace(b"0" * 16, b"\xa1\x0brepl-origin\xa1\x01/")
+    forged = split(rest, HeadCache(0))
+    keyed = KeyReader().with_keys([copy(10), copy(11), forged])
+    assert [parts.duplicate_key for parts in keyed] == [key_of(copy(10).rest), key_of(copy(11).rest), key_of(rest)]
+
+
+def test_what_a_pair_moved_is_stored_as_before_in_an_envelope_too_i2() -> None:
+    pairs = encoded(MOVED) + encoded("0" * 32)
+    plain = split(section.encode_message(BODY, properties={"message_id": "id"}), HeadCache(0)).rest
+    body = plain.index(b"\0Su")
+    moved = plain[:body] + b"\0St\xd1" + struct.pack(">II", len(pairs) + 4, 2) + pairs + plain[body:]
+    bounds = [(at * len(moved), (at + 1) * len(moved)) for at in range(3)]
+    for parts in split_packed(moved * 3, bounds, HeadCache(0), KeyReader()):
+        assert parts[1:] == (plain, b"\xa1\x02id", None, key_of(moved))

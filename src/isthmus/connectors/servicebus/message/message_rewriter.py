@@ -154,49 +154,47 @@ class MessageRewriter:
         copies: list[bytes] = []
         refused: list[Refused] = []
         add = copies.append
-        find, join, fresh_hash = data.find, b"".join, _NO_HASH.copy
-        tail = self._tail
+        find, join, fresh_hash, view = data.find, b"".join, _NO_HASH.copy, memoryview(data)
+        tail, mark_key = self._tail, self._mark_key
         digest_key, time_of = tail.digest, tail.time
-        mark_key = self._mark_key
         marks_number = self.mark is not None and self.mark.is_number
         quick, by_rule = self._is_quick, self._has_rule_keys
         digits, first, offset_key, dash, tail_size = self._own
         proven = OFFSET_DIGITS if dash else 0
         enqueued, time = 0, time_of(0)
-        start = offsets[0]
-        front = self._front
+        start, front = offsets[0], self._front
         layout = None
+        unpack: Any = None  # this and the following: of the layout
+        constants: Any = ()
+        head_size = section = identity = enqueued_at = count = 0
         pairs_seen = kept = own = lead = begin = b""
-        count = 0
         for index in range(1, len(offsets)):
             end = offsets[index]
             try:
                 # The conditions of each path below hold here too: the previous message took it, with these constants.
                 if layout is not None:
-                    size = layout.size
-                    if end - start >= size:
-                        fields = layout.unpack(data, start)
+                    body_at = start + head_size
+                    if body_at <= end:
+                        fields = unpack(data, start)
                         if (
-                            start + size + fields[BODY_BYTES] == end
-                            and fields[0::2] == layout.constants
+                            body_at + fields[BODY_BYTES] == end
+                            and fields[0::2] == constants
                             and fields[PAIRS] == pairs_seen
                         ):
-                            number = b"%d" % fields[layout.front.identity]
-                            if enqueued != fields[layout.front.enqueued] or len(number) != digits:
+                            number = b"%d" % fields[identity]
+                            if enqueued != fields[enqueued_at] or len(number) != digits or not lead:
                                 if len(number) != digits:
                                     digits, first, offset_key, dash, tail_size = self._own = self._own_of(len(number))
-                                time = time_of(fields[layout.front.enqueued])
-                                enqueued = fields[layout.front.enqueued]
-                                lead = b""
-                            if not lead:
+                                enqueued = fields[enqueued_at]
+                                time = time_of(enqueued)
                                 size = len(kept) + len(own) + tail_size + len(time) + 4
                                 lead = join((MAP32(b"\0St\xd1", size, count + TAIL_COUNT), kept, own, first))
-                                size = layout.size
-                                begin = layout.front.out + layout.properties if layout.front.is_constant else b""
-                            message_id, body = fields[MESSAGE_ID], data[start + size : end]
+                            # In the form of `isthmus.message.digest`, without copying the body.
+                            message_id = fields[MESSAGE_ID]
                             hashed = fresh_hash()
-                            hashed.update(b"%b\0%b" % (message_id, body))
-                            proof = hashed.digest()[:8].hex().encode()
+                            hashed.update(message_id + b"\0")
+                            hashed.update(view[body_at:end])
+                            proof = hashed.hexdigest()[:16].encode()
                             add(
                                 join(
                                     (
@@ -212,8 +210,7 @@ class MessageRewriter:
                                         time,
                                         digest_key,
                                         proof,
-                                        data[start + layout.body : start + size],
-                                        body,
+                                        data[start + section : end],
                                     )
                                 )
                             )
@@ -294,6 +291,11 @@ class MessageRewriter:
                                 if is_named and (not own or marks_number):
                                     layout = self._layouts.of(front, data, p, q, pairs, e)
                                     pairs_seen, lead = data[pairs:e], b""
+                                    if layout is not None:
+                                        unpack, constants = layout.unpack, layout.constants
+                                        head_size, section = layout.size, layout.body
+                                        identity, enqueued_at = front.identity, front.enqueued
+                                        begin = front.out + layout.properties if front.is_constant else b""
                                 if own:
                                     own += NUMBER_ONE if marks_number else b"\xa1%c%b" % (len(message_id), message_id)
                                 size = len(kept) + len(own) + tail_size + len(time) + 4

@@ -107,7 +107,8 @@ class ServiceBusTarget(End):
             raise InvalidArgumentError(
                 f"'{self.path}': copies are made for a target that has answered; wait for Opened"
             )
-        made = copies_of(self._rewriter, data, offsets, now_ms, is_alone=_PARTITION_KEY in data)
+        # From the end: in half the time, where there is none.
+        made = copies_of(self._rewriter, data, offsets, now_ms, is_alone=data.rfind(_PARTITION_KEY) >= 0)
         self._has_work = self._has_work or bool(made.payloads)
         return made
 
