@@ -57,13 +57,13 @@ class Uncompared(NamedTuple):
         key: the key of the entity.
         first: the lowest number in its partition.
         last: the highest number in its partition.
-        count: how many.
+        messages: how many.
     """
 
     key: str
     first: int
     last: int
-    count: int
+    messages: int
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ class _Partition:
         elif noted is None:
             self.uncompared = Uncompared(key, sequence, sequence, 1)
         else:
-            self.uncompared = Uncompared(key, min(noted.first, sequence), max(noted.last, sequence), noted.count + 1)
+            self.uncompared = Uncompared(key, min(noted.first, sequence), max(noted.last, sequence), noted.messages + 1)
 
     def is_another(self, sequence: int, mark: int) -> bool:
         """Whether another message came under a number."""

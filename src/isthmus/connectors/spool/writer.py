@@ -131,7 +131,7 @@ class SpoolWriter:
                 "ones, and are not in the spool; they are still at the source",
                 self._folder.path,
                 each.key.strip(),
-                each.count,
+                each.messages,
                 each.first,
                 each.last,
             )
