@@ -135,6 +135,7 @@ class _Receiver:
         self.outcomes: deque[Any] = deque()
         self.sendable = 5
         self._sent = 0
+        self.awaited_since = math.inf  # the world answers in time
 
     def take(self) -> list[Deliveries]:
         runs = list(self.arrived)

@@ -94,7 +94,8 @@ class EndPool:
         """Waits for the threads of ends that were closed, so that settled messages are committed."""
         limit = time.monotonic() + CLOSE_SECONDS
         for thread in self._leaving:
-            thread.join(max(0.0, limit - time.monotonic()))
+            if thread.is_alive():  # it may never have been started
+                thread.join(max(0.0, limit - time.monotonic()))
         with self._lock:
             self._is_closed = True
             self._marked.clear()

@@ -53,3 +53,10 @@ def test_a_closed_pool_waits_for_its_threads_and_names_nothing() -> None:
     pool.mark(1)
     assert pool.descriptors() == []
     assert pool.service({}, 0.0) == ()
+
+
+def test_a_thread_that_could_not_be_started_is_not_waited_for() -> None:
+    pool = EndPool()
+    pool.add_leaving(threading.Thread(target=print))
+    pool.close()
+    assert pool.descriptors() == []

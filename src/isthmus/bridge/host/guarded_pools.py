@@ -5,7 +5,8 @@ ends: the loop fails these, and opens them again.
 
 Invariants:
     I1. An exception of a pool is reported once, by `take_faults`; that pool is not called again, and the next end of its kind gets a new one.
-    I2. A faulty pool is closed only once its ends are, and without blocking the loop.
+    I2. A faulty pool is closed only once its ends are, and without blocking the loop: where no thread can be started, it is tried again
+        until the end.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import contextlib
 import logging
 import math
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Generic, TypeVar
@@ -23,6 +25,7 @@ from isthmus.bridge.port import Pool
 __all__ = ["GuardedPools"]
 
 _log = logging.getLogger(__name__)
+_CLOSE_AGAIN_SECONDS = 1.0
 _P = TypeVar("_P", bound=Pool)
 _T = TypeVar("_T")
 
@@ -38,6 +41,8 @@ class GuardedPools(Generic[_P]):
         self._make = make
         self._pools: dict[str, _P] = {}
         self._faulty: list[_P] = []
+        self._unclosed: list[_P] = []  # faulty, and no thread could be started
+        self._close_at = math.inf
         self._faults: dict[str, Exception] = {}
 
     def get(self, kind: str) -> _P:
@@ -56,10 +61,12 @@ class GuardedPools(Generic[_P]):
     def deadline(self, now: float) -> float:
         """When `service` is due even if no descriptor is ready."""
         due = [self._guarded(kind, partial(pool.deadline, now), now) for kind, pool in self._all()]
-        return now if self._faults else min(due, default=math.inf)
+        return now if self._faults else min([self._close_at, *due])
 
     def service(self, ready: Mapping[int, int], now: float) -> list[int]:
         """Reads and writes; returns the keys of ends with new events."""
+        if now >= self._close_at:
+            self._close_in_threads(now)
         nothing: Sequence[int] = ()
         return [
             key for kind, pool in self._all() for key in self._guarded(kind, partial(pool.service, ready, now), nothing)
@@ -79,13 +86,29 @@ class GuardedPools(Generic[_P]):
 
     def close_faulty(self) -> None:
         """Closes the faulty pools in a thread: a pool may wait for answers to its ends."""
-        while self._faulty:
-            pool = self._faulty.pop()
-            threading.Thread(target=_close, args=(pool,), name="isthmus-faulty-pool", daemon=True).start()
+        self._unclosed += self._faulty
+        self._faulty.clear()
+        self._close_in_threads(time.monotonic())
+
+    def _close_in_threads(self, now: float) -> None:
+        self._close_at = math.inf
+        while self._unclosed:
+            thread = threading.Thread(
+                target=_close, args=(self._unclosed[-1],), name="isthmus-faulty-pool", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError:  # the limit of threads is reached
+                self._close_at = now + _CLOSE_AGAIN_SECONDS
+                return
+            self._unclosed.pop()
 
     def close(self, *, in_good_order: bool = True) -> None:
         """Closes everything; after an error nothing more is written."""
         self.close_faulty()
+        for pool in self._unclosed:
+            _close(pool)
+        self._unclosed.clear()
         for pool in self._pools.values():
             if in_good_order:
                 with contextlib.suppress(Exception):  # it ends in any case

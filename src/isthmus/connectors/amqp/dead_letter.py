@@ -53,6 +53,11 @@ class DeadLetters:
         terms = sender_terms(self._address, "queue")
         self._sender = MarkedSender(self._mark, client, self._address, terms=terms)
 
+    @property
+    def senders(self) -> tuple[MarkedSender, ...]:
+        """The link, where there is one; its outcomes are awaited."""
+        return () if self._sender is None else (self._sender,)
+
     def send(self, position: int, payload: bytes, disposition: Disposition) -> None:
         """Queues a copy."""
         reasons = {

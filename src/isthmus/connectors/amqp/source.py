@@ -36,7 +36,7 @@ from isthmus.connectors.amqp.present import Present
 from isthmus.connectors.amqp.redelivery import RedeliveryMemory
 from isthmus.connectors.amqp.remote import can_drain, receiver_terms, remote_of
 from isthmus.connectors.servicebus.port.connection import Remote
-from isthmus.connectors.servicebus.port.end import End, MarkedReceiver, Step
+from isthmus.connectors.servicebus.port.end import End, MarkedReceiver, MarkedSender, Step
 from isthmus.connectors.servicebus.port.link_state import MASK32, DeliveryIds, OwnerCredit
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.connectors.servicebus.refusal import may_pass
@@ -102,6 +102,7 @@ class AmqpSource(End):
         """The events since the last call."""
         events: list[SourceEvent] = []
         self.check_time(now)
+        self.check_outcomes(self._dead_senders, now)
         receiver = self._receiver
         if receiver is not None:
             try:
@@ -118,9 +119,13 @@ class AmqpSource(End):
             self._refill(now)
         return events
 
+    @property
+    def _dead_senders(self) -> tuple[MarkedSender, ...]:
+        return () if self._dead_letters is None else self._dead_letters.senders
+
     def deadline(self, now: float) -> float:
         """When `poll` has work even without socket activity."""
-        due = min(self.step_deadline(now), self._ask_again_at)
+        due = min(self.step_deadline(now), self._ask_again_at, self.outcomes_due(self._dead_senders))
         if self._present is not None and self.step is Step.ATTACHED:
             due = min(due, self._present.due)
         return due

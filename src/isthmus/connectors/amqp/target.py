@@ -68,6 +68,7 @@ class AmqpTarget(End):
         events: list[TargetEvent] = []
         sender = self._sender
         self.check_time(now)
+        self.check_outcomes(self._senders, now)
         if sender is not None and self.fault is None:
             if self.step is Step.ATTACHING and sender.attached and sender.error is None:
                 self._opened(sender, events)
@@ -86,7 +87,7 @@ class AmqpTarget(End):
 
     def deadline(self, now: float) -> float:
         """When `poll` has work even without socket activity."""
-        return min(self.step_deadline(now), self._no_credit_since + CREDIT_SECONDS)
+        return min(self.step_deadline(now), self._no_credit_since + CREDIT_SECONDS, self.outcomes_due(self._senders))
 
     def copies(self, data: bytes, offsets: Sequence[int], now_ms: int) -> Copies:
         """The copies of messages as this target accepts them.
@@ -173,6 +174,10 @@ class AmqpTarget(End):
             while outcomes and outcomes[0].first == last + 1 and outcomes[0].error is None:
                 last = outcomes.popleft().last
             events += self._flight.answered(first, last, None)
+
+    @property
+    def _senders(self) -> tuple[MarkedSender, ...]:
+        return () if self._sender is None else (self._sender,)
 
     def _disconnect(self, now: float) -> None:
         sender, self._sender = self._sender, None

@@ -63,6 +63,11 @@ class DeadLetterHub:
         """Whether all events were accepted."""
         return not self._waiting and not self._sent
 
+    @property
+    def senders(self) -> tuple[MarkedSender, ...]:
+        """The link, where there is one; its outcomes are awaited."""
+        return () if self._sender is None else (self._sender,)
+
     def add(self, position: int, message: bytes, disposition: Disposition) -> None:
         """Adds a message to set aside."""
         origin = f"{self._source()}/{position >> PARTITION_SHIFT}/{position & (1 << PARTITION_SHIFT) - 1}"

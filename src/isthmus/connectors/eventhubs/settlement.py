@@ -24,6 +24,7 @@ from isthmus.bridge.port import PARTITION_SHIFT
 from isthmus.connectors.eventhubs.dead_letter import DeadLetterHub
 from isthmus.connectors.eventhubs.partition.reading import Reading
 from isthmus.connectors.refused import Refused
+from isthmus.connectors.servicebus.port.end import MarkedSender
 
 if TYPE_CHECKING:
     from isthmus.transport import Client
@@ -77,6 +78,11 @@ class Settlement:
         """Releases delivered positions; they are read again."""
         self._reading.release(first, last)
         self._mark()
+
+    @property
+    def senders(self) -> tuple[MarkedSender, ...]:
+        """The link to the hub of dead letters, where there is one."""
+        return () if self._dead is None else self._dead.senders
 
     def serve(self, client: Client) -> None:
         """Sends copies, and settles their originals.

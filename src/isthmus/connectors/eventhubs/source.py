@@ -119,6 +119,7 @@ class EventHubsSource(End):
             return ()
         events: list[SourceEvent] = []
         self.check_time(now)
+        self.check_outcomes(self._settlement.senders, now)
         try:
             if (error := self._checkpoints.take(now, is_opening=self.step is Step.ATTACHING)) is not None:
                 self.fail(error)
@@ -148,7 +149,7 @@ class EventHubsSource(End):
     def deadline(self, now: float) -> float:
         """When `poll` has work even without socket activity."""
         due = min(self.step_deadline(now), self._reading.commit_due, self._settlement.refused.due(now))
-        return min(due, self._losses.deadline, self._growth.deadline)
+        return min(due, self._losses.deadline, self._growth.deadline, self.outcomes_due(self._settlement.senders))
 
     def grant(self, credit: int) -> None:
         """Sets the credit."""

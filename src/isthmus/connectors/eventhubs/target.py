@@ -97,6 +97,7 @@ class EventHubsTarget(End):
         """The events since the last call."""
         events: list[TargetEvent] = []
         self.check_time(now)
+        self.check_outcomes(self._senders.values(), now)
         try:
             self._advance(events)
             self._take_outcomes()
@@ -118,7 +119,8 @@ class EventHubsTarget(End):
 
     def deadline(self, now: float) -> float:
         """When `poll` has work even without socket activity."""
-        return min(self.step_deadline(now), self._no_credit_since + CREDIT_SECONDS)
+        due = self.outcomes_due(self._senders.values())
+        return min(self.step_deadline(now), self._no_credit_since + CREDIT_SECONDS, due)
 
     def copies(self, data: bytes, offsets: Sequence[int], now_ms: int) -> Copies:
         """The copies of messages as this target accepts them.

@@ -80,6 +80,7 @@ class IotHubTarget(End):
         """The events since the last call."""
         events: list[TargetEvent] = []
         self.check_time(now)
+        self.check_outcomes(self._senders, now)
         sender, receiver = self._sender, self._receiver
         if sender is not None and self.fault is None:
             ends = [each for each in (sender, receiver) if each is not None]
@@ -113,7 +114,7 @@ class IotHubTarget(End):
 
     def deadline(self, now: float) -> float:
         """When `poll` has work even without socket activity."""
-        return self.step_deadline(now)
+        return min(self.step_deadline(now), self.outcomes_due(self._senders))
 
     def copies(self, data: bytes, offsets: Sequence[int], now_ms: int) -> Copies:
         """The copies of messages as this target accepts them.
@@ -239,6 +240,10 @@ class IotHubTarget(End):
             trusts=options.trusts_provenance,
             policy=CopyPolicy.from_text(options.policy),
         )
+
+    @property
+    def _senders(self) -> tuple[MarkedSender, ...]:
+        return () if self._sender is None else (self._sender,)
 
     def _disconnect(self, now: float) -> None:
         for link in (self._sender, self._receiver):

@@ -71,7 +71,7 @@ class PullThreads:
         self._threads += [
             threading.Thread(target=self._settle, name=f"settle-{puller.entity}", daemon=True) for _ in range(parallel)
         ]
-        self._running = len(self._threads)
+        self._running = 0
 
     # ---- for the loop's thread
 
@@ -82,7 +82,17 @@ class PullThreads:
             self._condition.notify_all()
         if self._threads[0].ident is None:
             for thread in self._threads:
-                thread.start()
+                self._start(thread)
+
+    def _start(self, thread: threading.Thread) -> None:
+        with self._condition:
+            self._running += 1
+        try:
+            thread.start()
+        except RuntimeError:  # the limit of threads is reached; the owner is told, and closes
+            with self._condition:
+                self._running -= 1
+            raise
 
     def grant(self, credit: int) -> None:
         """Raises the credit by so many messages."""
@@ -131,7 +141,8 @@ class PullThreads:
         """Waits for the threads."""
         limit = None if timeout is None else time.monotonic() + timeout
         for thread in self._threads:
-            thread.join(None if limit is None else max(0.0, limit - time.monotonic()))
+            if thread.ident is not None:
+                thread.join(None if limit is None else max(0.0, limit - time.monotonic()))
 
     def is_alive(self) -> bool:
         """Whether a thread still runs."""

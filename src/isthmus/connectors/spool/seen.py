@@ -16,6 +16,7 @@ Invariants:
         counts as new, and may be stored twice.
     I2. A message of a new epoch is never taken for one of an earlier epoch, if its time, or the mark of one of the first or the last
         `MARKS` numbers, shows the difference.
+    I3. Messages that were left out without such a comparison are reported (`take_uncompared`) when a later one begins an epoch.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ import json
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from typing import NamedTuple
 
 from isthmus.bridge.index_set import IndexSet
 
-__all__ = ["MARKS", "NAMES", "RANGES", "Seen", "SeenNames", "mark_of"]
+__all__ = ["MARKS", "NAMES", "RANGES", "Seen", "SeenNames", "Uncompared", "mark_of"]
 
 _PARTITION_SHIFT = 48
+_NUMBERS = (1 << _PARTITION_SHIFT) - 1
 
 RANGES = 1_000_000
 """Ranges kept for one partition; one takes about 80 bytes. Gaps are left by messages that other receivers took or a filter excluded."""
@@ -47,6 +50,22 @@ def mark_of(message: bytes, enqueued_ms: int) -> int:
     return enqueued_ms or int.from_bytes(blake2b(message, digest_size=6).digest())
 
 
+class Uncompared(NamedTuple):
+    """Messages of one entity that were left out by their numbers alone, because no marks of these numbers are kept.
+
+    Attributes:
+        key: the key of the entity.
+        first: the lowest number in its partition.
+        last: the highest number in its partition.
+        messages: how many.
+    """
+
+    key: str
+    first: int
+    last: int
+    messages: int
+
+
 @dataclass(slots=True)
 class _Partition:
     epoch: int = 0
@@ -55,6 +74,7 @@ class _Partition:
     numbers: IndexSet = field(default_factory=IndexSet)
     first_marks: dict[int, int] = field(default_factory=dict)
     last_marks: OrderedDict[int, int] = field(default_factory=OrderedDict)
+    uncompared: Uncompared | None = None
 
     def begin(self, epoch: int) -> None:
         """Starts an epoch: the numbers restart."""
@@ -62,6 +82,18 @@ class _Partition:
         self.numbers.clear()
         self.first_marks.clear()
         self.last_marks.clear()
+        self.uncompared = None
+
+    def left_out(self, key: str, sequence: int) -> None:
+        """A message is left out. A log only loses its end: one that was compared confirms all with lower numbers."""
+        noted = self.uncompared
+        if sequence in self.first_marks or sequence in self.last_marks:
+            if noted is not None and sequence > noted.last:
+                self.uncompared = None
+        elif noted is None:
+            self.uncompared = Uncompared(key, sequence, sequence, 1)
+        else:
+            self.uncompared = Uncompared(key, min(noted.first, sequence), max(noted.last, sequence), noted.messages + 1)
 
     def is_another(self, sequence: int, mark: int) -> bool:
         """Whether another message came under a number."""
@@ -90,6 +122,7 @@ class Seen:
     def __init__(self, ranges: int = RANGES) -> None:
         self._ranges = ranges
         self._partitions: dict[tuple[str, int], _Partition] = {}
+        self._uncompared: list[Uncompared] = []
 
     def add(self, key: str, sequence: int, enqueued_ms: int, mark: int = 0) -> bool:
         """Adds a message; returns whether it is new. One without a number always is. `mark`: 0 for the enqueued time."""
@@ -102,13 +135,22 @@ class Seen:
             seen = self._partitions[partition] = _Partition()
         if sequence <= seen.highest:
             if enqueued_ms > seen.newest_ms or seen.is_another(sequence, mark):
+                if (noted := seen.uncompared) is not None:
+                    self._uncompared.append(noted._replace(first=noted.first & _NUMBERS, last=noted.last & _NUMBERS))
                 seen.begin(seen.epoch + 1)
             elif sequence in seen.numbers:
+                if mark != enqueued_ms:  # a system's own times only rise: the comparison above is enough
+                    seen.left_out(key, sequence)
                 return False
         seen.add(sequence, enqueued_ms, mark)
         if seen.numbers.ranges > self._ranges:
             seen.numbers.remove(*seen.numbers.first())
         return True
+
+    def take_uncompared(self) -> list[Uncompared]:
+        """The messages since the last call that were left out as redelivered, and may have been other ones (I3)."""
+        uncompared, self._uncompared = self._uncompared, []
+        return uncompared
 
     def restore(self, key: str, sequence: int, enqueued_ms: int, epoch: int, mark: int = 0) -> None:
         """Adds a record of a segment, which was new when it was written."""
@@ -181,6 +223,10 @@ class SeenNames:
         if len(numbers) > self._names:
             del numbers[next(iter(numbers))]
         return True
+
+    def take_uncompared(self) -> list[Uncompared]:
+        """Always empty: names are not used again."""
+        return []
 
     def restore(self, key: str, sequence: int, enqueued_ms: int, epoch: int, mark: int = 0) -> None:
         """Adds a record of a segment."""

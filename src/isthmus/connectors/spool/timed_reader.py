@@ -88,7 +88,7 @@ class TimedStreamReader(SpoolStreamReader):
         if end["spool"] != self._spool.identity:
             return
         position = position_of(end)
-        self._spool.take(position.number)
+        self._spool.take(self._position(end).number)  # never below what was sent without the query
         if self._spool.would_release(position):
             os.sync()  # Spark does not sync its checkpoint, which contains the state made of these messages
             self._spool.release(position)

@@ -112,6 +112,7 @@ class SpoolWriter:
                 for each in records
                 if add(each.key, each.sequence, each.enqueued_ms, self._mark(each))
             ]
+            self._tell_uncompared()
             if not fresh:
                 return 0
             data = memoryview(encode(fresh, self._number, round(self._wall() * 1000)))
@@ -122,6 +123,18 @@ class SpoolWriter:
         except OSError as error:
             raise self._failed("written", error) from error
         return len(fresh)
+
+    def _tell_uncompared(self) -> None:
+        for each in self._seen.take_uncompared():
+            log.error(
+                "spool %s: '%s' was made again or has lost its end: up to %d messages with numbers from %d to %d were taken for redelivered "
+                "ones, and are not in the spool; they are still at the source",
+                self._folder.path,
+                each.key.strip(),
+                each.messages,
+                each.first,
+                each.last,
+            )
 
     def sync(self) -> None:
         """Syncs the written records.

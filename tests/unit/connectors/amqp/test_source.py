@@ -13,7 +13,7 @@ from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Exhausted, SourceLost, SourceOpened
 from isthmus.connectors.amqp.option import read_source
 from isthmus.connectors.amqp.source import SETTLED, AmqpSource
-from isthmus.connectors.servicebus.port.end import Step
+from isthmus.connectors.servicebus.port.end import OUTCOME_SECONDS, Step
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.errors import ConnectionLostError
 
@@ -114,4 +114,19 @@ def test_a_closed_source_gives_nothing_back_whose_copy_is_on_its_way(is_stored: 
         assert source.leave(source.leave_by)
         assert told[2:] == []
     assert source.has_left
+    pool.close()
+
+
+def test_a_source_is_lost_where_no_outcome_of_a_copy_comes() -> None:
+    """Its message stayed unsettled until the lease ended: at the end of what exists the route waited for it."""
+    pool = ConnectionPool()
+    options = read_source({"url": "amqp://127.0.0.1", "entity": "q", "dead_letters": "dead"})
+    source = AmqpSource(pool, 1, options, only_present=True)
+    source.step = Step.ATTACHED
+    assert source._dead_letters is not None
+    sender: Any = SimpleNamespace(awaited_since=5.0, client=SimpleNamespace(error=ConnectionLostError("gone")))
+    source._dead_letters._sender = sender
+    assert source.deadline(6.0) <= 5.0 + OUTCOME_SECONDS
+    assert not any(isinstance(each, SourceLost) for each in source.poll(4.0 + OUTCOME_SECONDS))
+    assert any(isinstance(each, SourceLost) for each in source.poll(5.0 + OUTCOME_SECONDS))
     pool.close()

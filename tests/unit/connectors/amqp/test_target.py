@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator
 
@@ -11,7 +12,7 @@ from isthmus.bridge.delivery_event import Lost, Outcome, Send
 from isthmus.bridge.refusal import RefusalKind
 from isthmus.connectors.amqp.option import read_target
 from isthmus.connectors.amqp.target import AmqpTarget
-from isthmus.connectors.servicebus.port.end import Step
+from isthmus.connectors.servicebus.port.end import OUTCOME_SECONDS, Step
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.errors import ConnectionLostError, ServerBusyError
 from isthmus.transport.sender import Outcome as Sent
@@ -29,6 +30,7 @@ class Sender:
         self.sent: list[bytes] = []
         self.error = None
         self.client = _Client()
+        self.awaited_since = math.inf
 
     @property
     def sendable(self) -> int:
@@ -74,3 +76,15 @@ def test_what_was_taken_of_an_envelope_is_told_before_the_connection_is_lost(tar
     outcome, lost = target.poll(0.0)
     assert isinstance(lost, Lost)
     assert outcome == Outcome(0, 0, lost.refusal, (1,))
+
+
+def test_a_broker_that_gives_no_outcome_is_lost_and_the_messages_are_sent_again(target: AmqpTarget) -> None:
+    """Its heartbeats keep the connection: the route waited until the lease ended."""
+    assert target._sender is not None
+    target._sender.awaited_since = 5.0
+    assert target.deadline(6.0) == 5.0 + OUTCOME_SECONDS
+    assert not any(isinstance(each, Lost) for each in target.poll(4.0 + OUTCOME_SECONDS))
+    *_, lost = target.poll(5.0 + OUTCOME_SECONDS)
+    assert isinstance(lost, Lost)
+    assert lost.refusal.kind is RefusalKind.UNKNOWN
+    assert "no outcome" in str(lost.refusal)

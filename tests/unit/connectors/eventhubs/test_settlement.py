@@ -30,6 +30,8 @@ class Reader:
 class Dead:
     """A hub of dead letters that stores when a test says so."""
 
+    senders = ()
+
     def __init__(self) -> None:
         self.added: list[tuple[int, bytes]] = []
         self.stored: list[int] = []

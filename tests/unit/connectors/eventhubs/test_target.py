@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +16,7 @@ from isthmus.bridge.refusal import RefusalKind
 from isthmus.connectors.eventhubs.option import read_target
 from isthmus.connectors.eventhubs.pool import HubPool
 from isthmus.connectors.eventhubs.target import EventHubsTarget
-from isthmus.connectors.servicebus.port.end import Step
+from isthmus.connectors.servicebus.port.end import OUTCOME_SECONDS, Step
 from isthmus.errors import ConnectionLostError, IsthmusError, ServerBusyError
 from isthmus.message import name as names
 from isthmus.transport.sender import Outcome as Sent
@@ -26,10 +28,12 @@ class Sender:
     """A link that grants so many deliveries."""
 
     error = None
+    client = SimpleNamespace(error="gone")
 
     def __init__(self) -> None:
         self.sendable = CREDIT
         self.sent = 0
+        self.awaited_since = math.inf
         self.outcomes: deque[tuple[int, int, IsthmusError | None]] = deque()
 
     def send(self, payloads: tuple[bytes, ...], *, message_format: int = 0) -> int:
@@ -63,6 +67,13 @@ def test_credit_that_came_back_is_told_though_it_is_what_it_was_before(target: E
     target._senders[0].answer()  # type: ignore[attr-defined]
     assert list(target.poll(0.0)) == [Outcome(0, CREDIT - 1), Granted(CREDIT)]
     assert list(target.poll(0.0)) == []
+
+
+def test_a_hub_that_gives_no_outcome_is_lost(target: EventHubsTarget) -> None:
+    (sender,) = target._senders.values()
+    sender.awaited_since = 5.0
+    assert not any(isinstance(each, Lost) for each in target.poll(target.deadline(0.0) - 1))
+    assert isinstance(target.poll(5.0 + OUTCOME_SECONDS)[-1], Lost)
 
 
 def keyed(key: str) -> bytes:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
+import pytest
+
 from isthmus.amqp import section
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Exhausted, SourceLost, SourceOpened
@@ -165,3 +167,31 @@ def test_what_another_reader_holds_is_waited_for_though_something_is_completed_m
     assert order == [SourceOpened, 1, 2, Exhausted]
     threads.stop()
     threads.join(WAIT_SECONDS)
+
+
+def test_what_cannot_start_all_its_threads_ends_with_those_that_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit of threads is reached: waiting for the threads raised an error, and the puller stayed open."""
+
+    class Closing(Fake):
+        is_closed = False
+
+        def close(self) -> None:
+            super().close()
+            self.is_closed = True
+
+    fake = Closing()
+    threads = PullThreads(fake, parallel=1, most=10, pause_seconds=1.0, only_present=False, wake=lambda: None)
+    start = threading.Thread.start
+
+    def limited(self: threading.Thread) -> None:
+        if self.name.startswith("settle-"):
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with pytest.raises(RuntimeError):
+        threads.open()
+    threads.stop()
+    threads.join(WAIT_SECONDS)
+    assert not threads.is_alive()
+    assert fake.is_closed

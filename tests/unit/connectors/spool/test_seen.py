@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from isthmus.connectors.spool.seen import MARKS, Seen, SeenNames, mark_of
+from isthmus.connectors.spool.seen import MARKS, Seen, SeenNames, Uncompared, mark_of
 from isthmus.connectors.wrap.arrival import number_of
 
 
@@ -61,6 +61,36 @@ def test_i2_a_log_that_has_lost_its_end_goes_on_with_other_messages() -> None:
     assert not seen.add("t", 3 * MARKS - 2, 1_000 + 3 * MARKS - 2)
     assert seen.add("t", 3 * MARKS - 2, 1_000)
     assert seen.add("t", 3 * MARKS - 1, 1_000)
+
+
+def _marks(name: bytes, count: int) -> list[int]:
+    return [mark_of(b"%b %d" % (name, number), 0) for number in range(count)]
+
+
+@pytest.mark.parametrize("partition", [0, 3])
+@pytest.mark.parametrize("start", [0, 2 * MARKS, 2 * MARKS + 7])
+def test_i3_a_log_that_has_lost_more_of_its_end_than_is_compared_is_reported(start: int, partition: int) -> None:
+    """A stream without times: what it received instead of its lost end was left out without a word."""
+    seen, base = Seen(), partition << 48
+    stored = _marks(b"old", 5 * MARKS)
+    assert all(seen.add("s", base + number, 0, mark) for number, mark in enumerate(stored))
+    other = stored[: 2 * MARKS] + _marks(b"new", 5 * MARKS)[2 * MARKS :]
+    for number in range(start, 4 * MARKS):
+        assert not seen.add("s", base + number, 0, other[number])
+    assert seen.take_uncompared() == [], "nothing shows that they are other ones"
+    assert seen.add("s", base + 4 * MARKS, 0, other[4 * MARKS])
+    first = max(start, MARKS)
+    assert seen.take_uncompared() == [Uncompared("s", first, 4 * MARKS - 1, 4 * MARKS - first)]
+    assert seen.take_uncompared() == []
+
+
+def test_i3_redelivered_messages_of_a_log_are_confirmed_by_a_later_one() -> None:
+    seen = Seen()
+    stored = _marks(b"old", 5 * MARKS)
+    assert all(seen.add("s", number, 0, mark) for number, mark in enumerate(stored))
+    assert not any(seen.add("s", number, 0, stored[number]) for number in range(2 * MARKS, 4 * MARKS + 1))
+    assert seen.add("s", 4 * MARKS + 1, 0, mark_of(b"another", 0))
+    assert seen.take_uncompared() == []
 
 
 def test_a_file_of_a_release_before_has_no_marks() -> None:

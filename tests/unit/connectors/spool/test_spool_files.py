@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from isthmus.connectors.spool import seen as seen_module
 from isthmus.connectors.spool import writer as writer_module
 from isthmus.connectors.spool.block import Record
 from isthmus.connectors.spool.folder import SpoolError, SpoolInUseError
@@ -67,6 +68,21 @@ def test_i3_a_stream_without_times_that_was_made_again_is_written(tmp_path: Path
     writer.sync()
     writer.close()
     assert SpoolWriter(tmp_path).open().append(stream(b"new")) == 0
+
+
+def test_what_a_stream_received_in_place_of_its_lost_end_is_reported_where_it_was_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(seen_module, "MARKS", 5)
+    writer = SpoolWriter(tmp_path).open()
+    writer.append([Record(KEY, number, 0, b"old %d" % number) for number in range(40)])
+    assert writer.append([Record(KEY, number, 0, b"new %d" % number) for number in range(20, 35)]) == 0
+    assert not caplog.records, "they may be redelivered ones"
+    assert writer.append([Record(KEY, number, 0, b"new %d" % number) for number in range(35, 45)]) == 10
+    (record,) = caplog.records
+    assert record.levelname == "ERROR"
+    assert "up to 15 messages with numbers from 20 to 34" in record.message
+    writer.close()
 
 
 def test_i3_a_topic_that_was_made_again_with_the_times_of_days_is_written(tmp_path: Path) -> None:

@@ -86,3 +86,23 @@ def test_i3_what_a_route_without_the_query_has_sent_is_not_read(tmp_path: Path) 
     found = reader(tmp_path, batch_bytes="1", past=f"{identity} 7")
     assert all_batches(found, end) == [7, 8, 9, 10, 11]
     assert all_batches(reader(tmp_path, past="another 7"), end) == list(range(3, 12))
+
+
+def test_i3_a_repeated_batch_of_what_was_sent_without_the_query_leaves_that_taken(
+    tmp_path: Path,
+) -> None:
+    """Killed amid a batch, the query repeats it; with a lower number a route without the query would send messages again."""
+    blocks(tmp_path, 3, 3, 3)
+    first = reader(tmp_path, batch_bytes="1")
+    start = first.initialOffset()
+    end = first.latestOffset(start, ReadLimit())
+    assert end["number"] == 3
+    SpoolReader(tmp_path).take(7)
+    found = reader(tmp_path, batch_bytes="1", past=f"{SpoolReader(tmp_path).identity} 7")
+    (part,) = found.partitions(start, end)
+    assert isinstance(part, TimedPartition)
+    assert [row["kind"] for each in found.read(part) for row in each.to_pylist()] == [1]
+    found.commit(end)
+    assert SpoolReader(tmp_path).taken() == 7
+    assert all_batches(found, end) == [7, 8]
+    assert SpoolReader(tmp_path).taken() == 9

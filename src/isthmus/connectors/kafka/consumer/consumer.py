@@ -185,7 +185,9 @@ class ConsumerThread(threading.Thread):
             if self._consumer is not None:
                 text = self._removed.query(self._consumer, time.monotonic())
                 self._check_topic(time.monotonic())
-                if text:
+                rereads = self._removed.take_rereads()
+                self._fault.lose_removed(rereads)
+                if text or rereads:
                     self._fault.lose_removed(text)  # committed once it is taken
                 elif not self._removed.is_asking and not self._fault.is_absent:
                     self._committer.commit(self._consumer, self._removed.unlooked)

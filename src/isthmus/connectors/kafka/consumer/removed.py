@@ -17,6 +17,7 @@ Invariants:
         finds the range only if the group's position is before it.
     I5. A record that was released to an earlier reader, and was not redelivered, is reported in the same way, if that reader has noted it
         with the offset (`offset_note`).
+    I6. A partition that is read from before the group's position is reported: its log ends before that, so that librdkafka began at its start.
 """
 
 from __future__ import annotations
@@ -80,6 +81,9 @@ class RemovedRecords:
             int, IndexSet
         ] = {}  # by partition, the records released to an earlier reader, which may still arrive
         self._topics: dict[int, str] = {}  # by partition, the topic of the group's offset
+        self._rereads: dict[
+            int, tuple[int, int]
+        ] = {}  # by partition, the group's position, and the first offset that arrived before it
         self._wanted: dict[int, list[_Range]] = {}
         self._reported: dict[int, IndexSet] = {}
         self._due = 0.0
@@ -121,6 +125,18 @@ class RemovedRecords:
         begin = self._begins.pop(partition, arrived)
         if begin < arrived:  # records removed while a target accepts nothing are later than the first query
             self.gap(partition, begin, arrived)
+        elif begin > arrived:
+            self._rereads[partition] = begin, arrived
+
+    def take_rereads(self) -> str:
+        """The partitions since the last call that are read from before the group's position (I6); empty: none are."""
+        rereads, self._rereads = self._rereads, {}
+        texts = [
+            f"partition {number}: the group's position was {position}, and the log ended before it: reading begins at {arrived}"
+            for number, (position, arrived) in rereads.items()
+        ]
+        hint = "the topic was created again, or its log was truncated; records that were moved before come again"
+        return f"topic '{self._topic}', {_some(texts)}; {hint}" if texts else ""
 
     def forget(self, partitions: Collection[int]) -> None:
         """Partitions are revoked; missing records are queried nevertheless (I3)."""
@@ -134,6 +150,7 @@ class RemovedRecords:
         for number in partitions:
             self._wanted.pop(number, None)
             self._reported.pop(number, None)
+            self._rereads.pop(number, None)
 
     def passed(self, partition: int, offset: int) -> None:
         """All records of a partition below an offset have arrived."""
@@ -196,6 +213,7 @@ class RemovedRecords:
         with contextlib.suppress(KafkaException):
             self._ask_group(consumer, LAST_SECONDS)
         report(self._query(consumer, list(self._wanted), LAST_SECONDS))
+        report(self.take_rereads())
         return frozenset(self._unknown) | self._wanted.keys()
 
     def query_partitions(self, consumer: Any, partitions: Iterable[int]) -> str:
@@ -249,7 +267,9 @@ class RemovedRecords:
             note = offset_note.read(getattr(each, "metadata", None))
             self._topics[each.partition] = note.topic
             self._await(each.partition, note.returned)
-            if each.offset >= 0:
+            if arrived is not None and arrived < each.offset:
+                self._rereads[each.partition] = each.offset, arrived
+            elif each.offset >= 0:
                 self._wanted.setdefault(each.partition, []).append(_Range(each.offset, arrived))
                 if arrived is None:
                     self._begins[each.partition] = each.offset

@@ -7,6 +7,7 @@ Invariants:
     I1. No step lasts longer than `STEP_SECONDS`.
     I2. Events of an earlier opening do not affect a later one.
     I3. A fault of this end's link does not affect other ends of the connection.
+    I4. A remote side that gives no outcome of any sent delivery for `OUTCOME_SECONDS` counts as lost, although its connection works.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import enum
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from isthmus.connectors.servicebus.port.connection import Remote, SharedConnection
@@ -25,9 +26,11 @@ from isthmus.transport import Client, LinkTerms, Receiver, Reply, Sender
 if TYPE_CHECKING:
     from isthmus.amqp import Link, Transfers
 
-__all__ = ["STEP_SECONDS", "End", "MarkedReceiver", "MarkedSender", "Step"]
+__all__ = ["OUTCOME_SECONDS", "STEP_SECONDS", "End", "MarkedReceiver", "MarkedSender", "Step"]
 
 STEP_SECONDS = 30.0
+# As long as the SDKs of Azure Service Bus and Event Hubs wait for one.
+OUTCOME_SECONDS = 60.0
 
 
 class Step(enum.Enum):
@@ -102,6 +105,17 @@ class End:
                     f"'{self.path}': waited {STEP_SECONDS:g} s for {self.step.value}; check whether the server answers"
                 )
             )
+
+    def check_outcomes(self, senders: Iterable[MarkedSender], now: float) -> None:
+        """Fails where no outcome has come for too long (I4)."""
+        if now >= self.outcomes_due(senders):
+            text = f"'{self.path}': no outcome of the sent messages for {OUTCOME_SECONDS:g} s; check whether the server can store them"
+            self.fail(OperationTimeoutError(text))
+
+    @staticmethod
+    def outcomes_due(senders: Iterable[MarkedSender]) -> float:
+        """When `check_outcomes` has to be called."""
+        return min((each.awaited_since for each in senders), default=math.inf) + OUTCOME_SECONDS
 
     def step_deadline(self, now: float) -> float:
         """When `check_time` has to be called."""
@@ -212,7 +226,12 @@ class MarkedReceiver(_Marked, Receiver):
 
 
 class MarkedSender(_Marked, Sender):
-    """A sender that marks its end."""
+    """A sender that marks its end.
+
+    Attributes:
+        awaited_since: when the last outcome came while others were missing, or the first delivery was sent after that, in monotonic seconds;
+            infinite where none is missing.
+    """
 
     def __init__(
         self,
@@ -223,7 +242,17 @@ class MarkedSender(_Marked, Sender):
         terms: LinkTerms | None = None,
     ) -> None:
         self._mark = mark
+        self.awaited_since = math.inf
         super().__init__(client, path, capabilities, terms=terms)
+
+    def send(self, payloads: Sequence[bytes], *, message_format: int = 0) -> int:
+        first = super().send(payloads, message_format=message_format)
+        self.awaited_since = min(self.awaited_since, time.monotonic())
+        return first
+
+    def on_disposed(self, first: int, last: int, state: Any) -> None:
+        super().on_disposed(first, last, state)
+        self.awaited_since = time.monotonic() if self.outstanding else math.inf
 
 
 def _nothing() -> None:

@@ -79,6 +79,7 @@ class ServiceBusTarget(End):
         events: list[TargetEvent] = []
         sender = self._sender
         self.check_time(now)
+        self.check_outcomes(self._senders, now)
         if sender is not None and self.fault is None:
             if self.step is Step.ATTACHING and sender.attached and sender.error is None:
                 self._opened(sender, events, now)
@@ -95,7 +96,7 @@ class ServiceBusTarget(End):
 
     def deadline(self, now: float) -> float:
         """When `poll` has work even without socket activity."""
-        return min(self.step_deadline(now), self._no_credit_since + CREDIT_SECONDS)
+        return min(self.step_deadline(now), self._no_credit_since + CREDIT_SECONDS, self.outcomes_due(self._senders))
 
     def copies(self, data: bytes, offsets: Sequence[int], now_ms: int) -> Copies:
         """The copies of messages as this target accepts them.
@@ -211,6 +212,10 @@ class ServiceBusTarget(End):
             while outcomes and outcomes[0].first == last + 1 and outcomes[0].error is None:
                 last = outcomes.popleft().last
             events.append(Outcome(first, last))
+
+    @property
+    def _senders(self) -> tuple[MarkedSender, ...]:
+        return () if self._sender is None else (self._sender,)
 
     def _disconnect(self, now: float) -> None:
         sender, self._sender = self._sender, None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from isthmus.connectors.kafka.consumer.removed import (
@@ -54,6 +55,34 @@ def test_i1_what_was_removed_before_the_assignment_is_told_once() -> None:
     assert removed.query(consumer, 100.0) == ""
     removed.assigned([0])
     assert removed.query(consumer, 101.0) == ""
+
+
+@pytest.mark.parametrize("is_early", [False, True])
+def test_i6_a_log_that_ends_before_the_position_of_its_group_is_told_once(is_early: bool) -> None:
+    """librdkafka begins at its start, and all that is left of it was moved again without a word."""
+    removed, consumer = RemovedRecords("t"), Consumer({0: 500, 1: 7}, {0: 0, 1: 7})
+    removed.assigned([0, 1])
+    if is_early:
+        removed.first(0, 0)
+    assert removed.query(consumer, 0.0) == ""
+    if not is_early:
+        removed.first(0, 0)
+    removed.first(1, 7)
+    assert "partition 0: the group's position was 500, and the log ended before it: reading begins at 0" in (
+        told := removed.take_rereads()
+    )
+    assert "partition 1" not in told
+    assert removed.take_rereads() == ""
+    assert removed.query(consumer, 100.0) == ""
+
+
+def test_i6_what_is_known_to_be_another_topic_is_not_told_as_well() -> None:
+    removed, consumer = RemovedRecords("t"), Consumer({0: 500}, {0: 0})
+    removed.assigned([0])
+    removed.first(0, 0)
+    removed.query(consumer, 0.0)
+    removed.begins_again([0])
+    assert removed.take_rereads() == ""
 
 
 def test_what_was_removed_while_it_was_read_is_told_and_a_gap_of_compaction_is_not() -> None:
