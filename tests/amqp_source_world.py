@@ -23,9 +23,11 @@ from isthmus.bridge.port import SourceEvent, SourceLost, SourceOpened
 from isthmus.connectors.amqp.option import read_source
 from isthmus.connectors.amqp.source import AmqpSource
 from isthmus.connectors.servicebus.port.end import Step
+from isthmus.connectors.servicebus.port.outcome_wait import OutcomeWait
 from isthmus.errors import ConnectionLostError
 from isthmus.transport.receiver import Deliveries
 from route_world import World
+from still_carrier import STILL
 
 __all__ = ["AmqpWorld"]
 
@@ -134,8 +136,8 @@ class _Receiver:
         self.received = self.credit = self._count = 0
         self.outcomes: deque[Any] = deque()
         self.sendable = 5
-        self._sent = 0
-        self.awaited_since = math.inf  # the world answers in time
+        self._sent = self.sent = 0
+        self.wait = OutcomeWait(STILL)  # the world answers in time
 
     def take(self) -> list[Deliveries]:
         runs = list(self.arrived)

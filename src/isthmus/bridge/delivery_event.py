@@ -27,6 +27,7 @@ __all__ = [
     "Granted",
     "HandedOver",
     "Pause",
+    "Progressed",
     "Lost",
     "Open",
     "Opened",
@@ -87,6 +88,10 @@ class Granted(NamedTuple):
     credit: int
 
 
+class Progressed(NamedTuple):
+    """More of the sent deliveries' bytes have arrived at the remote machine; their outcomes are still missing."""
+
+
 class Outcome(NamedTuple):
     """The outcome of deliveries `first` to `last`, ordinals of this connection; `refusal` is None where they were accepted.
 
@@ -110,7 +115,7 @@ class Tick(NamedTuple):
     """Time has passed."""
 
 
-Event = HandedOver | Flush | Opened | Granted | Outcome | Lost | Tick
+Event = HandedOver | Flush | Opened | Granted | Progressed | Outcome | Lost | Tick
 
 # ---- effects
 

@@ -57,6 +57,7 @@ from isthmus.transport.endpoint import Endpoint
 from isthmus.transport.error import error_from
 from isthmus.transport.request import Reply
 from isthmus.transport.shown_token import ShownTokens
+from isthmus.transport.unsent import unsent_bytes
 
 __all__ = ["Client", "LinkOwner"]
 
@@ -138,6 +139,7 @@ class Client:
         self._tokens = ShownTokens(self)
         self._owners: dict[AmqpSession, LinkOwner] = {}
         self._want_write = False
+        self._queued_bytes = 0
         self._is_ended_by_peer = False
 
     # ---- opening and closing
@@ -191,6 +193,17 @@ class Client:
     def held_seconds(self) -> float:
         """How long the peer may consider the connection open, and keep its deliveries locked, when it receives nothing more."""
         return 0.0 if self._is_ended_by_peer or self.error is None else self.noticed_seconds
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that it had to send so far."""
+        return self._queued_bytes
+
+    @property
+    def arrived_bytes(self) -> int:
+        """Of these, those that the remote machine has acknowledged; with TLS and over a WebSocket approximately."""
+        unsent = 0 if self._socket is None else unsent_bytes(self._socket)
+        return self._queued_bytes - sum(map(len, self._pending)) - unsent
 
     def start_close(self) -> None:
         """Queues the close after what was sent; once the peer has answered, `error` is set. Then `abandon` it."""
@@ -368,6 +381,7 @@ class Client:
         data = self.connection.take()
         if data:
             self._pending.append(memoryview(data))
+            self._queued_bytes += len(data)
         sock = self._socket
         while self._pending and sock is not None:
             view = self._pending[0]

@@ -83,6 +83,7 @@ class Delivery:
             e.Flush: self._on_flush,
             e.Opened: self._on_opened,
             e.Granted: self._on_granted,
+            e.Progressed: self._on_progressed,
             e.Outcome: self._on_outcome,
             e.Lost: self._on_lost,
             e.Tick: lambda event, now, effects: None,
@@ -166,6 +167,9 @@ class Delivery:
 
     def _on_granted(self, event: e.Granted, now: float, effects: list[Effect]) -> None:
         self._link.credit = event.credit
+
+    def _on_progressed(self, event: e.Progressed, now: float, effects: list[Effect]) -> None:
+        self._recovery.progressed(now)
 
     def _on_outcome(self, event: e.Outcome, now: float, effects: list[Effect]) -> None:
         first, last, refusal, taken = event

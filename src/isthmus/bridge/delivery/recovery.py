@@ -7,7 +7,7 @@ messages (`delivery`).
 
 Invariants:
     I1. A round that a refusal began waits longer than the one before, up to a limit, until something is accepted.
-    I2. `took_at` is when the target last accepted a message, or when the recovery began.
+    I2. `took_at` is when the target last accepted a message, or bytes of one arrived there, or when the recovery began.
     I3. It is not overdue while the outcome of a message that was sent moments ago is missing: the target may accept it, and the next opening
         would send it again.
 """
@@ -40,7 +40,7 @@ class Recovery:
         settling: whether it waits for the outcomes of deliveries in flight.
         opening: whether a connection is being made.
         retry_at: before this nothing is sent.
-        took_at: when the target last accepted a message.
+        took_at: when the target last accepted a message, or bytes of one arrived there (I2).
         sent_at: when a message was resent or tried last.
         probe: the message that is tried ahead of a refused one.
         candidates: messages to try in that way.
@@ -129,6 +129,10 @@ class Recovery:
         """The target accepted a message."""
         self.took_at = now
         self._attempts = 0
+
+    def progressed(self, now: float) -> None:
+        """The target still receives what was sent."""
+        self.took_at = max(self.took_at, now)
 
     def deadline(self, now: float, timeout_seconds: float, *, is_awaited: bool) -> float:
         """When something is due even without events, while it is active; arguments as for `overdue`."""

@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from isthmus.bridge.delivery_event import Granted, Lost, Opened, Send
+from isthmus.bridge.delivery_event import Granted, Lost, Opened, Progressed, Send
 from isthmus.bridge.port import Copies, TargetEvent
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.connectors.amqp.mapping import Copier
@@ -68,7 +68,8 @@ class AmqpTarget(End):
         events: list[TargetEvent] = []
         sender = self._sender
         self.check_time(now)
-        self.check_outcomes(self._senders, now)
+        if self.check_outcomes(self._senders, now):
+            events.append(Progressed())
         if sender is not None and self.fault is None:
             if self.step is Step.ATTACHING and sender.attached and sender.error is None:
                 self._opened(sender, events)

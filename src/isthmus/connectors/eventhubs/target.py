@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from isthmus.amqp import BATCH_FORMAT, section
 from isthmus.amqp.codec import CodecError
-from isthmus.bridge.delivery_event import Granted, Lost, Opened, Send
+from isthmus.bridge.delivery_event import Granted, Lost, Opened, Progressed, Send
 from isthmus.bridge.port import Copies, TargetEvent
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.connectors.copier import check_apart, copies_of
@@ -97,7 +97,8 @@ class EventHubsTarget(End):
         """The events since the last call."""
         events: list[TargetEvent] = []
         self.check_time(now)
-        self.check_outcomes(self._senders.values(), now)
+        if self.check_outcomes(self._senders.values(), now):
+            events.append(Progressed())
         try:
             self._advance(events)
             self._take_outcomes()

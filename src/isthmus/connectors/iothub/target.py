@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from isthmus.amqp.codec import CodecError
-from isthmus.bridge.delivery_event import Granted, Lost, Opened, Send
+from isthmus.bridge.delivery_event import Granted, Lost, Opened, Progressed, Send
 from isthmus.bridge.port import Copies, TargetEvent
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.connectors.copier import copies_of
@@ -80,7 +80,8 @@ class IotHubTarget(End):
         """The events since the last call."""
         events: list[TargetEvent] = []
         self.check_time(now)
-        self.check_outcomes(self._senders, now)
+        if self.check_outcomes(self._senders, now):
+            events.append(Progressed())
         sender, receiver = self._sender, self._receiver
         if sender is not None and self.fault is None:
             ends = [each for each in (sender, receiver) if each is not None]

@@ -36,6 +36,13 @@ def test_i2_it_is_overdue_where_the_target_has_taken_nothing_for_so_long(recover
     assert recovery.overdue(40.1, 30.0, is_awaited=False) is None
 
 
+def test_i2_what_still_arrives_at_the_target_counts_as_taken(recovery: Recovery) -> None:
+    recovery.begin(10.0, FULL)
+    recovery.progressed(35.0)
+    assert recovery.overdue(65.0, 30.0, is_awaited=True) is None
+    assert recovery.overdue(65.1, 30.0, is_awaited=True) is FULL
+
+
 def test_i3_it_is_not_overdue_while_an_outcome_may_still_come(recovery: Recovery) -> None:
     recovery.begin(10.0, FULL)
     recovery.sent_at = 39.0

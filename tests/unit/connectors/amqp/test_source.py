@@ -13,9 +13,11 @@ from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Exhausted, SourceLost, SourceOpened
 from isthmus.connectors.amqp.option import read_source
 from isthmus.connectors.amqp.source import SETTLED, AmqpSource
-from isthmus.connectors.servicebus.port.end import OUTCOME_SECONDS, Step
+from isthmus.connectors.servicebus.port.end import Step
+from isthmus.connectors.servicebus.port.outcome_wait import OUTCOME_SECONDS, OutcomeWait
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.errors import ConnectionLostError
+from still_carrier import STILL
 
 
 @pytest.mark.parametrize(("mode", "kind"), [(0, SourceOpened), (2, SourceOpened), (SETTLED, SourceLost)])
@@ -124,7 +126,10 @@ def test_a_source_is_lost_where_no_outcome_of_a_copy_comes() -> None:
     source = AmqpSource(pool, 1, options, only_present=True)
     source.step = Step.ATTACHED
     assert source._dead_letters is not None
-    sender: Any = SimpleNamespace(awaited_since=5.0, client=SimpleNamespace(error=ConnectionLostError("gone")))
+    sender: Any = SimpleNamespace(
+        wait=OutcomeWait(STILL), sent=1, client=SimpleNamespace(error=ConnectionLostError("gone"))
+    )
+    sender.wait.since = 5.0
     source._dead_letters._sender = sender
     assert source.deadline(6.0) <= 5.0 + OUTCOME_SECONDS
     assert not any(isinstance(each, SourceLost) for each in source.poll(4.0 + OUTCOME_SECONDS))

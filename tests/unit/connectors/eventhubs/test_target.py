@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,10 +15,12 @@ from isthmus.bridge.refusal import RefusalKind
 from isthmus.connectors.eventhubs.option import read_target
 from isthmus.connectors.eventhubs.pool import HubPool
 from isthmus.connectors.eventhubs.target import EventHubsTarget
-from isthmus.connectors.servicebus.port.end import OUTCOME_SECONDS, Step
+from isthmus.connectors.servicebus.port.end import Step
+from isthmus.connectors.servicebus.port.outcome_wait import OUTCOME_SECONDS, OutcomeWait
 from isthmus.errors import ConnectionLostError, IsthmusError, ServerBusyError
 from isthmus.message import name as names
 from isthmus.transport.sender import Outcome as Sent
+from still_carrier import STILL
 
 CREDIT = 3
 
@@ -33,7 +34,7 @@ class Sender:
     def __init__(self) -> None:
         self.sendable = CREDIT
         self.sent = 0
-        self.awaited_since = math.inf
+        self.wait = OutcomeWait(STILL)
         self.outcomes: deque[tuple[int, int, IsthmusError | None]] = deque()
 
     def send(self, payloads: tuple[bytes, ...], *, message_format: int = 0) -> int:
@@ -71,7 +72,7 @@ def test_credit_that_came_back_is_told_though_it_is_what_it_was_before(target: E
 
 def test_a_hub_that_gives_no_outcome_is_lost(target: EventHubsTarget) -> None:
     (sender,) = target._senders.values()
-    sender.awaited_since = 5.0
+    sender.wait.since = 5.0
     assert not any(isinstance(each, Lost) for each in target.poll(target.deadline(0.0) - 1))
     assert isinstance(target.poll(5.0 + OUTCOME_SECONDS)[-1], Lost)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import deque
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -17,8 +16,10 @@ from isthmus.bridge.refusal import RefusalKind
 from isthmus.connectors.iothub.option import read_target
 from isthmus.connectors.iothub.pool import DevicePool
 from isthmus.connectors.iothub.target import IotHubTarget
-from isthmus.connectors.servicebus.port.end import OUTCOME_SECONDS, Step
+from isthmus.connectors.servicebus.port.end import Step
+from isthmus.connectors.servicebus.port.outcome_wait import OUTCOME_SECONDS, OutcomeWait
 from isthmus.errors import ConnectionLostError, ServerBusyError
+from still_carrier import STILL
 
 
 class Run(NamedTuple):
@@ -52,7 +53,7 @@ class Sender:
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
-        self.awaited_since = math.inf
+        self.wait = OutcomeWait(STILL)
         self.outcomes: deque[object] = deque()
 
     def send(self, payloads: tuple[bytes, ...]) -> int:
@@ -126,7 +127,7 @@ def test_what_was_answered_before_the_connection_was_lost_is_told(target: IotHub
 
 def test_a_hub_that_gives_no_outcome_is_lost(target: IotHubTarget) -> None:
     assert target._sender is not None
-    target._sender.awaited_since = 5.0
+    target._sender.wait.since = 5.0
     assert not any(isinstance(each, Lost) for each in target.poll(target.deadline(0.0) - 1))
     assert isinstance(target.poll(5.0 + OUTCOME_SECONDS)[-1], Lost)
 

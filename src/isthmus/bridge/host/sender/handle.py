@@ -8,7 +8,8 @@ Invariants:
     I1. Effects are carried out at once and in order; none after the route failed.
     I2. Nothing is sent while the fence of the route's claim is closed: the route fails instead.
     I3. Copies are made only after the first `Opened`, in the order of the rows.
-    I4. A target that has messages and gives no outcome for `target_seconds`, or does not answer `open` for so long, has failed.
+    I4. A target that has messages and gives no outcome for `target_seconds`, or does not answer `open` for so long, has failed. As long as
+        bytes of the messages still arrive there, the time does not begin.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from isthmus.bridge.delivery_event import (
     Opened,
     Outcome,
     Pause,
+    Progressed,
     Resume,
     Send,
     Settle,
@@ -230,7 +232,7 @@ class TargetHandle:
 
     def _on_target_event(self, event: Event, now: float) -> bool:
         kind = type(event)
-        if kind is Outcome:
+        if kind is Outcome or kind is Progressed:
             self._took_at = now
         elif kind is Opened:
             self._took_at = now

@@ -10,7 +10,8 @@ Every message is published as mandatory: one without a queue is returned before 
 Invariants:
     I1. Ordinals of outcomes are those of the present connection, from 0, in the order of sending.
     I2. A returned message is never reported as accepted.
-    I3. A broker that confirms no sent message for `stall_seconds` is lost, unless it reported that it is blocked.
+    I3. A broker that confirms no sent message for `stall_seconds` is lost, unless it reported that it is blocked. As long as bytes of the
+        messages still arrive there, the time does not begin.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from isthmus.amqp.codec import CodecError
-from isthmus.bridge.delivery_event import Granted, Lost, Opened, Send
+from isthmus.bridge.delivery_event import Granted, Lost, Opened, Progressed, Send
 from isthmus.bridge.port import Copies, TargetEvent
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.connectors.copier import copies_of
@@ -38,6 +39,7 @@ from isthmus.connectors.rabbitmq.protocol.error import ClosedByBrokerError, refu
 from isthmus.connectors.rabbitmq.protocol.property import Record
 from isthmus.connectors.rabbitmq.protocol.wire import M
 from isthmus.connectors.servicebus.message.message_rewriter import Mark, MessageRewriter
+from isthmus.connectors.transit import LOOK_SECONDS, Transit
 from isthmus.errors import IsthmusError
 from isthmus.message.copy_policy import CopyPolicy
 
@@ -69,6 +71,8 @@ class RabbitTarget(End):
         self._flight = Flight()
         self._was_reported = self._is_blocked = False
         self._reported_credit = 0  # minus the messages sent since
+        self._transit: Transit | None = None
+        self._looked_at = -math.inf
 
     # ---- the port
 
@@ -88,6 +92,8 @@ class RabbitTarget(End):
             if credit != self._reported_credit:
                 self._reported_credit = credit
                 events.append(Granted(credit))
+            if self._progresses(now):
+                events.append(Progressed())
             if self.fault is None and now >= self._stalls_at():
                 text = f"'{self.entity}': no confirm for {self.options.stall_seconds:g} s"
                 self._lost(Refusal(RefusalKind.UNKNOWN, "", text), events, now)
@@ -98,7 +104,20 @@ class RabbitTarget(End):
 
     def deadline(self, now: float) -> float:
         """When `poll` has something to do even without socket activity."""
-        return min(self.step_deadline(now), self._stalls_at())
+        return min(self.step_deadline(now), self._stalls_at(), self._looks_at())
+
+    def _looks_at(self) -> float:
+        return math.inf if self._is_blocked else max(self._flight.since, self._looked_at) + LOOK_SECONDS
+
+    def _progresses(self, now: float) -> bool:
+        """Whether bytes of the messages have arrived since the last look."""
+        if self._transit is None or now < self._looks_at():
+            return False
+        self._looked_at = now
+        if not self._transit.progresses(self._flight.published):
+            return False
+        self._flight.wait_again(now)
+        return True
 
     def _stalls_at(self) -> float:
         return math.inf if self._is_blocked else self._flight.since + self.options.stall_seconds
@@ -147,6 +166,7 @@ class RabbitTarget(End):
     def begin(self, connection: Connection) -> None:
         """Declares the entity, and requests confirms."""
         self._flight = Flight()
+        self._transit = Transit(connection)
         self._was_reported = self._is_blocked = False
         self._reported_credit = 0
         options = self.options

@@ -28,6 +28,7 @@ from isthmus.connectors.rabbitmq.protocol import wire
 from isthmus.connectors.rabbitmq.protocol.error import ClosedByBrokerError
 from isthmus.connectors.rabbitmq.protocol.wire import BODY, HEADER, METHOD, M
 from isthmus.errors import ConnectionLostError, IsthmusError, ProtocolError
+from isthmus.transport.unsent import unsent_bytes
 
 __all__ = ["Connection", "Content", "User", "closed"]
 
@@ -95,6 +96,7 @@ class Connection:
         self._out: list[bytes] = []
         self._rest = memoryview(b"")
         self._wants_write = False
+        self._taken_bytes = 0  # of what was queued, what is in `_rest` or was written
         now = time.monotonic()
         self._read_at = self._wrote_at = now
         self._contents: dict[int, _Incoming] = {}
@@ -160,6 +162,7 @@ class Connection:
                     if not self._out:
                         break
                     data, self._out = b"".join(self._out), []
+                    self._taken_bytes += len(data)
                     self._rest = memoryview(data)
                 sent = self._socket.send(self._rest)
                 self._rest = self._rest[sent:]
@@ -169,6 +172,17 @@ class Connection:
             self._wants_write = True
         except OSError as error:
             self.lose(ConnectionLostError(f"{self.place}: the connection broke: {error}"))
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that it had to send so far."""
+        return self._taken_bytes + sum(map(len, self._out))
+
+    @property
+    def arrived_bytes(self) -> int:
+        """Of these, those that the remote machine has acknowledged; with TLS approximately."""
+        unsent = 0 if self._socket is None else unsent_bytes(self._socket)
+        return self._taken_bytes - len(self._rest) - unsent
 
     @property
     def held_seconds(self) -> float:

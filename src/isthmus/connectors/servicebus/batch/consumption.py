@@ -16,16 +16,15 @@ Invariants:
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
 import socket
-import struct
 import sys
-import termios
 import time
 from pathlib import Path
 from typing import Any
+
+from isthmus.transport.unsent import unsent_bytes
 
 __all__ = ["BUFFER_BYTES", "Consumption", "worker_stream"]
 
@@ -99,9 +98,9 @@ def worker_stream() -> Any:
 
 def _unread_bytes(sock: socket.socket) -> int | None:
     """Bytes that the other end has not read; None if it has closed."""
-    own = struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0" * 4))[0]
+    own = unsent_bytes(sock)
     if sock.family == socket.AF_UNIX or own:
-        return int(own)
+        return own
     try:
         port, peer_port = sock.getsockname()[1], sock.getpeername()[1]
     except OSError:

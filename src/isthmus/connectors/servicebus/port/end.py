@@ -7,7 +7,8 @@ Invariants:
     I1. No step lasts longer than `STEP_SECONDS`.
     I2. Events of an earlier opening do not affect a later one.
     I3. A fault of this end's link does not affect other ends of the connection.
-    I4. A remote side that gives no outcome of any sent delivery for `OUTCOME_SECONDS` counts as lost, although its connection works.
+    I4. A remote side that gives no outcome of any sent delivery for `OUTCOME_SECONDS` counts as lost, although its connection works. As long as
+        bytes of the deliveries still arrive there, the time does not begin.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from isthmus.connectors.servicebus.port.connection import Remote, SharedConnection
+from isthmus.connectors.servicebus.port.outcome_wait import OUTCOME_SECONDS, OutcomeWait
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.errors import ConnectionLostError, IsthmusError, OperationTimeoutError
 from isthmus.transport import Client, LinkTerms, Receiver, Reply, Sender
@@ -26,11 +28,9 @@ from isthmus.transport import Client, LinkTerms, Receiver, Reply, Sender
 if TYPE_CHECKING:
     from isthmus.amqp import Link, Transfers
 
-__all__ = ["OUTCOME_SECONDS", "STEP_SECONDS", "End", "MarkedReceiver", "MarkedSender", "Step"]
+__all__ = ["STEP_SECONDS", "End", "MarkedReceiver", "MarkedSender", "Step"]
 
 STEP_SECONDS = 30.0
-# As long as the SDKs of Azure Service Bus and Event Hubs wait for one.
-OUTCOME_SECONDS = 60.0
 
 
 class Step(enum.Enum):
@@ -106,16 +106,18 @@ class End:
                 )
             )
 
-    def check_outcomes(self, senders: Iterable[MarkedSender], now: float) -> None:
-        """Fails where no outcome has come for too long (I4)."""
-        if now >= self.outcomes_due(senders):
+    def check_outcomes(self, senders: Iterable[MarkedSender], now: float) -> bool:
+        """Fails where no outcome has come for too long (I4); returns whether bytes of the deliveries have arrived since the last call."""
+        is_moving = [each.wait.progresses(now, each.sent) for each in senders]
+        if any(each.wait.is_over(now) for each in senders):
             text = f"'{self.path}': no outcome of the sent messages for {OUTCOME_SECONDS:g} s; check whether the server can store them"
             self.fail(OperationTimeoutError(text))
+        return any(is_moving)
 
     @staticmethod
     def outcomes_due(senders: Iterable[MarkedSender]) -> float:
         """When `check_outcomes` has to be called."""
-        return min((each.awaited_since for each in senders), default=math.inf) + OUTCOME_SECONDS
+        return min((each.wait.due for each in senders), default=math.inf)
 
     def step_deadline(self, now: float) -> float:
         """When `check_time` has to be called."""
@@ -229,8 +231,7 @@ class MarkedSender(_Marked, Sender):
     """A sender that marks its end.
 
     Attributes:
-        awaited_since: when the last outcome came while others were missing, or the first delivery was sent after that, in monotonic seconds;
-            infinite where none is missing.
+        wait: the wait for outcomes.
     """
 
     def __init__(
@@ -242,17 +243,17 @@ class MarkedSender(_Marked, Sender):
         terms: LinkTerms | None = None,
     ) -> None:
         self._mark = mark
-        self.awaited_since = math.inf
+        self.wait = OutcomeWait(client)
         super().__init__(client, path, capabilities, terms=terms)
 
     def send(self, payloads: Sequence[bytes], *, message_format: int = 0) -> int:
         first = super().send(payloads, message_format=message_format)
-        self.awaited_since = min(self.awaited_since, time.monotonic())
+        self.wait.sent(time.monotonic())
         return first
 
     def on_disposed(self, first: int, last: int, state: Any) -> None:
         super().on_disposed(first, last, state)
-        self.awaited_since = time.monotonic() if self.outstanding else math.inf
+        self.wait.answered(time.monotonic(), is_missing=self.outstanding > 0)
 
 
 def _nothing() -> None:

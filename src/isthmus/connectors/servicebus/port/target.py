@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 
 from isthmus.amqp import BATCH_FORMAT
-from isthmus.bridge.delivery_event import Granted, Lost, Opened, Outcome, Send
+from isthmus.bridge.delivery_event import Granted, Lost, Opened, Outcome, Progressed, Send
 from isthmus.bridge.port import Copies, TargetEvent
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.connectors.copier import SourceIsTargetError, check_apart, copies_of
@@ -79,7 +79,8 @@ class ServiceBusTarget(End):
         events: list[TargetEvent] = []
         sender = self._sender
         self.check_time(now)
-        self.check_outcomes(self._senders, now)
+        if self.check_outcomes(self._senders, now):
+            events.append(Progressed())
         if sender is not None and self.fault is None:
             if self.step is Step.ATTACHING and sender.attached and sender.error is None:
                 self._opened(sender, events, now)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from isthmus.amqp import section
-from isthmus.bridge.delivery_event import Granted, Lost, Opened, Outcome, Send
+from isthmus.bridge.delivery_event import Granted, Lost, Opened, Outcome, Progressed, Send
 from isthmus.connectors.rabbitmq.option import read_target
 from isthmus.connectors.rabbitmq.port.flight import CREDIT
 from isthmus.connectors.rabbitmq.port.pool import BrokerPool
 from isthmus.connectors.rabbitmq.port.target import RabbitTarget
 from isthmus.connectors.rabbitmq.protocol.wire import M
+from isthmus.connectors.transit import LOOK_SECONDS, Transit
 from isthmus.errors import ConnectionLostError
 
 
@@ -22,8 +24,13 @@ class Connection:
 
     error = None
     frame_bytes = 131_072
+    queued_bytes = arrived_bytes = 0
+    held_seconds = 0.0
 
     def write_all(self, parts: list[bytes]) -> None:
+        pass
+
+    def abandon(self) -> None:
         pass
 
 
@@ -59,3 +66,25 @@ def test_what_was_taken_of_an_envelope_is_told_before_the_connection_is_lost(tar
     outcome, lost = (each for each in target.poll(0.0) if not isinstance(each, Granted))
     assert isinstance(lost, Lost)
     assert outcome == Outcome(0, 0, lost.refusal, (1,))
+
+
+def test_i3_no_time_out_begins_while_bytes_of_the_messages_still_arrive(
+    target: RabbitTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large message over a slow network takes longer than the time-out."""
+    connection = Connection()
+    connection.queued_bytes, connection.arrived_bytes = 1 << 20, 0
+    target._transit = Transit(connection)
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
+    target.send(Send([section.encode_message(b"x")]))
+    now = 100.0
+    for _ in range(10):
+        now += LOOK_SECONDS
+        connection.arrived_bytes += 1 << 10
+        assert target.deadline(now - 0.1) == now
+        assert list(target.poll(now)) == [Progressed()]
+    silent = now + target.options.stall_seconds
+    while now < silent - LOOK_SECONDS:
+        now += LOOK_SECONDS
+        assert list(target.poll(now)) == []
+    assert isinstance(target.poll(silent)[-1], Lost)

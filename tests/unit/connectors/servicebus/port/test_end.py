@@ -22,6 +22,7 @@ class _Session:
 
 class _Client:
     error = None
+    queued_bytes = arrived_bytes = 0
     connection = SimpleNamespace(container_id="c")
 
     def begin(self, _: object) -> _Session:
@@ -40,15 +41,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_i4_an_outcome_is_awaited_since_the_last_one_that_came_while_others_are_missing(clock: list[float]) -> None:
     sender = MarkedSender(lambda: None, _Client(), "q")  # type: ignore[arg-type]
-    assert sender.awaited_since == math.inf
+    assert sender.wait.since == math.inf
     sender.send([b"a", b"b"])
     clock[0] = 110.0
     sender.send([b"c"])
-    assert sender.awaited_since == 100.0
+    assert sender.wait.since == 100.0
     sender.on_disposed(7, 7, Accepted())
-    assert sender.awaited_since == 110.0
+    assert sender.wait.since == 110.0
     sender.on_disposed(8, 9, Accepted())
-    assert sender.awaited_since == math.inf
+    assert sender.wait.since == math.inf
     clock[0] = 120.0
     sender.send([b"d"])
-    assert sender.awaited_since == 120.0
+    assert sender.wait.since == 120.0
