@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 from isthmus.amqp import section
 from isthmus.demo.example.stamped import Stamped
 from isthmus.errors import IsthmusError
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.testing.federation import FederationProcess
 from isthmus.topology.model import Endpoint
 from isthmus.transport import Sender
@@ -94,8 +94,8 @@ class Traffic:
             IsthmusError: a target cannot be read.
         """
         found: Counter[str] = Counter()
-        with Reach(self._federation.federation) as reach:
-            for each in self._ledgers[scenario.task].judge(reach.peek, 0):
+        with NamespaceClients(self._federation.federation) as clients:
+            for each in self._ledgers[scenario.task].judge(clients.peek, 0):
                 found.update({kind: each.counts[kind] for kind in ("lost", "duplicated", "out_of_order")})
         return found
 
@@ -118,7 +118,7 @@ class Traffic:
 
     @contextmanager
     def _sender(self, source: Endpoint) -> Iterator[Callable[[Sequence[bytes]], object]]:
-        with Reach(self._federation.federation) as reach, reach.open(source) as client:
+        with NamespaceClients(self._federation.federation) as clients, clients.open(source) as client:
             sender = Sender(client, source.entity).wait_ready()
             yield lambda messages: sender.send_all(messages, batch=len(messages))
 

@@ -14,7 +14,7 @@ from isthmus.amqp.types import Symbol
 from isthmus.cli.app import main
 from isthmus.operations.message import Seen, read
 from isthmus.operations.peek import messages
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.testing.federation import FederationProcess
 from isthmus.topology.model import Endpoint
 from isthmus.transport import Receiver, Sender
@@ -54,13 +54,13 @@ def send(
         )
         for number in numbers
     ]
-    with Reach(running.federation) as reach, reach.open(Endpoint(alias, entity)) as client:
+    with NamespaceClients(running.federation) as clients, clients.open(Endpoint(alias, entity)) as client:
         Sender(client, entity).wait_ready().send_all(sent, batch=100)
 
 
 def set_aside(running: FederationProcess, alias: str, entity: str, count: int, reason: str) -> None:
     dead = Rejected(Error(Symbol("com.microsoft:dead-letter"), reason, {"DeadLetterReason": reason}))
-    with Reach(running.federation) as reach, reach.open(Endpoint(alias, entity)) as client:
+    with NamespaceClients(running.federation) as clients, clients.open(Endpoint(alias, entity)) as client:
         receiver = Receiver(client, entity, confirms=True).wait_attached()
         receiver.grant(count)
         client.wait_until(lambda: receiver.received >= count, 60, "messages")
@@ -79,7 +79,7 @@ def set_aside(running: FederationProcess, alias: str, entity: str, count: int, r
 
 
 def stands(running: FederationProcess, alias: str, entity: str) -> list[Seen]:
-    with Reach(running.federation) as reach, reach.open(Endpoint(alias, entity)) as client:
+    with NamespaceClients(running.federation) as clients, clients.open(Endpoint(alias, entity)) as client:
         return list(map(read, messages(client, entity)))
 
 

@@ -9,7 +9,7 @@ from isthmus.connectors.servicebus.head import peeked_message
 from isthmus.demo.consumer import stamp
 from isthmus.demo.example.example import Example
 from isthmus.demo.example.script import messages_of
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.topology.model import Endpoint
 
 MEMBERS = ("ewr", "jfk")
@@ -50,8 +50,8 @@ def after(example: Example) -> dict[str, Any]:
 def stamps(example: Example, queue: Endpoint) -> list[tuple[str, int]]:
     """Publisher and number of every message that stands in a queue."""
     found: list[tuple[str, int]] = []
-    with Reach(example.federation, "example") as reach:
-        peek, start = reach.peek(queue), 0
+    with NamespaceClients(example.federation, "example") as clients:
+        peek, start = clients.peek(queue), 0
         while page := peek(start, 250):
             found += [stamp(message)[:2] for message in page]
             start = peeked_message(page[-1]).sequence + 1

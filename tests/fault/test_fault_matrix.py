@@ -23,7 +23,7 @@ import pytest
 import matrix_record
 from isthmus.demo.example.application import Worker
 from isthmus.demo.example.script import Work
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.supervisor.watch.watch import BacklogMeter
 from isthmus.testing.federation import FederationProcess, RunProcess
 from isthmus.topology.route import routes
@@ -105,12 +105,12 @@ class Matrix:
     def _waiting(self) -> Counter[str]:
         """By task, how many messages wait for a route, or for the consumer whose failures spill."""
         found: Counter[str] = Counter()
-        with Reach(self.federation.federation) as reach:
+        with NamespaceClients(self.federation.federation) as clients:
             for each in self.scenarios:
                 if each.fails_at is not None:
-                    found[each.task] += BacklogMeter()(reach.peek(each.fails_at)).waiting
+                    found[each.task] += BacklogMeter()(clients.peek(each.fails_at)).waiting
                 for route in routes(self.federation.federation, each.task):
-                    found[each.task] += BacklogMeter().measure(reach, route).waiting
+                    found[each.task] += BacklogMeter().measure(clients, route).waiting
         return found
 
     def _settle(self) -> tuple[dict[str, Counter[str]], Counter[str]]:

@@ -20,7 +20,7 @@ import pytest
 
 from federation_check import check_moved
 from isthmus.errors import IsthmusError
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.supervisor.watch.watch import BacklogMeter
 from isthmus.testing.federation import FederationProcess, RunProcess
 from isthmus.topology.model import Route
@@ -104,9 +104,9 @@ class Source:
         if unsure:
             self._federation.publish(self._alias, CHUNK, BODY_BYTES)  # numbers go on behind the last one acknowledged
 
-    def waiting(self, reach: Reach) -> int:
+    def waiting(self, clients: NamespaceClients) -> int:
         """Messages that are not settled."""
-        return self._meter(reach.peek(self._route.source)).waiting
+        return self._meter(clients.peek(self._route.source)).waiting
 
 
 class Round:
@@ -153,7 +153,7 @@ class Round:
 
     def _strike(self, victim: str, source: Source, offset: float) -> None:
         watch = LeaseWatch(self.federation.state)
-        with Reach(self.federation.federation) as reach:
+        with NamespaceClients(self.federation.federation) as clients:
             while True:
                 source.hurry.clear()
                 while (seconds := watch.next_change()) is None or seconds + offset < LOOK_SECONDS:
@@ -163,7 +163,7 @@ class Round:
                 time.sleep(max(0.0, at - 2 * LOOK_SECONDS - PAUSE_SECONDS - time.monotonic()))
                 source.hurry.set()
                 time.sleep(max(0.0, at - LOOK_SECONDS - time.monotonic()))
-                self.unsettled = source.waiting(reach)
+                self.unsettled = source.waiting(clients)
                 time.sleep(max(0.0, at - time.monotonic()))
                 if self.unsettled >= UNSETTLED and self._kill_now(victim):
                     return

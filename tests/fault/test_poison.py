@@ -12,7 +12,7 @@ import pytest
 
 from isthmus.amqp import section
 from isthmus.bridge.lease.crash_search import SET_ASIDE_REASON
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.testing.federation import TOPIC, FederationProcess
 from isthmus.topology.model import Endpoint
 from isthmus.topology.route import routes
@@ -82,8 +82,8 @@ def test_a_message_that_kills_its_worker_is_set_aside(tmp_path: Path, monkeypatc
         federation.wait_moved(480.0)
         route = next(route for route in routes(federation.federation) if route.source.alias == "ewr")
         dead = Endpoint("ewr", f"{route.source.entity}/$DeadLetterQueue")
-        with Reach(federation.federation) as reach:
-            found = reach.peek(dead)(0, 100)
+        with NamespaceClients(federation.federation) as clients:
+            found = clients.peek(dead)(0, 100)
         reasons = [
             section.decode_map(each, section.locate(each).application_properties)["DeadLetterReason"] for each in found
         ]
@@ -106,5 +106,5 @@ def publish_poison(federation: FederationProcess, body: bytes) -> None:
         properties={"message_id": f"ewr-{number}"},
         application_properties={"publisher": "ewr", "number": number},
     )
-    with Reach(federation.federation) as reach, reach.open(Endpoint("ewr", TOPIC)) as client:
+    with NamespaceClients(federation.federation) as clients, clients.open(Endpoint("ewr", TOPIC)) as client:
         Sender(client, TOPIC).wait_ready().send_all([message])

@@ -61,7 +61,7 @@ def wait(condition: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-def reach(broker: ArtemisBroker) -> dict[str, str]:
+def clients(broker: ArtemisBroker) -> dict[str, str]:
     return {"url": f"amqp://127.0.0.1:{broker.port}"}
 
 
@@ -106,8 +106,8 @@ def test_a_durable_subscription_keeps_what_is_published_while_nobody_reads(
     broker: ArtemisBroker, end: ArtemisEnd, tmp_path: Path
 ) -> None:
     """OASIS AMQP 1.0, 3.5.3: the link is detached and not closed, so its terminus stays."""
-    source = reach(broker) | {"entity": "flights", "entity_type": "topic", "subscription": "isthmus.t.b"}
-    target = reach(broker) | {"entity": "flights.copy", "entity_type": "queue"}
+    source = clients(broker) | {"entity": "flights", "entity_type": "topic", "subscription": "isthmus.t.b"}
+    target = clients(broker) | {"entity": "flights.copy", "entity_type": "queue"}
     broker.create_queue("flights.copy")
     moved(tmp_path / "first", source, target)
     publish_to_topic(broker, "flights", keys(0, COUNT))
@@ -119,11 +119,11 @@ def test_a_durable_subscription_keeps_what_is_published_while_nobody_reads(
 
 
 def publish_to_topic(broker: ArtemisBroker, topic: str, names: list[str]) -> None:
-    publish(broker, reach(broker) | {"entity": topic, "entity_type": "topic"}, names)
+    publish(broker, clients(broker) | {"entity": topic, "entity_type": "topic"}, names)
 
 
 def publish(broker: ArtemisBroker, options: dict[str, str], names: list[str]) -> None:
-    spec = reach(broker) | {"entity": options["entity"], "entity_type": options["entity_type"]}
+    spec = clients(broker) | {"entity": options["entity"], "entity_type": options["entity_type"]}
     with open_client(read_target(spec), "publisher") as client:
         sender = Sender(client, spec["entity"], terms=sender_terms(spec["entity"], spec["entity_type"])).wait_ready()
         sender.send_all([section.encode_header(section.Header(durable=True)) + message(name) for name in names])
@@ -179,7 +179,7 @@ class Reader:
 @pytest.mark.parametrize("kind", ["queue", "subscription"])
 def test_what_was_on_its_way_over_a_lost_connection_comes_first(broker: ArtemisBroker, kind: str) -> None:
     """Also where the broker has not noticed the loss when the source is opened again."""
-    names, options = keys(0, 10), reach(broker) | {"entity": f"lost.{kind}", "entity_type": "queue"}
+    names, options = keys(0, 10), clients(broker) | {"entity": f"lost.{kind}", "entity_type": "queue"}
     if kind == "queue":
         broker.create_queue(options["entity"])
     else:
@@ -215,7 +215,7 @@ def test_a_message_that_is_set_aside_goes_where_the_broker_sends_rejected_ones(
     broker.call(
         "broker", "addAddressSettings", "large.source", '{"DLA": "large.dla", "deadLetterAddress": "large.dla"}'
     )
-    queue = reach(broker) | {"entity_type": "queue"}
+    queue = clients(broker) | {"entity_type": "queue"}
     end.publish("large.source", keys(0, 3), b"", 0)
     end.publish("large.source", keys(3, 4), b"x" * 50_000, 0)
     end.publish("large.source", keys(4, 6), b"", 0)
@@ -234,7 +234,7 @@ def test_without_a_place_for_it_a_message_that_would_be_set_aside_stays(
     for each in ("kept.source", "kept.target"):
         broker.create_queue(each)
     end.publish("kept.source", keys(0, 1), b"x" * 50_000, 0)
-    queue = reach(broker) | {"entity_type": "queue"}
+    queue = clients(broker) | {"entity_type": "queue"}
     target = queue | {"entity": "kept.target", "max_message_bytes": "10000"}
     moved(tmp_path / "lease", queue | {"entity": "kept.source"}, target)
     with closing(Browser(broker, "kept.source")) as kept:
@@ -274,7 +274,7 @@ tasks:
             wait(lambda: len(end.arrived("out")) >= COUNT)
         assert servicebus.arrived("in") == keys(0, COUNT)
         assert end.arrived("out") == keys(0, COUNT)
-    browse = QueueBrowse(reach(broker), "out")
+    browse = QueueBrowse(clients(broker), "out")
     copy = browse(1, 1)[0]
     browse.close()
     properties = section.decode_map(copy, section.locate(copy).application_properties)
@@ -285,7 +285,7 @@ def test_a_browser_gives_pages_from_any_position_and_takes_nothing(broker: Artem
     """isthmus.connectors.amqp.browse, I1 and I2."""
     broker.create_queue("browsed")
     end.publish("browsed", keys(0, 25), b"", 0)
-    browse = SYSTEM.peek(reach(broker), "browsed")
+    browse = SYSTEM.peek(clients(broker), "browsed")
     assert isinstance(browse, QueueBrowse)
     assert [key_of(each) for each in browse(1, 10)] == keys(0, 10)
     assert [key_of(each) for each in browse(21, 10)] == keys(20, 25)

@@ -37,12 +37,12 @@ def _password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RABBIT_PASSWORD", PASSWORD)
 
 
-def reach(rabbit: RabbitServer) -> dict[str, str]:
+def clients(rabbit: RabbitServer) -> dict[str, str]:
     return {"url": f"amqp://127.0.0.1:{rabbit.port}", "username": USER, "password": "env:RABBIT_PASSWORD"}
 
 
 def place(rabbit: RabbitServer, queue: str) -> dict[str, str]:
-    return reach(rabbit) | {"entity": f"/amq/queue/{queue}"}
+    return clients(rabbit) | {"entity": f"/amq/queue/{queue}"}
 
 
 def keys(start: int, stop: int) -> list[str]:
@@ -126,7 +126,7 @@ def test_a_broker_that_does_not_browse_is_told(rabbit: RabbitServer) -> None:
     queue = rabbit.queue("browsed")
     publish(rabbit, queue, keys(0, 3))
     with pytest.raises(NotAllowedError, match="does not allow browsing a queue"):
-        SYSTEM.peek(reach(rabbit), f"/amq/queue/{queue}")
+        SYSTEM.peek(clients(rabbit), f"/amq/queue/{queue}")
     wait(lambda: rabbit.messages(queue) == 3)
 
 
@@ -136,6 +136,6 @@ def test_a_wrong_password_is_told_and_not_shown(
     caplog.set_level(logging.DEBUG)
     monkeypatch.setenv("RABBIT_PASSWORD", "hunter2-and-wrong")
     with pytest.raises(UnauthorizedError) as refused:
-        SYSTEM.check(reach(rabbit), "/queue/x", reads=True)
+        SYSTEM.check(clients(rabbit), "/queue/x", reads=True)
     assert str(rabbit.port) in str(refused.value)
     assert "hunter2" not in f"{refused.value} {caplog.text}"

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from isthmus.cli.app import create_app
 from isthmus.connectors.administration import Administrations, Applied
 from isthmus.errors import ConfigError
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.supervisor.claim.claim import ClaimKeeper
 from isthmus.testing.namespace import NamespaceProcess, namespace
 from isthmus.topology import Federation, Plan, plan, read, routes
@@ -237,7 +237,7 @@ def test_what_a_member_that_is_gone_left_is_counted_and_removed(
         ("jfk", "isthmus.claims/Subscriptions/flights"): 0,
     }
     assert listed["removed"] is None
-    run = ClaimKeeper([("flights", "ewr")], Reach(load(str(file))).open).start()
+    run = ClaimKeeper([("flights", "ewr")], NamespaceClients(load(str(file))).open).start()
     try:
         while not run.decided():
             time.sleep(0.05)

@@ -13,8 +13,8 @@ from hosted_lease import carried
 from isthmus.connectors.administration import Administrations
 from isthmus.operations.message import read
 from isthmus.operations.peek import messages
-from isthmus.replication.query.sighting import Sighting
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
+from isthmus.replication.query.route_progress import RouteProgress
 from isthmus.replication.route_spec import route_spec
 from isthmus.supervisor.condition import Condition, Phase
 from isthmus.supervisor.watch.canary_watch import CanaryWatch
@@ -44,7 +44,7 @@ def wait(condition: Callable[[], Any]) -> None:
 
 def properties(federation: FederationProcess, alias: str, subscription: str) -> list[dict[str, Any]]:
     path = f"{TOPIC}/Subscriptions/{subscription}"
-    with Reach(federation.federation) as reach, reach.open(Endpoint(alias, path)) as client:
+    with NamespaceClients(federation.federation) as clients, clients.open(Endpoint(alias, path)) as client:
         return [read(each).properties for each in messages(client, path)]
 
 
@@ -52,7 +52,7 @@ def test_the_true_age_is_told_and_applications_see_nothing_of_it(federation: Fed
     there, back = routes(federation.federation)
     forbidden: set[str] = set()
     watch = CanaryWatch(
-        (there, back), lambda: Reach(federation.federation), lambda route: route.task not in forbidden
+        (there, back), lambda: NamespaceClients(federation.federation), lambda route: route.task not in forbidden
     ).start()
     specs = [route_spec(route, federation.federation) for route in (there, back)]
 
@@ -102,7 +102,7 @@ def test_the_true_age_is_told_and_applications_see_nothing_of_it(federation: Fed
             condition = Condition()
             condition.starting(0.0)
             condition.canary = told(there)
-            condition.seen(time.monotonic(), Sighting())
+            condition.seen(time.monotonic(), RouteProgress())
             assert condition.phase is Phase.STALLED
 
             # Applied again, canaries arrive.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.supervisor.claim.claim import Claim, ClaimKeeper
 from isthmus.supervisor.supervisor import ClaimState
 from isthmus.testing.federation import FederationProcess
@@ -24,12 +24,12 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FederationP
 
 
 def claim(federation: FederationProcess) -> Claim:
-    return Claim("flights", "ewr", Reach(federation.federation).open)
+    return Claim("flights", "ewr", NamespaceClients(federation.federation).open)
 
 
 def standing(federation: FederationProcess) -> int:
-    with Reach(federation.federation) as reach:
-        return len(reach.peek(claim_endpoint("flights", "ewr"))(0, 100))
+    with NamespaceClients(federation.federation) as clients:
+        return len(clients.peek(claim_endpoint("flights", "ewr"))(0, 100))
 
 
 def test_a_claim_is_held_by_one_and_the_other_is_told_by_whom(federation: FederationProcess) -> None:
@@ -92,7 +92,9 @@ def test_a_claim_survives_its_connection_and_the_namespace(federation: Federatio
 def test_i3_a_namespace_that_is_away_is_unreachable_not_an_error(federation: FederationProcess) -> None:
     federation.namespaces["jfk"].stop()
     try:
-        keeper = ClaimKeeper([("flights", "ewr"), ("flights", "jfk")], Reach(federation.federation).open).start()
+        keeper = ClaimKeeper(
+            [("flights", "ewr"), ("flights", "jfk")], NamespaceClients(federation.federation).open
+        ).start()
         while not keeper.decided():
             time.sleep(0.01)
         assert keeper.view("flights", "ewr").state is ClaimState.HELD
@@ -104,7 +106,7 @@ def test_i3_a_namespace_that_is_away_is_unreachable_not_an_error(federation: Fed
 
 
 def test_a_missing_claim_entity_says_what_to_do(federation: FederationProcess, tmp_path: Path) -> None:
-    stray = Claim("no-such-task", "ewr", Reach(federation.federation).open)
+    stray = Claim("no-such-task", "ewr", NamespaceClients(federation.federation).open)
     stray.attempt()
     assert stray.view().state is ClaimState.FAULTY
     assert "isthmus apply" in stray.view().text

@@ -11,7 +11,7 @@ from isthmus.amqp import section
 from isthmus.demo.drill import drill
 from isthmus.demo.drill.drill import Drill, DrillPlan
 from isthmus.errors import InvalidArgumentError
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.replication.route_spec import route_spec
 from isthmus.testing.federation import FederationProcess
 from isthmus.topology.model import Endpoint
@@ -55,11 +55,11 @@ def test_nothing_is_lost_or_handled_twice(pattern: str, tmp_path: Path) -> None:
         assert report.rto_seconds is not None
 
         # A message of somebody else ends a drill, and stays.
-        with Reach(opened.federation) as reach, reach.open(Endpoint("ewr", "drill")) as client:
+        with NamespaceClients(opened.federation) as clients, clients.open(Endpoint("ewr", "drill")) as client:
             other = section.encode_message(b"order", properties={"message_id": "order-1"})
             Sender(client, "drill").wait_ready().send_all([other])
         with pytest.raises(InvalidArgumentError, match="'order-1'"):
             Drill(opened.federation, plan, Killed(opened)).play()
-        with Reach(opened.federation) as reach:
-            peek = reach.peek(Endpoint("ewr", f"drill/Subscriptions/{drill.CONSUMERS}"))
+        with NamespaceClients(opened.federation) as clients:
+            peek = clients.peek(Endpoint("ewr", f"drill/Subscriptions/{drill.CONSUMERS}"))
             assert any(b"order-1" in each for each in peek(0, 1000))

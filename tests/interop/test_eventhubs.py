@@ -13,7 +13,7 @@ from azure.eventhub import EventData, EventHubConsumerClient, EventHubProducerCl
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from isthmus.connectors.administration import Administrations
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.replication.route_spec import route_spec
 from isthmus.replication.verification.verify import verify
 from isthmus.supervisor.watch.watch import BacklogMeter
@@ -138,10 +138,10 @@ def _move(federation: Federation) -> None:
     """Carries all routes until nothing waits."""
     specs = [replace(route_spec(route, federation), claim="") for route in routes(federation)]
 
-    with Reach(federation, "test") as reach, join(*specs):
+    with NamespaceClients(federation, "test") as clients, join(*specs):
         meter = BacklogMeter()
         wait(
-            lambda: not any(meter.measure(reach, route).waiting for route in routes(federation)),
+            lambda: not any(meter.measure(clients, route).waiting for route in routes(federation)),
             "everything to be moved",
             240,
             LOOK_SECONDS,

@@ -16,7 +16,7 @@ from isthmus.connectors.spool.backlog import spool_backlog
 from isthmus.errors import IsthmusError
 from isthmus.operations.redrive.redrive import redrive
 from isthmus.operations.redrive.set_aside import Choice, count_queue
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.replication.shuffle.contents import SpoolContents
 from isthmus.supervisor.watch.drop_watch import DropWatch
 from isthmus.supervisor.watch.fill import Fill, FillWatch
@@ -53,8 +53,8 @@ def carried(federation: FederationProcess, name: str) -> Iterator[HostedRun]:
 def numbers(federation: FederationProcess, alias: str, entity: str) -> list[int]:
     """What stands at an entity, in order."""
     found: list[int] = []
-    with Reach(federation.federation) as reach:
-        peek = reach.peek(Endpoint(alias, entity))
+    with NamespaceClients(federation.federation) as clients:
+        peek = clients.peek(Endpoint(alias, entity))
         start = 0
         while page := peek(start, 250):
             found += (section.decode_map(each, section.locate(each).application_properties)["number"] for each in page)
@@ -112,13 +112,13 @@ def test_what_a_mailbox_did_not_take_is_found_and_sent_on(federation: Federation
     result = federation.verify()
     assert (result.total("dead_lettered"), result.total("lost")) == (20, 0), result.to_dict()
     sent = 0
-    with Reach(federation.federation, "test") as reach:
+    with NamespaceClients(federation.federation, "test") as clients:
         for each in redrives(federation.federation, ["flights"]):
-            client = reach.open(each.source)
+            client = clients.open(each.source)
             found = count_queue(client, each, Choice())
             client.close(1.0)
             if found.chosen:
-                sent += redrive(reach, federation.federation, each, found, Choice()).sent
+                sent += redrive(clients, federation.federation, each, found, Choice()).sent
     assert sent == 20
     result = federation.verify()
     assert result.clean, result.to_dict()
@@ -135,7 +135,9 @@ def test_the_oldest_messages_of_a_mailbox_that_is_nearly_full_are_deleted(federa
         Fill("ewr", MAILBOX, 95_000, 100_000, kind="queue")
     ]  # 15,000 bytes too much, of messages of 1,000 and some
     is_mine: list[bool] = []
-    watch = DropWatch(chosen, lambda: fills, lambda: Reach(federation.federation), lambda route: bool(is_mine))
+    watch = DropWatch(
+        chosen, lambda: fills, lambda: NamespaceClients(federation.federation), lambda route: bool(is_mine)
+    )
     watch.start()
     is_mine.append(True)
     wait(lambda: watch.dropped(route.name) > 0, lambda: "nothing was deleted")

@@ -19,7 +19,7 @@ from isthmus.amqp.types import Int, Timestamp
 from isthmus.connectors.administration import Administrations
 from isthmus.connectors.servicebus.message.message_rewriter import VISITED, Mark, MessageRewriter, Refused
 from isthmus.message import DUPLICATE_KEYS, name
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.replication.verification.verify import verify
 from isthmus.testing.federation import TOPIC, FederationProcess
 from isthmus.testing.namespace import NamespaceProcess, namespace
@@ -54,13 +54,13 @@ def _numbered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FederationPr
 
 
 def send(federation: FederationProcess | Second, alias: str, messages: Sequence[bytes], *, batch: int = 0) -> None:
-    with Reach(federation.federation) as reach, reach.open(Endpoint(alias, TOPIC)) as client:
+    with NamespaceClients(federation.federation) as clients, clients.open(Endpoint(alias, TOPIC)) as client:
         Sender(client, TOPIC).wait_ready().send_all(messages, batch=batch)
 
 
 def standing(federation: FederationProcess | Second, alias: str) -> list[bytes]:
-    with Reach(federation.federation) as reach:
-        return list(reach.peek(Endpoint(alias, f"{TOPIC}/Subscriptions/audit"))(0, 10_000))
+    with NamespaceClients(federation.federation) as clients:
+        return list(clients.peek(Endpoint(alias, f"{TOPIC}/Subscriptions/audit"))(0, 10_000))
 
 
 def body(message: bytes) -> bytes:
@@ -120,8 +120,8 @@ class Way:
     def take(self, rewriter: MessageRewriter | None = None) -> list[bytes]:
         """The copies of what waits, which is completed."""
         options = self.route.options
-        with Reach(self.federation.federation) as reach, reach.open(self.route.source) as client:
-            identities = reach.identities(self.federation.federation.namespaces)
+        with NamespaceClients(self.federation.federation) as clients, clients.open(self.route.source) as client:
+            identities = clients.identities(self.federation.federation.namespaces)
             by_alias = {alias: identity for identity, alias in identities.items() if identity != alias}
             rewriter = rewriter or MessageRewriter(
                 f"{self.route.source.alias}/{TOPIC}",
@@ -132,7 +132,7 @@ class Way:
                 mark=Mark(options.mark, is_number=options.mark_is_number),
             )
             receiver = Receiver(client, self.route.source.entity).wait_attached()
-            waiting = len(reach.peek(self.route.source)(0, 10_000))
+            waiting = len(clients.peek(self.route.source)(0, 10_000))
             receiver.grant(max(1, waiting))
             client.wait_until(lambda: receiver.received >= waiting, 20, "messages")
             self.copies, self.refused = [], []
@@ -149,7 +149,7 @@ class Way:
 
     def give(self, copies: Sequence[bytes] | None = None, *, batch: int = 0, keyed: bool = True) -> None:
         """Send copies; the link asks for duplicate keys."""
-        with Reach(self.federation.federation) as reach, reach.open(self.route.target) as client:
+        with NamespaceClients(self.federation.federation) as clients, clients.open(self.route.target) as client:
             sender = Sender(client, TOPIC, (DUPLICATE_KEYS,) if keyed else ()).wait_ready()
             assert sender.offers(DUPLICATE_KEYS) is keyed
             sender.send_all(self.copies if copies is None else copies, batch=batch)
@@ -233,9 +233,9 @@ def test_a_copy_goes_no_further_in_its_task_even_where_a_rule_lets_it(federation
     way = Way(federation, "ewr")
     way.move()
     (copy,) = [message for message in standing(federation, "jfk") if body(message) == b"once"]
-    with Reach(federation.federation) as reach:
+    with NamespaceClients(federation.federation) as clients:
         identities = {
-            alias: identity for identity, alias in reach.identities(["ewr", "jfk"]).items() if identity != alias
+            alias: identity for identity, alias in clients.identities(["ewr", "jfk"]).items() if identity != alias
         }
     mark = Mark(way.route.options.mark)
     back = MessageRewriter(

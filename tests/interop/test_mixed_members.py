@@ -20,7 +20,7 @@ from isthmus.connectors.servicebus.head import peeked_message
 from isthmus.demo.consumer import stamp
 from isthmus.demo.example.application import publish
 from isthmus.errors import IsthmusError
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.replication.verification.reconciliation.count import Verdict
 from isthmus.replication.verification.verify import verify
 from isthmus.supervisor.watch.watch import BacklogMeter
@@ -56,10 +56,10 @@ class Mixed:
     def standing(self, topic: str) -> dict[str, list[tuple[str, int]]]:
         """By member, publisher and number of what stands there, in order."""
         found: dict[str, list[tuple[str, int]]] = {}
-        with Reach(self.federation, "test") as reach:
+        with NamespaceClients(self.federation, "test") as clients:
             for alias in MEMBERS:
                 entity = f"{topic}/Subscriptions/audit" if alias == "ewr" else topic
-                peek, start = reach.peek(Endpoint(alias, entity)), 0
+                peek, start = clients.peek(Endpoint(alias, entity)), 0
                 at = found[alias] = []
                 while page := peek(start, PAGE):
                     at += [stamp(each)[:2] for each in page]
@@ -78,10 +78,10 @@ class Mixed:
 
     def _waiting(self) -> int:
         found = 0
-        with Reach(self.federation, "test") as reach:
+        with NamespaceClients(self.federation, "test") as clients:
             for route in routes(self.federation):
                 with suppress(IsthmusError):
-                    found += BacklogMeter().measure(reach, route).waiting
+                    found += BacklogMeter().measure(clients, route).waiting
         return found
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.supervisor.examination.preflight import preflight
 from isthmus.testing.federation import FederationProcess
 from isthmus.topology import read
@@ -53,7 +53,7 @@ def test_a_run_before_apply_or_without_its_secret_ends_with_2(
 
 def test_what_is_applied_and_what_is_away_is_no_fault(federation: FederationProcess) -> None:
     whole = load(federation.file)
-    found = preflight(whole, routes(whole), lambda: Reach(whole))
+    found = preflight(whole, routes(whole), lambda: NamespaceClients(whole))
     assert (found.faults, found.away) == ((), ())
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -64,6 +64,6 @@ def test_what_is_applied_and_what_is_away_is_no_fault(federation: FederationProc
     lines = [line for line in text.splitlines() if not line.startswith("  jfk:")]
     lines.insert(lines.index("tasks:"), f'  jfk: {{connection: "file:{federation.folder}/away.txt"}}')
     away = read("\n".join(lines)).anchored(federation.folder)
-    found = preflight(away, routes(away), lambda: Reach(away))
+    found = preflight(away, routes(away), lambda: NamespaceClients(away))
     assert found.faults == ()
     assert [alias for alias, _ in found.away] == ["jfk"]

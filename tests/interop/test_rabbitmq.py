@@ -31,7 +31,7 @@ from isthmus.connectors.rabbitmq.protocol import table
 from isthmus.connectors.rabbitmq.protocol.property import Properties, Record
 from isthmus.connectors.rabbitmq.system import SYSTEM
 from isthmus.errors import ConfigError, ConnectionLostError, EntityNotFoundError
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.supervisor.watch.binding import BindingWatch
 from isthmus.testing.bridge.message import key_of, message
 from isthmus.topology import plan, read
@@ -779,8 +779,8 @@ def test_a_run_warns_of_an_exchange_that_was_made_again_until_it_is_applied(
 
     def warned(now: float) -> list[str]:
         caplog.clear()
-        with Reach(federation) as reach:
-            watch.query(reach, now)
+        with NamespaceClients(federation) as clients:
+            watch.query(clients, now)
         return caplog.messages
 
     watch = BindingWatch(routes(federation))

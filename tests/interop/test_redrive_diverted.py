@@ -30,7 +30,7 @@ from isthmus.operations.message import sequence_of
 from isthmus.operations.peek import messages
 from isthmus.operations.removal.session_sweep import sweep_entity
 from isthmus.operations.removal.sweep import Taken
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.replication.route_spec import route_spec
 from isthmus.testing.federation import FederationProcess
 from isthmus.topology.model import Endpoint, Route
@@ -86,7 +86,7 @@ def divert(running: FederationProcess, route: Route) -> int:
     """All that waits before a route, as a step of it diverts it."""
     spec = route_spec(route, running.federation)
     (end,) = spec.diverts.values()
-    with Reach(running.federation) as reach, reach.open(route.source) as client:
+    with NamespaceClients(running.federation) as clients, clients.open(route.source) as client:
         wanted = RunSet()
         for payload in messages(client, route.source.entity):
             sequence = sequence_of(payload)
@@ -138,7 +138,7 @@ def test_one_diverted_message_goes_to_the_targets_of_all_its_routes(
         for each in copies:
             assert not [name for name in each.properties if name.startswith("repl-dead-letter")]
             assert each.properties["repl-resent"].startswith("ewr/flights/")
-    with Reach(running.federation) as reach, reach.open(Endpoint("jfk", "flights")) as client:
+    with NamespaceClients(running.federation) as clients, clients.open(Endpoint("jfk", "flights")) as client:
         lives = [
             section.decode_header(each, section.locate(each).header).ttl_ms
             for each in messages(client, "flights/Subscriptions/audit")

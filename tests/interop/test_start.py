@@ -22,7 +22,7 @@ from isthmus.connectors.servicebus.connect import endpoint_of_string, open_clien
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.connectors.servicebus.head import peeked_message as sequence_of
 from isthmus.demo.example.application import publish
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.testing.namespace import NamespaceProcess
 from isthmus.topology.file.source import load
 from isthmus.topology.model import Endpoint
@@ -210,8 +210,8 @@ def test_members_that_are_logs_begin_as_the_task_says(
     def at(alias: str) -> Counter[str]:
         found: Counter[str] = Counter()
         federation = load(str(tmp_path / "isthmus.yaml")).anchored(tmp_path)
-        with Reach(federation, "test") as reach:
-            peek, first = reach.peek(Endpoint(alias, topic)), 0
+        with NamespaceClients(federation, "test") as clients:
+            peek, first = clients.peek(Endpoint(alias, topic)), 0
             while page := peek(first, 250):
                 found.update(map(message_id, page))
                 first = sequence_of(page[-1]).sequence + 1

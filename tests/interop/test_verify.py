@@ -13,7 +13,7 @@ from isthmus.amqp import section
 from isthmus.amqp.performative import Accepted, Rejected
 from isthmus.connectors.administration import Administrations, open_administration
 from isthmus.connectors.servicebus.message.message_rewriter import MessageRewriter
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.replication.verification.identity import identify
 from isthmus.replication.verification.reconciliation.count import Verdict
 from isthmus.replication.verification.verify import verify
@@ -35,7 +35,7 @@ def _federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation
 
 def publish(federation: FederationProcess, alias: str, names: list[str]) -> None:
     messages = [section.encode_message(b"body", properties={"message_id": name}) for name in names]
-    with Reach(federation.federation) as reach, reach.open(Endpoint(alias, TOPIC)) as client:
+    with NamespaceClients(federation.federation) as clients, clients.open(Endpoint(alias, TOPIC)) as client:
         Sender(client, TOPIC).wait_ready().send_all(messages)
 
 
@@ -44,9 +44,9 @@ def move(federation: FederationProcess, source: str, count: int, *, lose: bool =
     route = next(route for route in routes(federation.federation) if route.source.alias == source)
     rewriter = MessageRewriter(f"{source}/{TOPIC}", route.target.alias)
     with (
-        Reach(federation.federation) as reach,
-        reach.open(route.source) as client,
-        reach.open(route.target) as target,
+        NamespaceClients(federation.federation) as clients,
+        clients.open(route.source) as client,
+        clients.open(route.target) as target,
     ):
         sender = Sender(target, route.target.entity).wait_ready()
         receiver = Receiver(client, route.source.entity).wait_attached()
@@ -96,7 +96,7 @@ def apply_queue(federation: FederationProcess, more: str = "") -> Federation:
 
 def receive(federation: Federation, endpoint: Endpoint, count: int, outcome: Any = None) -> list[bytes]:
     """Takes messages as an application does."""
-    with Reach(federation) as reach, reach.open(endpoint) as client:
+    with NamespaceClients(federation) as clients, clients.open(endpoint) as client:
         receiver = Receiver(client, endpoint.entity).wait_attached()
         receiver.grant(count)
         client.wait_until(lambda: receiver.received >= count, 20, "messages")
@@ -109,7 +109,7 @@ def receive(federation: Federation, endpoint: Endpoint, count: int, outcome: Any
 
 
 def send(federation: Federation, endpoint: Endpoint, messages: list[bytes]) -> None:
-    with Reach(federation) as reach, reach.open(endpoint) as client:
+    with NamespaceClients(federation) as clients, clients.open(endpoint) as client:
         Sender(client, endpoint.entity).wait_ready().send_all(messages)
 
 
@@ -222,8 +222,8 @@ def test_a_look_goes_on_over_a_new_connection_where_the_namespace_has_closed_the
 ) -> None:
     place = Endpoint("jfk", f"{TOPIC}/Subscriptions/audit")
     publish(federation, "jfk", ["looked-at"])
-    with Reach(federation.federation) as reach:
-        look = reach.peek(place)
+    with NamespaceClients(federation.federation) as clients:
+        look = clients.peek(place)
         seen = look(0, 10)
         federation.namespaces["jfk"].restart()
         assert look(0, 10) == seen != []
@@ -232,7 +232,7 @@ def test_a_look_goes_on_over_a_new_connection_where_the_namespace_has_closed_the
 def test_a_patient_look_waits_for_a_namespace_that_is_started_again(federation: FederationProcess) -> None:
     place = Endpoint("jfk", f"{TOPIC}/Subscriptions/audit")
     publish(federation, "jfk", ["waited-for"])
-    with Reach(federation.federation, patience_seconds=60.0) as patient, ThreadPoolExecutor(1) as pool:
+    with NamespaceClients(federation.federation, patience_seconds=60.0) as patient, ThreadPoolExecutor(1) as pool:
         look = patient.peek(place)
         seen = look(0, 10)
         federation.namespaces["jfk"].kill()
@@ -244,10 +244,10 @@ def test_a_patient_look_waits_for_a_namespace_that_is_started_again(federation: 
 def test_a_look_goes_on_where_the_namespace_has_ended_its_links_alone(federation: FederationProcess) -> None:
     place = Endpoint("jfk", f"{TOPIC}/Subscriptions/audit")
     publish(federation, "jfk", ["linked"])
-    with Reach(federation.federation) as reach:
-        look = reach.peek(place)
+    with NamespaceClients(federation.federation) as clients:
+        look = clients.peek(place)
         seen = look(0, 10)
-        reach._management(place).close()  # as where a namespace detaches links that were idle
+        clients._management(place).close()  # as where a namespace detaches links that were idle
         assert look(0, 10) == seen != []
 
 

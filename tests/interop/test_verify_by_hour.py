@@ -13,7 +13,7 @@ from isthmus.amqp import section
 from isthmus.amqp.performative import Accepted, Released
 from isthmus.cli.app import main
 from isthmus.replication.ledger.ledger import noted
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.replication.route_spec import route_spec
 from isthmus.replication.verification.reconciliation.count import COUNTS, Verdict
 from isthmus.replication.verification.reconciliation.reconcile import Reconciliation
@@ -72,14 +72,14 @@ def set_to(moment: float) -> tuple[str, ...]:
 
 def send(federation: FederationProcess, entity: str) -> None:
     messages = [section.encode_message(b"body", application_properties={"number": number}) for number in range(COUNT)]
-    with Reach(federation.federation) as reach, reach.open(Endpoint("ewr", entity)) as client:
+    with NamespaceClients(federation.federation) as clients, clients.open(Endpoint("ewr", entity)) as client:
         Sender(client, entity).wait_ready().send_all(messages)
 
 
 def lose(federation: FederationProcess, entity: str) -> None:
     """Takes the sixth to the eighth message from before the route, as nobody should; of orders also the first."""
     (source,) = (route.source for route in routes(federation.federation, entity) if route.source.alias == "ewr")
-    with Reach(federation.federation) as reach, reach.open(source) as client:
+    with NamespaceClients(federation.federation) as clients, clients.open(source) as client:
         receiver = Receiver(client, source.entity).wait_attached()
         receiver.grant(8)
         client.wait_until(lambda: receiver.received >= 8, 20, "messages")
@@ -146,7 +146,7 @@ def test_a_ledger_tells_the_hour_of_what_applications_have_taken(
     federation: FederationProcess, names: dict[int, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, last = COUNT - 2, 2 * COUNT  # all of the bad hour, and the last two of the one before
-    with Reach(federation.federation) as reach, reach.open(Endpoint("jfk", "parcels")) as client:
+    with NamespaceClients(federation.federation) as clients, clients.open(Endpoint("jfk", "parcels")) as client:
         receiver = Receiver(client, "parcels").wait_attached()
         wanted = last - 3
         receiver.grant(wanted)

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from isthmus.amqp import section
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.supervisor.status import read_status
 from isthmus.testing.federation import FederationProcess
 from isthmus.topology.model import Endpoint
@@ -95,8 +95,8 @@ def test_messages_reach_all_members_exactly_once(federation: FederationProcess) 
 
 
 def test_copies_bear_provenance_and_what_the_sender_set(federation: FederationProcess) -> None:
-    with Reach(federation.federation) as reach:
-        page = reach.peek(Endpoint("jfk", "flights/Subscriptions/audit"))(0, published(federation))
+    with NamespaceClients(federation.federation) as clients:
+        page = clients.peek(Endpoint("jfk", "flights/Subscriptions/audit"))(0, published(federation))
     mark = routes(federation.federation)[0].options.mark
     copies = 0
     for message in page:

@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 from isthmus.amqp import section, types
 from isthmus.cli.app import create_app
 from isthmus.connectors.spool.row import restore
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.testing.federation import FederationProcess, RunProcess
 from isthmus.topology.model import Endpoint
 from isthmus.transport import Sender
@@ -80,7 +80,7 @@ def messages(first: int, stop: int) -> list[bytes]:
 
 def publish(federation: FederationProcess, first: int, stop: int) -> None:
     for entity in ENTITIES:
-        with Reach(federation.federation) as reach, reach.open(Endpoint("ewr", entity)) as client:
+        with NamespaceClients(federation.federation) as clients, clients.open(Endpoint("ewr", entity)) as client:
             Sender(client, entity).wait_ready().send_all(messages(first, stop), batch=100)
 
 

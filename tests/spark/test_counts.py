@@ -11,7 +11,7 @@ import pytest
 from isthmus.amqp import section
 from isthmus.amqp.types import Long, Symbol, Timestamp
 from isthmus.connectors.servicebus.message.message_rewriter import MessageRewriter
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.supervisor.watch.survey import survey
 from isthmus.testing.federation import TOPIC, FederationProcess
 from isthmus.topology.model import Endpoint
@@ -37,8 +37,8 @@ def been_at_the_target(count: int, namespace: str) -> list[bytes]:
 def test_moved_is_told_apart_from_what_was_discarded_also_after_the_run(tmp_path: Path) -> None:
     with FederationProcess(tmp_path) as federation:
         federation.publish("ewr", 200)
-        with Reach(federation.federation) as reach, reach.open(Endpoint("ewr", TOPIC)) as client:
-            (jfk,) = reach.identities(["jfk"]).keys() - {"jfk"}
+        with NamespaceClients(federation.federation) as clients, clients.open(Endpoint("ewr", TOPIC)) as client:
+            (jfk,) = clients.identities(["jfk"]).keys() - {"jfk"}
             Sender(client, TOPIC).wait_ready().send_all(been_at_the_target(7, jfk))
         run = federation.run("--available-now", "--json", "--retry-first", "1")
         assert run.wait(300) == 0, run.log()[-3000:]

@@ -21,7 +21,7 @@ from isthmus.cli.app import main
 from isthmus.connectors.servicebus.head import peeked_message
 from isthmus.errors import IsthmusError
 from isthmus.message.name import WHY_DESCRIPTION, WHY_REASON, WHY_SOURCE
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.replication.step.message.message import StepMessage
 from isthmus.replication.verification.reconciliation.count import Verdict
 from isthmus.supervisor.status import read_status
@@ -90,7 +90,7 @@ def sent(number: int) -> bytes:
 
 
 def publish(federation: FederationProcess, numbers: range, entity: str = "flights", pause_seconds: float = 0.0) -> None:
-    with Reach(federation.federation) as reach, reach.open(Endpoint("ewr", entity)) as client:
+    with NamespaceClients(federation.federation) as clients, clients.open(Endpoint("ewr", entity)) as client:
         sender = Sender(client, entity).wait_ready()
         for start in range(0, len(numbers), 100):
             sender.send_all([sent(number) for number in numbers[start : start + 100]], batch=100)
@@ -100,8 +100,8 @@ def publish(federation: FederationProcess, numbers: range, entity: str = "flight
 def found(federation: FederationProcess, alias: str, entity: str) -> list[StepMessage]:
     """What stands there, in order."""
     rows: list[bytes] = []
-    with Reach(federation.federation) as reach:
-        peek = reach.peek(Endpoint(alias, entity))
+    with NamespaceClients(federation.federation) as clients:
+        peek = clients.peek(Endpoint(alias, entity))
         start = 0
         while page := peek(start, 250):
             rows += page

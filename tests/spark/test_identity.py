@@ -12,7 +12,7 @@ import pytest
 from isthmus.amqp import section
 from isthmus.amqp.types import Int, Timestamp
 from isthmus.message import name
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.testing.federation import TOPIC, FederationProcess
 from isthmus.topology.model import Endpoint
 from isthmus.transport import Sender
@@ -44,13 +44,13 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FederationP
 
 
 def send(federation: FederationProcess, alias: str, messages: Sequence[bytes]) -> None:
-    with Reach(federation.federation) as reach, reach.open(Endpoint(alias, TOPIC)) as client:
+    with NamespaceClients(federation.federation) as clients, clients.open(Endpoint(alias, TOPIC)) as client:
         Sender(client, TOPIC).wait_ready().send_all(messages)
 
 
 def standing(federation: FederationProcess, alias: str) -> list[bytes]:
-    with Reach(federation.federation) as reach:
-        return list(reach.peek(Endpoint(alias, f"{TOPIC}/Subscriptions/audit"))(0, 10_000))
+    with NamespaceClients(federation.federation) as clients:
+        return list(clients.peek(Endpoint(alias, f"{TOPIC}/Subscriptions/audit"))(0, 10_000))
 
 
 def bodies(federation: FederationProcess, alias: str) -> Counter[bytes]:

@@ -12,7 +12,7 @@ from azure.servicebus.exceptions import OperationTimeoutError
 
 from isthmus.amqp import section
 from isthmus.connectors.servicebus.head import peeked_message
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.testing.federation import FederationProcess
 from isthmus.topology.model import Endpoint
 from isthmus.transport import Sender
@@ -84,15 +84,15 @@ def publish(federation: FederationProcess, alias: str, entity: str, message_id: 
         )
         for number in range(1, COUNT + 1)
     ]
-    with Reach(federation.federation) as reach, reach.open(Endpoint(alias, entity)) as client:
+    with NamespaceClients(federation.federation) as clients, clients.open(Endpoint(alias, entity)) as client:
         Sender(client, entity).wait_ready().send_all(messages, batch=COUNT)
 
 
 def found(federation: FederationProcess, alias: str, entity: str) -> list[dict[str, Any]]:
     """The application properties of what stands at an entity, in order."""
     rows: list[dict[str, Any]] = []
-    with Reach(federation.federation) as reach:
-        peek = reach.peek(Endpoint(alias, entity))
+    with NamespaceClients(federation.federation) as clients:
+        peek = clients.peek(Endpoint(alias, entity))
         start = 0
         while page := peek(start, 250):
             rows += (section.decode_map(each, section.locate(each).application_properties) for each in page)

@@ -24,7 +24,7 @@ from isthmus.connectors.servicebus.head import peeked_message
 from isthmus.connectors.spool.block import Record
 from isthmus.connectors.spool.reader import SpoolReader
 from isthmus.connectors.spool.writer import SpoolWriter
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.replication.shuffle.query import ShuffleQuery, ShuffleSettings
 from isthmus.replication.spark_session import create_spark_session
 from isthmus.replication.step.message.message import StepMessage
@@ -75,17 +75,17 @@ def publish(federation: FederationProcess, first: int, stop: int) -> None:
         section.encode_message(json.dumps({"carrier": CARRIERS[number % 3], "delay": number}).encode())
         for number in range(first, stop)
     ]
-    with Reach(federation.federation) as reach:
+    with NamespaceClients(federation.federation) as clients:
         for entity, messages in (("orders", orders), ("flights", flights)):
-            with reach.open(Endpoint("ewr", entity)) as client:
+            with clients.open(Endpoint("ewr", entity)) as client:
                 Sender(client, entity).wait_ready().send_all(messages, batch=50)
 
 
 def found(federation: FederationProcess, entity: str) -> list[bytes]:
     """What stands at the target, in order."""
     rows: list[bytes] = []
-    with Reach(federation.federation) as reach:
-        peek = reach.peek(Endpoint("jfk", entity))
+    with NamespaceClients(federation.federation) as clients:
+        peek = clients.peek(Endpoint("jfk", entity))
         start = 0
         while page := peek(start, 250):
             rows += page
@@ -125,7 +125,7 @@ def test_each_message_passes_once_and_counts_once_whatever_is_killed(
     counted: Callable[[str, str], None],
 ) -> None:
     rounds = long_count(ROUNDS)
-    with Reach(federation.federation) as reach, reach.open(Endpoint("ewr", "flights")) as client:
+    with NamespaceClients(federation.federation) as clients, clients.open(Endpoint("ewr", "flights")) as client:
         Sender(client, "flights").wait_ready().send_all([section.encode_message(b'{"delay": 1}')], batch=1)
     run = federation.run(*RUN)
     published = 0
@@ -159,8 +159,8 @@ def test_each_message_passes_once_and_counts_once_whatever_is_killed(
     assert len(set(places)) == len(places)
     assert places == sorted(places)
     assert {datetime.fromisoformat(start).second % 2 for start, _ in places} == {0}
-    with Reach(federation.federation) as reach:
-        (refused,) = reach.peek(Endpoint("ewr", "flights/$DeadLetterQueue"))(0, 10)
+    with NamespaceClients(federation.federation) as clients:
+        (refused,) = clients.peek(Endpoint("ewr", "flights/$DeadLetterQueue"))(0, 10)
     assert "carrier" in str(properties(refused)["DeadLetterErrorDescription"])
     counted(f"{2 * rounds} kills of driver and worker", f"{published} messages, each once through each step")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typer.testing import CliRunner
 
 from isthmus.cli.app import create_app
-from isthmus.replication.query.sighting import Sighting
+from isthmus.replication.query.route_progress import RouteProgress
 from isthmus.replication.query.tally import Counts
 from isthmus.supervisor.condition import MOVING_SECONDS, Condition
 from troubleshooting.case import Stage, shows
@@ -14,7 +14,7 @@ from troubleshooting.case import Stage, shows
 def _started() -> Condition:
     made = Condition(stalled_after_seconds=10)
     made.starting(0)
-    made.seen(1, Sighting(counts=Counts(3, 3)))
+    made.seen(1, RouteProgress(counts=Counts(3, 3)))
     return made
 
 
@@ -22,7 +22,7 @@ def _started() -> Condition:
 def _stalled(stage: Stage) -> str:
     made = _started()
     made.backlog_seen(1, 7, 1.0)
-    made.seen(2 + MOVING_SECONDS + 10, Sighting(counts=Counts(3, 3)))
+    made.seen(2 + MOVING_SECONDS + 10, RouteProgress(counts=Counts(3, 3)))
     return made.text(2 + MOVING_SECONDS + 10)
 
 
@@ -57,7 +57,7 @@ def _paused(stage: Stage) -> str:
 @shows("at most")
 def _limited(stage: Stage) -> str:
     made = _started()
-    made.seen(2, Sighting(counts=Counts(4, 4), limit="1/m", limit_per_second=1 / 60))
+    made.seen(2, RouteProgress(counts=Counts(4, 4), limit="1/m", limit_per_second=1 / 60))
     return made.text(2)
 
 
@@ -65,7 +65,7 @@ def _limited(stage: Stage) -> str:
 def _canary(stage: Stage) -> str:
     made = _started()
     made.canary = (95.0, 0.02, 90.0)
-    made.seen(20, Sighting(counts=Counts(3, 3)))
+    made.seen(20, RouteProgress(counts=Counts(3, 3)))
     return made.text(20)
 
 

@@ -1,7 +1,7 @@
 """The driver's operations on a system besides its routes: administration, identity, checks, browsing.
 
 What it is: the protocol that each kind but Service Bus implements in its module `system`, and the table of these modules. What it is not:
-the moving of messages (`isthmus.bridge.port`), or Service Bus, whose connections `isthmus.replication.reach` keeps itself.
+the moving of messages (`isthmus.bridge.port`), or Service Bus, whose connections `isthmus.replication.namespace_clients` keeps itself.
 
 No operation but those of an administration takes a message or changes anything.
 

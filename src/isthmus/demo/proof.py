@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from isthmus.demo.consumer import stamp
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.replication.verification.audit.audit import audit
 from isthmus.replication.verification.reconciliation.reconcile import compare
 from isthmus.replication.verification.verify import PATIENCE_SECONDS
@@ -40,9 +40,9 @@ def prove(federation: Federation, task: str, topic: str, subscription: str, sent
         publisher, number, _ = stamp(message)
         numbers[alias].setdefault(publisher, []).append(number)
 
-    with Reach(federation, "isthmus-proof", patience_seconds=PATIENCE_SECONDS) as reach:
+    with NamespaceClients(federation, "isthmus-proof", patience_seconds=PATIENCE_SECONDS) as clients:
         read = {alias: Endpoint(alias, f"{topic}/Subscriptions/{subscription}") for alias in federation.namespaces}
-        by_sequence = audit(task, routes(federation, task), read, reach.peek, on_message=note)
+        by_sequence = audit(task, routes(federation, task), read, clients.peek, on_message=note)
     by_stamp = [
         compare(publisher, alias, range(1, count + 1), numbers[alias].get(publisher, ()))
         for alias in federation.namespaces

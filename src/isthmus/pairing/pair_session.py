@@ -378,12 +378,12 @@ class PairSession:
 
     def _between(self, state: PairState, entity: Description, work: Callable[[Client, Client, str], Moved]) -> Moved:
         """The result of a mover, with a connection to each member."""
-        from isthmus.replication.reach import Reach
+        from isthmus.replication.namespace_clients import NamespaceClients
 
-        with Reach(self._federation, "isthmus-pair") as reach:
-            source = reach.open(Endpoint(state.active, entity.path))
+        with NamespaceClients(self._federation, "isthmus-pair") as clients:
+            source = clients.open(Endpoint(state.active, entity.path))
             try:
-                target = reach.open(Endpoint(state.standby, entity.path))
+                target = clients.open(Endpoint(state.standby, entity.path))
                 try:
                     return work(source, target, entity.path)
                 finally:

@@ -17,7 +17,7 @@ from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.connectors.spool.option import numbering_of
 from isthmus.message.copy_policy import CopyPolicy
 from isthmus.message.provenance import HOP_BUDGET
-from isthmus.replication.reach import namespace_options
+from isthmus.replication.namespace_clients import namespace_options
 from isthmus.topology.model import TABLE, Endpoint, Federation, LogOptions, PlainOptions, Route
 from isthmus.topology.pattern.ordering import SESSIONS_AT_ONCE
 from isthmus.topology.step.divert import DivertTo

@@ -21,7 +21,7 @@ import math
 from collections import deque
 from enum import StrEnum
 
-from isthmus.replication.query.sighting import Sighting, SpoolView
+from isthmus.replication.query.route_progress import RouteProgress, SpoolView
 from isthmus.replication.query.tally import Counts
 
 __all__ = ["Condition", "Phase"]
@@ -80,7 +80,7 @@ class Condition:
         self._counts_before = Counts()
         self._last_moved_at = float("-inf")
         self._started_at = 0.0
-        self._sighting = Sighting()
+        self._progress = RouteProgress()
         self._waiting: int | None = None
         self._oldest_age_seconds: float | None = None
         self._waiting_since = 0.0
@@ -93,27 +93,27 @@ class Condition:
         self._phase, self._detail = Phase.STARTING, ""
         self._started_at = now
         self._counts_before = self.counts
-        self._sighting = Sighting()
+        self._progress = RouteProgress()
 
-    def counted(self, now: float, sighting: Sighting) -> None:
+    def counted(self, now: float, progress: RouteProgress) -> None:
         """The counts of a route that does not run; its phase stays."""
-        counts = self._counts_before.plus(sighting.counts)
+        counts = self._counts_before.plus(progress.counts)
         if counts.settled > self.counts.settled or counts.moved > self.counts.moved:
             self._last_moved_at = now
             self.away = ("", "")
         self.counts = counts
 
-    def seen(self, now: float, sighting: Sighting) -> None:
+    def seen(self, now: float, progress: RouteProgress) -> None:
         """The progress of a running route."""
-        self.counted(now, sighting)
-        counts, self._sighting = self.counts, sighting
+        self.counted(now, progress)
+        counts, self._progress = self.counts, progress
         history = self._history
         history.append((now, counts.moved))
         while len(history) > 2 and history[1][0] <= now - RATE_WINDOW_SECONDS:
             history.popleft()
-        if sighting.ready and not (sighting.held or sighting.error):
+        if progress.ready and not (progress.paused_reason or progress.error):
             self.away = ("", "")
-        if sighting.error and self._phase is Phase.FAILED:
+        if progress.error and self._phase is Phase.FAILED:
             return  # its text says when it starts again
         if self._phase is not Phase.DRAINING:
             self._phase, self._detail = self._judge(now)
@@ -213,22 +213,22 @@ class Condition:
     @property
     def limit(self) -> str:
         """The rate that the operator has set and that applies now, as last seen; empty for none."""
-        return self._sighting.limit
+        return self._progress.limit
 
     @property
     def note(self) -> str:
         """The note of its source for the operator, as last seen, though no message waits for it; empty for none."""
-        return self._sighting.note
+        return self._progress.note
 
     @property
     def spool(self) -> SpoolView | None:
         """The contents of its spools, as last seen; None if it has none."""
-        return self._sighting.spool
+        return self._progress.spool
 
     @property
     def processes(self) -> tuple[int, ...]:
         """Ids of the processes that work for the route, as last seen."""
-        return self._sighting.processes
+        return self._progress.processes
 
     @property
     def waiting(self) -> int | None:
@@ -256,7 +256,7 @@ class Condition:
 
     def stuck_seconds(self, now: float) -> float:
         """How long messages have waited while none moved, for no known reason; 0 if there is one."""
-        if self._phase is not Phase.STALLED or self._sighting.held or not self._waiting:
+        if self._phase is not Phase.STALLED or self._progress.paused_reason or not self._waiting:
             return 0.0
         return self._idle_seconds(now)
 
@@ -266,21 +266,21 @@ class Condition:
 
     def _canary_late_seconds(self, now: float) -> float:
         """How long ago the oldest overdue canary was sent; 0 if none is overdue."""
-        has_begun = self._sighting.ready and now - self._started_at > self.stalled_after_seconds
+        has_begun = self._progress.ready and now - self._started_at > self.stalled_after_seconds
         late_seconds = self.canary[2]
         return late_seconds if has_begun and late_seconds > self._limited_seconds() else 0.0
 
     def _limited_seconds(self) -> float:
         """How long the operator's rate may explain that no message moves; infinite if it allows none."""
-        rate = self._sighting.limit_per_second
+        rate = self._progress.limit_per_second
         return LIMIT_PERIODS / rate if rate else math.inf
 
     def _judge(self, now: float) -> tuple[Phase, str]:
         late_seconds = self._canary_late_seconds(now)
         if now - self._last_moved_at <= MOVING_SECONDS and (not late_seconds or (self._waiting or 0) > 1):
             return Phase.MOVING, ""
-        if self._sighting.held:
-            return Phase.STALLED, self._sighting.held
+        if self._progress.paused_reason:
+            return Phase.STALLED, self._progress.paused_reason
         if late_seconds:
             return Phase.STALLED, f"a canary that was sent {late_seconds:.0f} s ago has not arrived"
         waits = bool(self._waiting)
@@ -290,6 +290,6 @@ class Condition:
             oldest = f", and a message waits for {waited_seconds:.0f} s" if waited_seconds > idle_seconds + 1 else ""
             return Phase.STALLED, f"nothing moved for {idle_seconds:.0f} s{oldest}"
         is_limited = self._limited_seconds() > 0
-        if not self._sighting.ready or (waits and not self.has_moved_since_start() and not is_limited):
+        if not self._progress.ready or (waits and not self.has_moved_since_start() and not is_limited):
             return Phase.STARTING, ""
         return Phase.WAITING, ""

@@ -29,8 +29,8 @@ from isthmus.bridge.route_spec import RouteSpec
 from isthmus.errors import ConfigError, InvalidArgumentError
 from isthmus.replication.archive.start import ArchiveStarter, check_archives
 from isthmus.replication.ledger.ledger import LedgerWatch, check_ledgers, noted, noted_diverts
+from isthmus.replication.namespace_clients import NamespaceClients, name_places
 from isthmus.replication.query.shared_spark import SharedSettings, open_shared_run, query_slots, task_slots
-from isthmus.replication.reach import Reach, name_places
 from isthmus.replication.route_spec import claim_key, route_spec
 from isthmus.replication.shuffle.place import note_places
 from isthmus.replication.shuffle.start import SpoolStarter, check_spools, places_of, route_specs, spool_folder
@@ -136,7 +136,7 @@ def run_federation(
         )
     usable_folder(options.folder).close()
     fill = FillWatch(federation, chosen)
-    reach = Reach(federation, "isthmus-claim")
+    clients = NamespaceClients(federation, "isthmus-claim")
     carriers = {route.name: _carriers(route, federation, options) for route in chosen}
     specs = {spec.name: spec for each in carriers.values() for spec in each}
     ledgers = LedgerWatch(
@@ -147,19 +147,19 @@ def run_federation(
     slots = task_slots(specs, readers)
     _warn_of_spark(where, slots)
     claimed = [route for route in chosen if route.is_claimed]
-    claims = ClaimKeeper([(route.task, route.claim_alias) for route in claimed], reach.open).start()
-    watch = BacklogWatch(chosen, lambda: Reach(federation, "isthmus-look"))
+    claims = ClaimKeeper([(route.task, route.claim_alias) for route in claimed], clients.open).start()
+    watch = BacklogWatch(chosen, lambda: NamespaceClients(federation, "isthmus-look"))
     drops = DropWatch(
         chosen,
         fill.fills,
-        lambda: Reach(federation, "isthmus-drop"),
+        lambda: NamespaceClients(federation, "isthmus-drop"),
         lambda route: claims.remaining_seconds(route.task, route.claim_alias) > 0,
     )
     run = _Run(options, on_status, fill, drops)
     holds, starting = ExitStack(), ExitStack()
     canaries = CanaryWatch(
         () if options.settings.available_now else chosen,
-        lambda: Reach(federation, "isthmus-canary"),
+        lambda: NamespaceClients(federation, "isthmus-canary"),
         lambda route: (
             claims.remaining_seconds(route.task, route.claim_alias) > 0 and route.task not in paused.last_known()
         ),
@@ -362,7 +362,7 @@ def _check(federation: Federation, chosen: Sequence[Route], state_folder: Path) 
     check_ledgers(chosen)
     check_topics(chosen, federation.namespaces, state_folder)
     warn_of_left(federation, state_folder)
-    found = preflight(federation, chosen, lambda: Reach(federation, "isthmus-check"))
+    found = preflight(federation, chosen, lambda: NamespaceClients(federation, "isthmus-check"))
     if found.faults:
         raise ConfigError(found.faults)
     for alias, why in found.away:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from isthmus.replication.query.sighting import Sighting
+from isthmus.replication.query.route_progress import RouteProgress
 
 __all__ = ["RunningRoute"]
 
@@ -23,7 +23,7 @@ class RunningRoute(Protocol):
         """Why it ended; empty while it runs, and if it ended because all was moved."""
         ...
 
-    def sighting(self) -> Sighting:
+    def progress(self) -> RouteProgress:
         """Its counts now; never blocks on a namespace."""
         ...
 

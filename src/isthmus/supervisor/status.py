@@ -26,7 +26,7 @@ from typing import Any
 import psutil
 
 from isthmus.connectors.secret import scrub
-from isthmus.replication.query.sighting import SpoolView
+from isthmus.replication.query.route_progress import SpoolView
 from isthmus.supervisor.condition import Condition
 from isthmus.topology.model import Route
 

@@ -28,7 +28,7 @@ from dataclasses import replace
 from isthmus.clock import Clock, SystemClock
 from isthmus.connectors.secret import scrub
 from isthmus.errors import IsthmusError
-from isthmus.replication.query.sighting import Backlog, Sighting
+from isthmus.replication.query.route_progress import Backlog, RouteProgress
 from isthmus.replication.spark.gone import SparkGoneError
 from isthmus.supervisor.claim.view import Claims, ClaimState, ClaimView, NoClaims
 from isthmus.supervisor.condition import Condition, Phase
@@ -150,7 +150,7 @@ class Supervisor:
     def _is_finishing(self, slot: Slot, running: RunningRoute) -> bool:
         """Whether messages in flight are still being finished, as far as is known."""
         now, before = self.clock.monotonic(), slot.condition.counts.settled
-        slot.condition.seen(now, running.sighting())
+        slot.condition.seen(now, running.progress())
         if slot.condition.counts.settled > before:
             slot.leaving_since = now
         idle_seconds = now - slot.leaving_since
@@ -227,21 +227,21 @@ class Supervisor:
         return sum(
             slot.running is not None
             and now - slot.started_at < self.settings.start_seconds
-            and not slot.running.sighting().ready
+            and not slot.running.progress().ready
             for slot in self._slots
         )
 
     def _watch(self, slot: Slot, running: RunningRoute) -> None:
         active = running.is_active()
-        sighting = running.sighting()
-        if sighting.held:
-            about, held = _about(slot.route, sighting.held)
-            sighting = replace(sighting, held=held)
-        slot.condition.seen(self.clock.monotonic(), sighting)
-        self._log_note(slot, sighting.note)
-        if sighting.held:
-            slot.condition.away = (about, scrub(sighting.held))
-        if active and self._retries(slot, sighting):
+        progress = running.progress()
+        if progress.paused_reason:
+            about, reason = _about(slot.route, progress.paused_reason)
+            progress = replace(progress, paused_reason=reason)
+        slot.condition.seen(self.clock.monotonic(), progress)
+        self._log_note(slot, progress.note)
+        if progress.paused_reason:
+            slot.condition.away = (about, scrub(progress.paused_reason))
+        if active and self._retries(slot, progress):
             _quietly(running.drain, slot)
             self._stop(slot, running)
             return
@@ -271,12 +271,12 @@ class Supervisor:
     def _stop(self, slot: Slot, running: RunningRoute) -> None:
         """Stops the running route, and counts its settlements until then."""
         _quietly(running.stop, slot)
-        _quietly(lambda: slot.condition.counted(self.clock.monotonic(), running.sighting()), slot)
+        _quietly(lambda: slot.condition.counted(self.clock.monotonic(), running.progress()), slot)
         slot.running = None
 
-    def _retries(self, slot: Slot, sighting: Sighting) -> bool:
+    def _retries(self, slot: Slot, progress: RouteProgress) -> bool:
         """Reports a route that failed and restarts by itself like one that is restarted; returns whether it is given up."""
-        before, slot.retry_seconds = slot.retry_seconds, sighting.retry_in_seconds if sighting.error else None
+        before, slot.retry_seconds = slot.retry_seconds, progress.retry_in_seconds if progress.error else None
         if slot.retry_seconds is None:
             return False
         if before is not None and slot.retry_seconds <= before:
@@ -286,7 +286,7 @@ class Supervisor:
             slot.failures_in_a_row = 0
             slot.failing_since = now
         slot.settled_at_failure = settled
-        self._failed(slot, scrub(sighting.error), slot.retry_seconds)
+        self._failed(slot, scrub(progress.error), slot.retry_seconds)
         if self.settings.available_now and now - slot.failing_since >= self._patience_seconds():
             slot.given_up = True
         return slot.given_up
@@ -331,7 +331,7 @@ class Supervisor:
         pause = threading.Event()
         while self.clock.monotonic() < limit and not all(route.drained() for _, route in running):
             for slot, route in running:
-                slot.condition.seen(self.clock.monotonic(), route.sighting())
+                slot.condition.seen(self.clock.monotonic(), route.progress())
             if on_round is not None:
                 with suppress(Exception):  # an error of one route must not keep the others from draining
                     on_round()
@@ -342,7 +342,7 @@ class Supervisor:
         for thread in stoppers:
             thread.join()
         for slot, route in running:
-            slot.condition.seen(self.clock.monotonic(), route.sighting())
+            slot.condition.seen(self.clock.monotonic(), route.progress())
             slot.running = None
         for slot in self._slots:
             if slot.condition.phase is not Phase.DONE and not slot.given_up:

@@ -24,7 +24,7 @@ import psutil
 from isthmus.amqp import section
 from isthmus.connectors.administration import Administrations
 from isthmus.errors import IsthmusError
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.replication.verification.reconciliation.reconcile import Reconciliation
 from isthmus.replication.verification.verify import verify
 from isthmus.supervisor.status import read_status
@@ -300,7 +300,7 @@ class FederationProcess:
             )
             for number in range(first, first + count)
         ]
-        with Reach(self.federation) as reach, reach.open(Endpoint(alias, topic)) as client:
+        with NamespaceClients(self.federation) as clients, clients.open(Endpoint(alias, topic)) as client:
             sender = Sender(client, topic).wait_ready()
             for start in range(0, count, BATCH_MESSAGES):
                 chunk = messages[start : start + BATCH_MESSAGES]
@@ -309,12 +309,12 @@ class FederationProcess:
 
     def backlog(self, *, source: str = "") -> int:
         """How many messages wait for the routes, including those in flight; of one source only, if it is named."""
-        with Reach(self.federation) as reach:
-            return self._waiting(reach, source)
+        with NamespaceClients(self.federation) as clients:
+            return self._waiting(clients, source)
 
-    def _waiting(self, reach: Reach, source: str = "") -> int:
+    def _waiting(self, clients: NamespaceClients, source: str = "") -> int:
         return sum(
-            BacklogMeter()(reach.peek(route.source)).waiting
+            BacklogMeter()(clients.peek(route.source)).waiting
             for route in routes(self.federation)
             if not source or route.source.alias == source
         )
@@ -327,13 +327,13 @@ class FederationProcess:
         """
         limit = time.monotonic() + timeout_seconds
         left = -1
-        with Reach(self.federation) as reach:  # one connection for all polls, as long as none fails
+        with NamespaceClients(self.federation) as clients:  # one connection for all polls, as long as none fails
             while left:
                 try:
-                    left = self._waiting(reach)
+                    left = self._waiting(clients)
                 except IsthmusError:
                     left = -1
-                    reach.close()
+                    clients.close()
                 if left and time.monotonic() > limit:
                     log = self._runs[-1].log()[-3000:] if self._runs else ""
                     raise WaitError(f"{left} messages still wait: {log}")

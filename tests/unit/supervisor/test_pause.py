@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from isthmus.replication.query.sighting import Sighting
+from isthmus.replication.query.route_progress import RouteProgress
 from isthmus.replication.query.tally import Counts
 from isthmus.supervisor.claim.view import ClaimState, ClaimView
 from isthmus.supervisor.condition import Phase
@@ -78,8 +78,8 @@ class FakeRoute:
     def failure(self) -> str:
         return ""
 
-    def sighting(self) -> Sighting:
-        return Sighting(ready=True, counts=self.stop_counts if self.is_stopped else self.counts)
+    def progress(self) -> RouteProgress:
+        return RouteProgress(ready=True, counts=self.stop_counts if self.is_stopped else self.counts)
 
     def drain(self) -> None:
         self.asked.append("drain")

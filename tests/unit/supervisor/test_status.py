@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from isthmus.replication.query.sighting import Sighting
+from isthmus.replication.query.route_progress import RouteProgress
 from isthmus.replication.query.tally import Counts
 from isthmus.supervisor import status as status_module
 from isthmus.supervisor.condition import Condition
@@ -95,7 +95,7 @@ def test_a_route_is_described_and_shown() -> None:
     condition = Condition()
     condition.starting(0)
     condition.backlog_seen(1, 7, 90.0)
-    condition.seen(1, Sighting(counts=Counts(3, 3), processes=(os.getpid(),)))
+    condition.seen(1, RouteProgress(counts=Counts(3, 3), processes=(os.getpid(),)))
     footprint = Footprint()
     footprint.measure()
     described = describe(ROUTE, condition, 1, footprint)

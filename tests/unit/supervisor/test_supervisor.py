@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from isthmus.replication.query.sighting import Backlog, Sighting
+from isthmus.replication.query.route_progress import Backlog, RouteProgress
 from isthmus.replication.query.tally import Counts
 from isthmus.replication.spark.gone import SparkGoneError
 from isthmus.supervisor.condition import Phase
@@ -31,9 +31,9 @@ def route(name: str, source: str = "ewr", target: str = "jfk") -> Route:
 class FakeRoute:
     def __init__(self, journal: list[str], name: str, *, ready: bool) -> None:
         self.journal, self.name = journal, name
-        self.active, self.error, self.seen = True, "", Sighting(ready=ready)
+        self.active, self.error, self.seen = True, "", RouteProgress(ready=ready)
         self.under_way = True
-        self.at_stop: Sighting | None = None  # what is seen once it has stopped
+        self.at_stop: RouteProgress | None = None  # what is seen once it has stopped
 
     def is_active(self) -> bool:
         return self.active
@@ -41,7 +41,7 @@ class FakeRoute:
     def failure(self) -> str:
         return self.error
 
-    def sighting(self) -> Sighting:
+    def progress(self) -> RouteProgress:
         return self.seen
 
     def drain(self) -> None:
@@ -111,7 +111,7 @@ class Bench:
 def test_a_route_starts_and_moves() -> None:
     bench = Bench()
     bench.step()
-    bench.started["a"][0].seen = Sighting(counts=Counts(10, 10))
+    bench.started["a"][0].seen = RouteProgress(counts=Counts(10, 10))
     bench.step()
     assert bench.phase() is Phase.MOVING
 
@@ -164,8 +164,8 @@ def test_what_a_route_settles_while_it_is_stopped_is_counted(why: str) -> None:
     bench = Bench(stuck_after_seconds=60.0, available_now=why == "it is given up", retry_first_seconds=0.1)
     bench.step()
     first = bench.started["a"][0]
-    first.seen = Sighting(counts=Counts(10, 10))
-    first.at_stop = Sighting(counts=Counts(13, 12, 1))
+    first.seen = RouteProgress(counts=Counts(10, 10))
+    first.at_stop = RouteProgress(counts=Counts(13, 12, 1))
     if why == "the claim is lost":
         bench.claim = ClaimView(ClaimState.UNREACHABLE, "away")
     elif why == "it failed":
@@ -205,7 +205,7 @@ def test_i2_one_failure_touches_no_other_route() -> None:
     bench.step()
     assert bench.phase("a") is Phase.FAILED
     assert len(bench.started["b"]) == 1
-    bench.started["b"][0].seen = Sighting(counts=Counts(1, 1))
+    bench.started["b"][0].seen = RouteProgress(counts=Counts(1, 1))
     bench.step()
     assert bench.phase("b") is Phase.MOVING
 
@@ -229,7 +229,7 @@ def test_i3_a_route_that_moved_starts_from_the_first_delay_again() -> None:
         bench.started["a"][-1].fail("boom")
         bench.step(0.1)
         bench.steps_until_start()
-    bench.started["a"][-1].seen = Sighting(counts=Counts(1, 1))
+    bench.started["a"][-1].seen = RouteProgress(counts=Counts(1, 1))
     bench.started["a"][-1].fail("boom")
     bench.step(0.1)
     assert bench.steps_until_start() <= 1.1
@@ -307,7 +307,7 @@ def test_i4_routes_start_a_few_at_a_time() -> None:
     assert bench.phase("c") is Phase.PENDING
     bench.step()
     assert not bench.started["c"]
-    bench.started["a"][0].seen = Sighting(ready=True)
+    bench.started["a"][0].seen = RouteProgress(ready=True)
     bench.step()
     assert len(bench.started["c"]) == 1
 
@@ -447,7 +447,7 @@ def test_a_route_whose_source_tells_no_age_is_started_again_too() -> None:
 def test_a_route_whose_target_is_away_waits_for_it() -> None:
     bench = Bench(stuck_after_seconds=60.0)
     bench.step()
-    bench.started["a"][0].seen = Sighting(held="the target is away")
+    bench.started["a"][0].seen = RouteProgress(paused_reason="the target is away")
     bench.supervisor.conditions()[0][1].backlog_seen(bench.clock.monotonic(), 200, 30.0)
     for _ in range(300):
         bench.step()
@@ -461,7 +461,7 @@ def test_a_note_is_logged_once_and_shown_as_it_is_now(caplog: pytest.LogCaptureF
     (running,) = bench.started["a"]
     ((which, condition),) = bench.supervisor.conditions()
     for note in ("", "1 session waits", "2 sessions wait", "", "1 session waits"):
-        running.seen = Sighting(note=note)
+        running.seen = RouteProgress(note=note)
         bench.step()
         assert describe(which, condition, 0.0)["note"] == note
         assert condition.is_well()
@@ -473,9 +473,9 @@ def test_a_route_that_begins_again_by_itself_is_told_like_one_that_is_started_ag
     bench = Bench()
     bench.step()
     running = bench.started["a"][0]
-    running.seen = Sighting(error="jfk (10.0.0.7:5671): no such entity", retry_in_seconds=8.0)
+    running.seen = RouteProgress(error="jfk (10.0.0.7:5671): no such entity", retry_in_seconds=8.0)
     bench.step()
-    running.seen = Sighting(error="jfk (10.0.0.7:5671): no such entity", retry_in_seconds=7.5)  # as told before
+    running.seen = RouteProgress(error="jfk (10.0.0.7:5671): no such entity", retry_in_seconds=7.5)  # as told before
     bench.step()
     (condition,) = (each for _, each in bench.supervisor.conditions())
     assert condition.phase is Phase.FAILED
@@ -483,10 +483,10 @@ def test_a_route_that_begins_again_by_itself_is_told_like_one_that_is_started_ag
     assert condition.last_error == "jfk (10.0.0.7:5671): no such entity"
     assert condition.away == ("jfk", "jfk (10.0.0.7:5671): no such entity")
     assert condition.restarts == 1
-    running.seen = Sighting(error="jfk (10.0.0.7:5671): no such entity", retry_in_seconds=16.0)
+    running.seen = RouteProgress(error="jfk (10.0.0.7:5671): no such entity", retry_in_seconds=16.0)
     bench.step()
     assert condition.restarts == 2
-    running.seen = Sighting(counts=Counts(10, 10))
+    running.seen = RouteProgress(counts=Counts(10, 10))
     bench.step()
     assert (bench.phase(), condition.away) == (Phase.MOVING, ("", ""))
     assert len(bench.started["a"]) == 1
@@ -498,7 +498,7 @@ def test_available_now_gives_up_a_route_that_goes_on_failing_by_itself() -> None
     running = bench.started["a"][0]
     for attempt in range(10):
         assert not bench.supervisor.finished()
-        running.seen = Sighting(error="no such entity", retry_in_seconds=5.0 + attempt)
+        running.seen = RouteProgress(error="no such entity", retry_in_seconds=5.0 + attempt)
         bench.step(1.0)
     assert bench.supervisor.finished()  # 3 and 6 s, which is how long two restarts wait
     assert bench.journal == ["drain a", "stop a"]
@@ -507,10 +507,10 @@ def test_available_now_gives_up_a_route_that_goes_on_failing_by_itself() -> None
 def test_a_pause_is_told_of_the_namespace_that_it_names() -> None:
     bench = Bench()
     bench.step()
-    bench.started["a"][0].seen = Sighting(held="ewr (10.0.0.1:5671): refused")
+    bench.started["a"][0].seen = RouteProgress(paused_reason="ewr (10.0.0.1:5671): refused")
     bench.step()
     (condition,) = (each for _, each in bench.supervisor.conditions())
     assert condition.away == ("ewr", "ewr (10.0.0.1:5671): refused")
-    bench.started["a"][0].seen = Sighting(held="takes nothing")
+    bench.started["a"][0].seen = RouteProgress(paused_reason="takes nothing")
     bench.step()
     assert condition.away == ("jfk", "jfk: takes nothing")

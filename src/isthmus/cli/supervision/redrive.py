@@ -14,7 +14,7 @@ from isthmus.cli.interruption import LEAVES_QUEUE, interruption, terminable
 
 if TYPE_CHECKING:
     from isthmus.operations.redrive.set_aside import Choice
-    from isthmus.replication.reach import Reach
+    from isthmus.replication.namespace_clients import NamespaceClients
     from isthmus.topology.model import Federation
     from isthmus.topology.redrive import Redrive
 
@@ -70,7 +70,7 @@ def run(
     """
     from isthmus.errors import InvalidArgumentError
     from isthmus.operations.redrive.set_aside import Choice
-    from isthmus.replication.reach import Reach
+    from isthmus.replication.namespace_clients import NamespaceClients
     from isthmus.topology.file.source import load
     from isthmus.topology.redrive import redrives
 
@@ -80,10 +80,10 @@ def run(
         raise InvalidArgumentError("write only one of --parked and --diverted")
     federation = load(file)
     choice = Choice(reasons=frozenset(reason or ()), count=count, expired=expired)
-    with Reach(federation, "isthmus-redrive") as reach:
+    with NamespaceClients(federation, "isthmus-redrive") as clients:
         queues = redrives(federation, tasks or (), parked=parked, diverted=diverted)
         with terminable():  # while a queue is counted: the messages of earlier queues are reported
-            rows, is_interrupted = _queues(reach, federation, queues, choice, yes=yes, quiet=as_json)
+            rows, is_interrupted = _queues(clients, federation, queues, choice, yes=yes, quiet=as_json)
     if not (parked or diverted or as_json):
         _note_parking(federation, tasks or list(federation.tasks))
     if as_json:
@@ -98,14 +98,14 @@ def run(
 
 
 def _queues(
-    reach: Reach, federation: Federation, queues: list[Redrive], choice: Choice, *, yes: bool, quiet: bool
+    clients: NamespaceClients, federation: Federation, queues: list[Redrive], choice: Choice, *, yes: bool, quiet: bool
 ) -> tuple[list[dict[str, Any]], bool]:
     """The result of each queue until the end or Ctrl-C, and whether it was Ctrl-C."""
     rows: list[dict[str, Any]] = []
     for each in queues:
         has_sent = any(row["sent"] or row["dropped"] for row in rows)
         try:
-            row, is_interrupted = _queue(reach, federation, each, choice, yes=yes, has_sent=has_sent, quiet=quiet)
+            row, is_interrupted = _queue(clients, federation, each, choice, yes=yes, has_sent=has_sent, quiet=quiet)
         except KeyboardInterrupt:
             if not has_sent:
                 raise
@@ -117,21 +117,28 @@ def _queues(
 
 
 def _queue(
-    reach: Reach, federation: Federation, each: Redrive, choice: Choice, *, yes: bool, has_sent: bool, quiet: bool
+    clients: NamespaceClients,
+    federation: Federation,
+    each: Redrive,
+    choice: Choice,
+    *,
+    yes: bool,
+    has_sent: bool,
+    quiet: bool,
 ) -> tuple[dict[str, Any], bool]:
     """Count one queue and send the chosen messages; returns the result, and whether Ctrl-C ended it. A fault of the file ends the verb only if nothing was sent before."""
     from isthmus.cli.progress import progress
     from isthmus.errors import ConfigError, EntityNotFoundError, IsthmusError
     from isthmus.operations.redrive.redrive import Redriven, redrive
     from isthmus.operations.redrive.set_aside import SetAside, count_queue
-    from isthmus.replication.reach import name_places
+    from isthmus.replication.namespace_clients import name_places
 
     found, done, error, chosen = None, Redriven(), "", 0
     is_interrupted = False
     is_other = not (each.can_look and federation.namespaces[each.source.alias].is_service_bus)
     if not is_other:
         try:
-            client = reach.open(each.source)
+            client = clients.open(each.source)
             try:
                 with progress(f"counting {each.source}", quiet=quiet) as note:
                     found = count_queue(client, each, choice, progress=note)
@@ -146,7 +153,7 @@ def _queue(
                     interruption(LEAVES_QUEUE) as is_stopped,
                     progress(f"sending to {to}", chosen, quiet=quiet) as note,
                 ):
-                    done = redrive(reach, federation, each, found, choice, progress=note, is_stopped=is_stopped)
+                    done = redrive(clients, federation, each, found, choice, progress=note, is_stopped=is_stopped)
                     is_interrupted = is_stopped()
                 was_cut = "interrupted: run it again to send the rest" if is_interrupted and done.left else ""
                 error = done.failure or was_cut or _locked(done.locked_sessions)

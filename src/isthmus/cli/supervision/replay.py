@@ -56,7 +56,7 @@ def run(
     from isthmus.cli.progress import progress
     from isthmus.errors import InvalidArgumentError
     from isthmus.operations.replay import Replay, Replayed, chosen, outside, parse_moment, replay
-    from isthmus.replication.reach import Reach
+    from isthmus.replication.namespace_clients import NamespaceClients
     from isthmus.topology.file.source import load
     from isthmus.topology.model import Endpoint
     from isthmus.topology.pattern.archive import ArchiveTask
@@ -88,8 +88,8 @@ def run(
     if yes:
         if not name:  # before the first message: after a kill the name would be unknown
             typer.echo(f"if it is interrupted, run it again with --name {wanted.name}", err=True)
-        with Reach(federation, "isthmus-replay") as reach:
-            client = reach.open(Endpoint(alias, entity))
+        with NamespaceClients(federation, "isthmus-replay") as clients:
+            client = clients.open(Endpoint(alias, entity))
             try:
                 with interruption(SENDS) as is_stopped, progress(f"sending to {to}", quiet=as_json) as note:
                     done = replay(client, entity, table, wanted, on_progress=note, is_stopped=is_stopped)

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from isthmus.amqp import section
 from isthmus.demo.drill.account import DrillAccount
 from isthmus.errors import IsthmusError
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.topology.model import Endpoint, Federation
 from isthmus.transport import Client, Receiver, Sender
 
@@ -70,11 +70,11 @@ class _Worker:
         self._at = (self._at + 1) % len(self._places)
 
     def _run(self) -> None:
-        with Reach(self._federation, f"isthmus-drill-{self.name}") as reach:
+        with NamespaceClients(self._federation, f"isthmus-drill-{self.name}") as clients:
             while not self._stop.is_set():
                 place = self.place
                 try:
-                    client = reach.open(place)
+                    client = clients.open(place)
                     try:
                         self._work(client, place)
                     finally:

@@ -18,7 +18,7 @@ from isthmus.demo.consumer import stamp
 from isthmus.demo.example.script import Work
 from isthmus.errors import IsthmusError
 from isthmus.operations.copy_target import CopyTarget, Kept, TargetGoneError
-from isthmus.replication.reach import Reach, namespace_options
+from isthmus.replication.namespace_clients import NamespaceClients, namespace_options
 from isthmus.topology.model import Endpoint, Federation
 from isthmus.topology.planning.plain_planner import wanted_plain
 from isthmus.transport import Receiver, Sender
@@ -48,7 +48,7 @@ def publish(federation: Federation, to: Endpoint, messages: Iterable[bytes]) -> 
                         raise TargetGoneError(f"{to}: {verdict.text}")
                 yield from chunk
         return
-    with Reach(federation, "application") as reach, reach.open(to) as client:
+    with NamespaceClients(federation, "application") as clients, clients.open(to) as client:
         sender = Sender(client, to.entity).wait_ready()
         while chunk := list(islice(source, CHUNK_MESSAGES)):
             sender.send_all(chunk, batch=BATCH_MESSAGES)
@@ -106,7 +106,7 @@ class Worker:
     def _receive(self) -> None:
         at = self._work.at
         rejected = Rejected(Error(Symbol(_DEAD_LETTER), info={Symbol("DeadLetterReason"): self._work.reason}))
-        with Reach(self._federation, "application") as reach, reach.open(at) as client:
+        with NamespaceClients(self._federation, "application") as clients, clients.open(at) as client:
             receiver = Receiver(client, at.entity).wait_attached()
             while not self._stop.is_set() and client.error is None:
                 if receiver.credit < WINDOW_MESSAGES // 2:

@@ -45,7 +45,7 @@ from isthmus.demo.example.application import Worker, publish
 from isthmus.demo.example.script import Publication, Script, messages_of, read_script
 from isthmus.demo.example.stamped import Stamped
 from isthmus.errors import ConfigError, Fault, IsthmusError, OperationTimeoutError
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.replication.verification.reconciliation.count import Verdict
 from isthmus.replication.verification.reconciliation.reconcile import Reconciliation
 from isthmus.replication.verification.verify import verify
@@ -276,19 +276,21 @@ class Example:
     def _backlog(self) -> int:
         """How many messages wait for the routes, at the sources that can be browsed."""
         found = 0
-        with Reach(self.federation, "example") as reach:
+        with NamespaceClients(self.federation, "example") as clients:
             for route in routes(self.federation):
                 with suppress(IsthmusError):
-                    backlog = BacklogMeter().measure(reach, route)
+                    backlog = BacklogMeter().measure(clients, route)
                     found += backlog.waiting if backlog is not None else 0
         return found
 
     def _judge(self) -> tuple[list[Reconciliation], dict[str, int]]:
         # Without routes no copy has provenance, and only the publishers' numbers identify it.
         results = list(verify(self.federation)) if routes(self.federation) else []
-        with Reach(self.federation, "example") as reach:
+        with NamespaceClients(self.federation, "example") as clients:
             elapsed_ms = int((time.monotonic() - self._began) * 1000)
-            judged = list(self._stamped.judge(lambda at: self._call_with("arrived", at) or reach.peek(at), elapsed_ms))
+            judged = list(
+                self._stamped.judge(lambda at: self._call_with("arrived", at) or clients.peek(at), elapsed_ms)
+            )
         kinds = ("arrived", "lost", "duplicated", "out_of_order")
         return results, {kind: sum(each.counts[kind] for each in judged) for kind in kinds} if judged else {}
 

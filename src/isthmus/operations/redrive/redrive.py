@@ -33,7 +33,7 @@ from isthmus.operations.redrive.leg import Leg, Legs
 from isthmus.operations.redrive.set_aside import Choice, SetAside, whose
 from isthmus.operations.removal.session_sweep import sweep_entity
 from isthmus.operations.removal.sweep import Taken
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.replication.route_spec import route_spec
 from isthmus.replication.step.base import NamedStep, guarded
 from isthmus.replication.step.chain.opener import open_message_steps
@@ -71,7 +71,7 @@ class Redriven:
 
 
 def redrive(
-    reach: Reach,
+    clients: NamespaceClients,
     federation: Federation,
     each: Redrive,
     found: SetAside,
@@ -83,7 +83,7 @@ def redrive(
     """Send the chosen messages.
 
     Args:
-        reach: opens connections.
+        clients: opens connections.
         federation: with absolute paths.
         each: the queue.
         found: by `count_queue`; its chosen messages are used up.
@@ -95,7 +95,7 @@ def redrive(
         IsthmusError: a namespace cannot be reached, or refuses, and nothing was sent.
     """
     made = [(route_spec(route, federation), open_message_steps(route.options.steps)) for route in each.routes]
-    client = reach.open(each.source)
+    client = clients.open(each.source)
     try:
         with Legs(made, found.origins if each.is_diverted else {client.namespace_id}) as legs:
             legs.of(None)  # an unreachable target is reported before anything is locked

@@ -23,7 +23,7 @@ from isthmus.connectors.spool.reader import SpoolReader
 from isthmus.errors import IsthmusError
 from isthmus.replication.archive.folder import ArchiveError, ArchiveFolder, files_of
 from isthmus.replication.query.query_failure import cause_of
-from isthmus.replication.query.sighting import SpoolView
+from isthmus.replication.query.route_progress import SpoolView
 from isthmus.replication.spark.gone import SparkGoneError, calling_spark
 
 if TYPE_CHECKING:

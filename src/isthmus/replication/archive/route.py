@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
-from isthmus.replication.query.sighting import Sighting, SpoolView
+from isthmus.replication.query.route_progress import RouteProgress, SpoolView
 
 __all__ = ["ArchiveRoute", "Emptying", "Filling"]
 
@@ -25,7 +25,7 @@ class Filling(Protocol):
 
     def failure(self) -> str: ...
 
-    def sighting(self) -> Sighting: ...
+    def progress(self) -> RouteProgress: ...
 
     def drain(self) -> None: ...
 
@@ -76,9 +76,9 @@ class ArchiveRoute:
         """Why the route ended; empty if it did not fail."""
         return self._filling.failure() or self._emptying.failure()
 
-    def sighting(self) -> Sighting:
+    def progress(self) -> RouteProgress:
         """The last report of the source's reader. Messages in the spool count as moved: they are settled at the source."""
-        seen = self._filling.sighting()
+        seen = self._filling.progress()
         return replace(seen, spool=self._view()) if self._view is not None else seen
 
     def drain(self) -> None:

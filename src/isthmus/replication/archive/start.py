@@ -14,8 +14,8 @@ from isthmus.errors import ConfigError, Fault
 from isthmus.replication.archive.folder import ArchiveError
 from isthmus.replication.archive.query import ArchiveQuery, ArchiveSettings, check_archive
 from isthmus.replication.archive.route import ArchiveRoute
+from isthmus.replication.query.route_progress import Seldom
 from isthmus.replication.query.shared_route import SharedRoute
-from isthmus.replication.query.sighting import Seldom
 from isthmus.replication.shuffle.route import SpooledRoute
 from isthmus.topology.model import Route
 

@@ -18,8 +18,8 @@ from isthmus.bridge.lease.fence import CONFIRM_SECONDS
 from isthmus.bridge.lease.report import UNCONFIRMED
 from isthmus.bridge.report import RouteReport, RouteState
 from isthmus.bridge.route_spec import RouteSpec
+from isthmus.replication.query.route_progress import RouteProgress
 from isthmus.replication.query.shared_query import SharedQuery
-from isthmus.replication.query.sighting import Sighting
 from isthmus.replication.query.tally import NO_COUNTS, Counts
 from isthmus.replication.spark.gone import SparkGoneError
 
@@ -76,16 +76,16 @@ class SharedRoute:
         """Why the route ended; empty if it did not fail."""
         return self._error or self._readable(self._query.failure)
 
-    def sighting(self) -> Sighting:
+    def progress(self) -> RouteProgress:
         """The last report of its reader."""
         report = self._report()
         # A query with a failed lease ends soon, and reports the cause.
         retries = report.state is RouteState.RETRYING and self._query.control.busy()
         error = self._readable(report.error) if retries else ""
-        return Sighting(
+        return RouteProgress(
             ready=report.state not in (RouteState.OPENING, RouteState.RETRYING) and report.paused != UNCONFIRMED,
             counts=self._count(report),
-            held=self._held(report),
+            paused_reason=self._paused_reason(report),
             note=self._readable(report.note) if report.note else "",
             processes=tuple(sorted(self._query.control.processes())),
             error=error,
@@ -153,7 +153,7 @@ class SharedRoute:
         report = self._report()
         return report.state is RouteState.ENDED and report.is_exhausted
 
-    def _held(self, report: RouteReport) -> str:
+    def _paused_reason(self, report: RouteReport) -> str:
         if report.state is RouteState.PAUSED and report.paused == UNCONFIRMED:
             # At first, this also holds for as long as the driver takes to answer.
             return f"{self.spec.source.alias}: {UNCONFIRMED}" if self._clock() >= self._confirm_by else ""

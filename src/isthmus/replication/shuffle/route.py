@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from isthmus.replication.archive.route import Filling
-from isthmus.replication.query.sighting import Sighting, SpoolView
+from isthmus.replication.query.route_progress import RouteProgress, SpoolView
 from isthmus.replication.query.tally import Counts
 
 __all__ = ["Gathering", "SpooledRoute"]
@@ -76,9 +76,9 @@ class SpooledRoute:
         gathering = self._gathering.failure() if self._gathering is not None else ""
         return self._filling.failure() or gathering or self._sending.failure()
 
-    def sighting(self) -> Sighting:
+    def progress(self) -> RouteProgress:
         """The last reports of both routes. Moved messages are at the target; settled ones at least in the spool."""
-        came, went, view = self._filling.sighting(), self._sending.sighting(), self._view()
+        came, went, view = self._filling.progress(), self._sending.progress(), self._view()
         counts = Counts(
             settled=came.counts.settled,
             moved=went.counts.moved,
@@ -88,11 +88,11 @@ class SpooledRoute:
             resent=came.counts.resent + went.counts.resent,
         )
         first = came if came.error else went
-        return Sighting(
+        return RouteProgress(
             # The route out of a spool starts when the spool has messages.
             ready=came.ready,
             counts=counts,
-            held=came.held or went.held,
+            paused_reason=came.paused_reason or went.paused_reason,
             processes=tuple(sorted({*came.processes, *went.processes})),
             error=came.error or went.error,
             retry_in_seconds=first.retry_in_seconds,

@@ -19,8 +19,8 @@ from isthmus.connectors.spool.folder import SpoolFolder
 from isthmus.connectors.spool.option import numbering_of
 from isthmus.errors import ConfigError, Fault
 from isthmus.replication.archive.folder import ArchiveFolder
+from isthmus.replication.query.route_progress import Seldom, SpoolView
 from isthmus.replication.query.shared_route import SharedRoute
-from isthmus.replication.query.sighting import Seldom, SpoolView
 from isthmus.replication.shuffle.note import last_note
 from isthmus.replication.shuffle.place import SpoolPlace, known_places
 from isthmus.replication.shuffle.query import ShuffleQuery, ShuffleSettings, check_folder

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.message import Provenance
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.replication.shuffle.contents import SpoolContents
 from isthmus.replication.verification.audit.audit import audit
 from isthmus.replication.verification.audit.log_audit import LogAudit
@@ -69,7 +69,7 @@ def verify(
     """
     if task and task not in federation.tasks:
         raise InvalidArgumentError(f"no task {task} in {federation.file}: {', '.join(federation.tasks)}")
-    with Reach(federation, "isthmus-verify", patience_seconds=PATIENCE_SECONDS) as reach:
+    with NamespaceClients(federation, "isthmus-verify", patience_seconds=PATIENCE_SECONDS) as clients:
         for each in federation.tasks.values():
             if task and each.name != task:
                 continue
@@ -78,9 +78,9 @@ def verify(
             reasons = {flow: why for flow in flows if (why := _unread(flow, flows, federation, chosen))}
             read = [flow for flow in flows if flow not in reasons]
             spools = SpoolContents(chosen, state_folder or Path("/nonexistent"))
-            outside = _outside((flow.origin for flow in reasons), reach) if read else {}
+            outside = _outside((flow.origin for flow in reasons), clients) if read else {}
             results = [
-                _audit(federation, each.name, group, chosen, reach, former_marks, spools, outside, by_hour=by_hour)
+                _audit(federation, each.name, group, chosen, clients, former_marks, spools, outside, by_hour=by_hour)
                 for group in _groups(read)
             ]
             nothing = () if flows else (f"no messages that task {each.name} moves can be compared",)
@@ -181,7 +181,7 @@ def _audit(
     task: str,
     flows: Sequence[Flow],
     chosen: Mapping[str, Route],
-    reach: Reach,
+    clients: NamespaceClients,
     former_marks: Sequence[str],
     spools: SpoolContents,
     outside: Mapping[tuple[str, str], str],
@@ -189,7 +189,7 @@ def _audit(
     by_hour: bool,
 ) -> Reconciliation:
     ground = ground_of(flows, chosen)
-    by_namespace = reach.identities(dict.fromkeys(each.alias for each in ground.origins))
+    by_namespace = clients.identities(dict.fromkeys(each.alias for each in ground.origins))
     labels = {
         (namespace, entity.entity.lower()): label
         for namespace, alias in by_namespace.items()
@@ -198,7 +198,7 @@ def _audit(
     }
     passed = [route for each in ground.passages for route in each.routes]
     options = passed[0].options if passed else RouteOptions()
-    logs = LogAudit(reach, passed)
+    logs = LogAudit(clients, passed)
     records = {flow.witness for flow in flows if flow.origin_is_recorded}
     records |= {flow.target for flow in flows if flow.target_is_recorded}
     return audit(
@@ -208,7 +208,7 @@ def _audit(
         logs.open,
         passages=ground.passages,
         detection_ms=ground.detection_ms,
-        selects=selection(flows[0].filter, options, _came_back(ground, reach)) if flows[0].witness.entity else None,
+        selects=selection(flows[0].filter, options, _came_back(ground, clients)) if flows[0].witness.entity else None,
         members=Members({**outside, **labels}),
         ordered=all(route.options.ordering != "none" for route in passed),
         by_session=any(route.options.ordering == "session" for route in passed),
@@ -229,29 +229,29 @@ def _audit(
         spools=spools,
         delivered=lambda passage: _delivered(passage, ground, passage.routes[-1:], "moved"),
         diverted=lambda passage: _delivered(passage, ground, passage.routes, "divert"),
-        unsettled=lambda route: reach.unsettled(route.source, route.options.plain.subscription),
+        unsettled=lambda route: clients.unsettled(route.source, route.options.plain.subscription),
         by_hour=by_hour,
         enqueued=lambda passage: _enqueued(passage, ground),
     )
 
 
-def _outside(origins: Iterable[Endpoint], reach: Reach) -> dict[tuple[str, str], str]:
+def _outside(origins: Iterable[Endpoint], clients: NamespaceClients) -> dict[tuple[str, str], str]:
     """Labels for origins whose messages are not compared: their copies did not enter at any of the others."""
     found: dict[tuple[str, str], str] = {}
     for origin in dict.fromkeys(origins):
         names = {origin.alias}
         with suppress(IsthmusError):  # it is not read otherwise; where it has no identity, its copies carry the alias
-            names |= reach.identities((origin.alias,)).keys()
+            names |= clients.identities((origin.alias,)).keys()
         found |= {(name, origin.entity.lower()): str(origin) for name in names}
     return found
 
 
-def _came_back(ground: Ground, reach: Reach) -> Callable[[Provenance], bool]:
+def _came_back(ground: Ground, clients: NamespaceClients) -> Callable[[Provenance], bool]:
     """Whether a message has been in an entity that now receives only copies of the task."""
 
     @cache  # only evaluated when the first message needs it
     def ends() -> frozenset[tuple[str, str]]:
-        by_namespace = reach.identities(
+        by_namespace = clients.identities(
             dict.fromkeys(each.alias for each in ground.entities.values() if not each.is_table)
         )
         return frozenset(

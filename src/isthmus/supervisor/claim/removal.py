@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 from isthmus.connectors.secret import scrub
 from isthmus.errors import IsthmusError
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.supervisor.claim.claim import ClaimKeeper, TaskClaimedError
 from isthmus.supervisor.supervisor import ClaimState
 from isthmus.topology.claim import CLAIM_LOCK_MS
@@ -61,7 +61,7 @@ def held_claims(
         TaskClaimedError: a run holds one of them.
         ClaimNotTakenError: one of them cannot be taken.
     """
-    keeper = ClaimKeeper(wanted, connect or Reach(federation, "isthmus-remove").open).start()
+    keeper = ClaimKeeper(wanted, connect or NamespaceClients(federation, "isthmus-remove").open).start()
     try:
         began = time.monotonic()
         while (waited := time.monotonic() - began) < LAPSE_SECONDS:

@@ -32,7 +32,7 @@ from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.connectors.servicebus.plain_host import ALLOWED_VARIABLE, may_be_plain
 from isthmus.connectors.system import system_of
 from isthmus.errors import EntityNotFoundError, IsthmusError, NotAllowedError, UnauthorizedError
-from isthmus.replication.reach import namespace_options
+from isthmus.replication.namespace_clients import namespace_options
 from isthmus.supervisor.examination.examination import (
     Finding,
     Verdict,

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from isthmus.connectors.secret import resolve, scrub
 from isthmus.errors import EntityDisabledError, EntityNotFoundError, Fault, IsthmusError
-from isthmus.replication.reach import Reach, namespace_options
+from isthmus.replication.namespace_clients import NamespaceClients, namespace_options
 from isthmus.topology.claim import claim_endpoint
 from isthmus.topology.file.setting import Kind
 from isthmus.topology.kind import KINDS
@@ -67,20 +67,20 @@ def is_fault(error: IsthmusError) -> bool:
     return not error.retryable and not isinstance(error, EntityDisabledError)
 
 
-def preflight(federation: Federation, routes: Sequence[Route], reach: Callable[[], Reach]) -> Preflight:
+def preflight(federation: Federation, routes: Sequence[Route], clients: Callable[[], NamespaceClients]) -> Preflight:
     """Test everything that the routes need; blocks for seconds if a namespace does not answer.
 
     Args:
         federation: with absolute paths.
         routes: of the run.
-        reach: opens the namespaces; called once for each, since connections belong to one thread.
+        clients: opens the namespaces; called once for each, since connections belong to one thread.
     """
     ends = [each for route in routes for each in (route.source, *route.sent_to) if not each.is_table]
     aliases = list(dict.fromkeys(each.alias for each in ends))
     if not aliases:
         return Preflight()
     with ThreadPoolExecutor(len(aliases), thread_name_prefix="preflight") as pool:
-        found = list(pool.map(lambda alias: _namespace(federation, routes, alias, reach), aliases))
+        found = list(pool.map(lambda alias: _namespace(federation, routes, alias, clients), aliases))
     faults = [fault for each in found for fault in each.faults]
     for first, second in combinations(found, 2):
         if first.identity and first.identity == second.identity:
@@ -110,7 +110,9 @@ def _absent(name: str, path: str, fault: Callable[[str, str], Fault]) -> Fault:
     return fault(f"there is no file {path}", f"write {name}: a PEM file")
 
 
-def _namespace(federation: Federation, routes: Sequence[Route], alias: str, reach: Callable[[], Reach]) -> _Found:
+def _namespace(
+    federation: Federation, routes: Sequence[Route], alias: str, clients: Callable[[], NamespaceClients]
+) -> _Found:
     namespace = federation.namespaces[alias]
     fault = partial(_fault, federation, alias)
     options = namespace_options(namespace)
@@ -131,7 +133,7 @@ def _namespace(federation: Federation, routes: Sequence[Route], alias: str, reac
         return _Found(alias, (fault(str(error)),)) if is_fault(error) else _Found(alias, away=((alias, str(error)),))
     faults: list[Fault] = []
     identity = ""
-    with reach() as opened:
+    with clients() as opened:
         for attempt in _attempts(routes, namespace, opened):
             try:
                 identity = attempt() or identity
@@ -146,29 +148,31 @@ def _namespace(federation: Federation, routes: Sequence[Route], alias: str, reac
     return _Found(alias, tuple(dict.fromkeys(faults)), identity=identity)
 
 
-def _attempts(routes: Sequence[Route], namespace: NamespaceRef, reach: Reach) -> Iterator[Callable[[], str | None]]:
+def _attempts(
+    routes: Sequence[Route], namespace: NamespaceRef, clients: NamespaceClients
+) -> Iterator[Callable[[], str | None]]:
     """The tests: peek the sources of the routes, and attach to their targets; each returns the name that a Service Bus namespace reports."""
     alias = namespace.alias
     sources = [route.source for route in routes if route.source.alias == alias]
     targets = [target for route in routes for target in route.sent_to if target.alias == alias]
     if not namespace.is_service_bus:
-        yield from (partial(reach.check, each, reads=True) for each in dict.fromkeys(sources))
-        yield from (partial(reach.check, each, reads=False) for each in dict.fromkeys(targets))
+        yield from (partial(clients.check, each, reads=True) for each in dict.fromkeys(sources))
+        yield from (partial(clients.check, each, reads=False) for each in dict.fromkeys(targets))
         return
     claims = [claim_endpoint(route.task, alias) for route in routes if route.is_claimed and route.claim_alias == alias]
     for source in dict.fromkeys((*claims, *sources)):
-        yield partial(_browse, reach, source)
+        yield partial(_browse, clients, source)
     for target in dict.fromkeys(targets):
-        yield partial(_attach, reach, target)
+        yield partial(_attach, clients, target)
 
 
-def _browse(reach: Reach, source: Endpoint) -> str:
-    reach.peek(source)(0, 1)
-    return reach.identity(source.alias)
+def _browse(clients: NamespaceClients, source: Endpoint) -> str:
+    clients.peek(source)(0, 1)
+    return clients.identity(source.alias)
 
 
-def _attach(reach: Reach, target: Endpoint) -> str:
-    client = reach.open(target)
+def _attach(clients: NamespaceClients, target: Endpoint) -> str:
+    client = clients.open(target)
     try:
         Sender(client, target.entity).wait_ready(_ATTACH_SECONDS)
     finally:

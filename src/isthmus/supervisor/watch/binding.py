@@ -15,7 +15,7 @@ import logging
 import math
 from collections.abc import Sequence
 
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.topology.model import Route
 
 __all__ = ["INTERVAL_SECONDS", "BindingWatch"]
@@ -40,7 +40,7 @@ class BindingWatch:
         self._missing: set[str] = set()
         self.due = 0.0 if self._routes else math.inf
 
-    def query(self, reach: Reach, now: float) -> None:
+    def query(self, clients: NamespaceClients, now: float) -> None:
         """Queries all bindings, unless that was done shortly before."""
         if now < self.due:
             return
@@ -48,7 +48,7 @@ class BindingWatch:
         for route in self._routes:
             queue = route.options.plain.subscription
             try:
-                is_bound = reach.is_bound(route.source, queue)
+                is_bound = clients.is_bound(route.source, queue)
             except Exception as error:  # the thread measures backlogs, too: whatever happens, it continues
                 log.debug("route %s: its binding is unknown", route.name, exc_info=error)
                 return

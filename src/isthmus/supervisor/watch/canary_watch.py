@@ -26,7 +26,7 @@ from isthmus.amqp import section
 from isthmus.amqp.codec import CodecError
 from isthmus.errors import IsthmusError
 from isthmus.message.name import CANARY
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.supervisor.watch.canary import LIFE_SECONDS, Canary
 from isthmus.topology.canary import canary_subscription
 from isthmus.topology.model import Endpoint, Route
@@ -49,7 +49,7 @@ class CanaryWatch:
 
     Args:
         routes: of the run.
-        reach: opens the namespaces; called in each thread.
+        clients: opens the namespaces; called in each thread.
         may_send: whether a route's canary may be sent now.
         clock: monotonic seconds.
     """
@@ -57,12 +57,12 @@ class CanaryWatch:
     def __init__(
         self,
         routes: Sequence[Route],
-        reach: Callable[[], Reach],
+        clients: Callable[[], NamespaceClients],
         may_send: Callable[[Route], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._routes = [route for route in routes if route.options.canary_ms]
-        self._reach = reach
+        self._clients = clients
         self._may_send = may_send
         self._clock = clock
         self._run = uuid.uuid4().hex
@@ -100,15 +100,15 @@ class CanaryWatch:
         reported = ""
         while not self._stop.is_set():
             try:
-                with self._reach() as reach:
-                    self._carry(alias, reach)
+                with self._clients() as clients:
+                    self._carry(alias, clients)
             except Exception as error:  # noqa: BLE001 - any error: without the thread no canary would be sent, or missed
                 if str(error) != reported:
                     reported = str(error)
                     log.warning("canaries at %s: %s; retried every %g s", alias, reported, AGAIN_SECONDS)
             self._stop.wait(AGAIN_SECONDS)
 
-    def _carry(self, alias: str, reach: Reach) -> None:
+    def _carry(self, alias: str, clients: NamespaceClients) -> None:
         """Send and receive at one namespace until the connection is lost."""
         leaving = [route for route in self._routes if route.source.alias == alias]
         arriving = {
@@ -117,7 +117,7 @@ class CanaryWatch:
             if route.target.alias == alias
         }
         topics = {_topic(route) for route in leaving}
-        client = reach.open(Endpoint(alias, min((*arriving, *topics))))
+        client = clients.open(Endpoint(alias, min((*arriving, *topics))))
         try:
             for path in (*arriving, *topics):
                 client.authorize(path)

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from isthmus.amqp.performative import Accepted
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.supervisor.watch.fill import Fill
 from isthmus.topology.model import Route
 from isthmus.transport import Receiver
@@ -50,7 +50,7 @@ class DropWatch:
     Args:
         routes: of the run.
         fills: the known sizes.
-        reach: opens the namespaces; called in the thread.
+        clients: opens the namespaces; called in the thread.
         may_drop: whether this run moves a route's task now.
     """
 
@@ -58,12 +58,12 @@ class DropWatch:
         self,
         routes: Sequence[Route],
         fills: Callable[[], Sequence[Fill]],
-        reach: Callable[[], Reach],
+        clients: Callable[[], NamespaceClients],
         may_drop: Callable[[Route], bool],
     ) -> None:
         self._routes = [route for route in routes if route.options.when_full == "drop" and route.options.feed]
         self._fills = fills
-        self._reach = reach
+        self._clients = clients
         self._may_drop = may_drop
         self._dropped: Counter[str] = Counter()
         self._acted_on: dict[str, int] = {}  # by route, the size that caused the last deletion
@@ -106,8 +106,8 @@ class DropWatch:
         """How many messages were deleted, or may have been."""
         before, deletion = self._dropped[route.name], _Deletion()
         try:
-            with self._reach() as reach:
-                self._delete(reach, route, fill, deletion)
+            with self._clients() as clients:
+                self._delete(clients, route, fill, deletion)
         except Exception as error:  # noqa: BLE001 - any error: without the thread no mailbox would be emptied again
             log.warning("route %s: its mailbox cannot be emptied: %s", route.name, error)
         finally:
@@ -128,10 +128,10 @@ class DropWatch:
         is_emptied = now is not None and now.used_bytes != fill.used_bytes and now.percent <= KEPT_PERCENT
         return not is_emptied and self._may_drop(route)
 
-    def _delete(self, reach: Reach, route: Route, fill: Fill, deletion: _Deletion) -> None:
+    def _delete(self, clients: NamespaceClients, route: Route, fill: Fill, deletion: _Deletion) -> None:
         """Receive and complete messages, the oldest first, until there is room."""
         size = excess_bytes(fill)
-        client = reach.open(route.source)
+        client = clients.open(route.source)
         try:
             receiver = Receiver(client, route.source.entity, confirms=True).wait_attached()
             last_event_at = time.monotonic()

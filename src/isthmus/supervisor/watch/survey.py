@@ -12,7 +12,7 @@ from typing import Any
 
 from isthmus.clock import SystemClock
 from isthmus.errors import IsthmusError
-from isthmus.replication.reach import Reach, name_places
+from isthmus.replication.namespace_clients import NamespaceClients, name_places
 from isthmus.supervisor.condition import Condition
 from isthmus.supervisor.pause import PauseFile
 from isthmus.supervisor.status import describe, ends_of, read_status
@@ -42,14 +42,14 @@ def survey(federation: Federation, folder: Path) -> dict[str, Any]:
     described = []
     clock = SystemClock()
     now = clock.monotonic()
-    with Reach(federation, "isthmus-status") as reach:
+    with NamespaceClients(federation, "isthmus-status") as clients:
         for route in routes(federation):
             condition = Condition()
             condition.stopped()
             if route.task in paused:
                 condition.paused(paused[route.task])
             try:
-                found = BacklogMeter(clock).measure(reach, route)
+                found = BacklogMeter(clock).measure(clients, route)
                 if found is not None:
                     condition.backlog_seen(now, found.waiting, found.age_seconds(clock.wall_ms()))
             except (IsthmusError, OSError) as error:

@@ -22,8 +22,8 @@ from collections.abc import Callable, Sequence
 from isthmus.clock import Clock, SystemClock
 from isthmus.connectors.servicebus.head import first_waiting, last_sequence, waiting_at_most
 from isthmus.errors import IsthmusError
-from isthmus.replication.query.sighting import Backlog
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
+from isthmus.replication.query.route_progress import Backlog
 from isthmus.replication.verification.audit.audit import Peek
 from isthmus.supervisor.watch.binding import BindingWatch
 from isthmus.topology.model import Route
@@ -64,7 +64,7 @@ class BacklogMeter:
         self._tail = last_sequence(peek, max(self._tail, head.sequence))
         return Backlog(max(1, waiting_at_most(peek, head.sequence, self._tail)), head.enqueued_ms)
 
-    def measure(self, reach: Reach, route: Route) -> Backlog | None:
+    def measure(self, clients: NamespaceClients, route: Route) -> Backlog | None:
         """Measure the source of a route once, of any kind; None if its system reports no backlog.
 
         Raises:
@@ -72,8 +72,8 @@ class BacklogMeter:
         """
         group, plain = route.options.log.group, route.options.plain
         if not group and not plain.reads:
-            return self(reach.peek(route.source))
-        found = reach.waiting(route.source, group or plain.subscription)
+            return self(clients.peek(route.source))
+        found = clients.waiting(route.source, group or plain.subscription)
         is_busy = found is not None and found.messages > 0
         self._interval_seconds = BUSY_SECONDS if is_busy else min(IDLE_SECONDS, self._interval_seconds * 2)
         return None if found is None else Backlog(found.messages, found.oldest_ms, found.are_ready)
@@ -89,16 +89,19 @@ class BacklogWatch:
 
     Args:
         routes: whose sources to measure.
-        reach: opens the namespaces; called once in each thread, since connections belong to one.
+        clients: opens the namespaces; called once in each thread, since connections belong to one.
         clock: monotonic seconds.
     """
 
     def __init__(
-        self, routes: Sequence[Route], reach: Callable[[], Reach], clock: Callable[[], float] = time.monotonic
+        self,
+        routes: Sequence[Route],
+        clients: Callable[[], NamespaceClients],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._found: dict[str, tuple[float, Backlog]] = {}
         self._clock = clock
-        self._reach = reach
+        self._clients = clients
         self._stop = threading.Event()
         by_alias: dict[str, list[Route]] = {}
         for route in routes:
@@ -131,19 +134,19 @@ class BacklogWatch:
         due = dict.fromkeys(meters, 0.0)
         reported: set[str] = set()
         bindings = BindingWatch(routes)
-        with self._reach() as reach:
+        with self._clients() as clients:
             while not self._stop.is_set():
                 for route in routes:
                     if time.monotonic() < due[route.name]:
                         continue
-                    due[route.name] = time.monotonic() + self._measure(meters[route.name], reach, route, reported)
-                bindings.query(reach, time.monotonic())
+                    due[route.name] = time.monotonic() + self._measure(meters[route.name], clients, route, reported)
+                bindings.query(clients, time.monotonic())
                 self._stop.wait(max(0.1, min(bindings.due, *due.values()) - time.monotonic()))
 
-    def _measure(self, meter: BacklogMeter, reach: Reach, route: Route, reported: set[str]) -> float:
+    def _measure(self, meter: BacklogMeter, clients: NamespaceClients, route: Route, reported: set[str]) -> float:
         """Measure once; returns after how many seconds to measure again."""
         try:
-            found = meter.measure(reach, route)
+            found = meter.measure(clients, route)
         except (IsthmusError, OSError):
             return UNREACHABLE_SECONDS
         except Exception as error:  # noqa: BLE001 - I3: a thread that ends would leave its last value as valid

@@ -16,7 +16,7 @@ from isthmus.entities.queue.run import RunSet
 from isthmus.errors import ConfigError, ConnectionLostError, EntityNotFoundError, Fault
 from isthmus.operations.redrive.redrive import Redriven
 from isthmus.operations.redrive.set_aside import SetAside
-from isthmus.replication import reach
+from isthmus.replication import namespace_clients
 
 TEXT = """
 isthmus: 1
@@ -51,7 +51,9 @@ def run(
             raise answer
         return answer
 
-    monkeypatch.setattr(reach.Reach, "open", lambda *_: SimpleNamespace(close=lambda seconds: None))
+    monkeypatch.setattr(
+        namespace_clients.NamespaceClients, "open", lambda *_: SimpleNamespace(close=lambda seconds: None)
+    )
     monkeypatch.setattr("isthmus.operations.redrive.set_aside.count_queue", count_queue)
     monkeypatch.setattr("isthmus.operations.redrive.redrive.redrive", redrive)
     for alias, port in (("EWR", 5701), ("JFK", 5702)):

@@ -12,7 +12,7 @@ import pytest
 
 from isthmus.cli.app import main
 from isthmus.operations.replay import Replayed
-from isthmus.replication import reach
+from isthmus.replication import namespace_clients
 
 TEXT = """
 isthmus: 1
@@ -36,7 +36,9 @@ def test_a_replay_that_is_killed_has_told_its_name(
         raise KeyboardInterrupt
 
     told: list[tuple[str, str]] = []
-    monkeypatch.setattr(reach.Reach, "open", lambda *_: SimpleNamespace(close=lambda seconds: None))
+    monkeypatch.setattr(
+        namespace_clients.NamespaceClients, "open", lambda *_: SimpleNamespace(close=lambda seconds: None)
+    )
     monkeypatch.setattr("isthmus.operations.replay.outside", lambda *_: 0)
     monkeypatch.setattr("isthmus.operations.replay.replay", replay)
     (tmp_path / "isthmus.yaml").write_text(TEXT)
@@ -56,7 +58,9 @@ def test_ctrl_c_ends_a_replay_in_good_order(
         assert is_stopped()
         return Replayed(chosen=150, sent=100)
 
-    monkeypatch.setattr(reach.Reach, "open", lambda *_: SimpleNamespace(close=lambda seconds: None))
+    monkeypatch.setattr(
+        namespace_clients.NamespaceClients, "open", lambda *_: SimpleNamespace(close=lambda seconds: None)
+    )
     monkeypatch.setattr("isthmus.operations.replay.outside", lambda *_: 0)
     monkeypatch.setattr("isthmus.operations.replay.replay", replay)
     (tmp_path / "isthmus.yaml").write_text(TEXT)

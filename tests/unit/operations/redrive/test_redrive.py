@@ -293,7 +293,7 @@ def test_where_nothing_knows_copies_by_their_origin_a_message_goes_to_its_own_ta
     )
     found = SetAside(origins={"ewr-1"})
     found.chosen.add(1, 1)
-    reach: Any = SimpleNamespace(open=lambda end: client)
+    clients: Any = SimpleNamespace(open=lambda end: client)
     federation: Any = None
-    assert redrive.redrive(reach, federation, each, found, Choice()).sent == 1
+    assert redrive.redrive(clients, federation, each, found, Choice()).sent == 1
     assert sent == targets

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from isthmus.replication.archive.route import ArchiveRoute
-from isthmus.replication.query.sighting import Sighting
+from isthmus.replication.query.route_progress import RouteProgress
 
 
 @dataclass
@@ -28,8 +28,8 @@ class Part:
     def has_all(self) -> bool:
         return self.everything
 
-    def sighting(self) -> Sighting:
-        return Sighting(ready=True)
+    def progress(self) -> RouteProgress:
+        return RouteProgress(ready=True)
 
     def drain(self) -> None:
         self.asked.append("drain")

@@ -174,15 +174,15 @@ def test_an_error_with_which_the_lease_ended_is_told_where_spark_tells_none(benc
 def test_counts_are_those_since_the_start_of_the_route(bench: Bench) -> None:
     first = bench.run.start(spec("a"))
     bench.controls["routes-1"].report("a", settled=10, moved=8, discarded=2)
-    assert first.sighting().counts == Counts(10, 8, 0, 2, 0)
+    assert first.progress().counts == Counts(10, 8, 0, 2, 0)
     first.stop()
     bench.tick()
     again = bench.run.start(spec("a"))
     bench.tick()
-    assert again.sighting().counts == Counts()
+    assert again.progress().counts == Counts()
     bench.controls["routes-1"].report("a", settled=13, moved=11)
     bench.tick()
-    assert again.sighting().counts == Counts(3, 3, 0, 0, 0)
+    assert again.progress().counts == Counts(3, 3, 0, 0, 0)
 
 
 @pytest.mark.parametrize("ends", ["it leaves", "its query dies"])
@@ -191,7 +191,7 @@ def test_what_is_settled_last_is_counted(bench: Bench, ends: str) -> None:
     route = bench.run.start(spec("a"))
     control = bench.controls["routes-1"]
     control.report("a", moved=5, settled=5)
-    assert route.sighting().counts == Counts(settled=5, moved=5)
+    assert route.progress().counts == Counts(settled=5, moved=5)
     control.report("a", moved=8, settled=8)
     if ends == "it leaves":
         route.drain()
@@ -200,28 +200,28 @@ def test_what_is_settled_last_is_counted(bench: Bench, ends: str) -> None:
         bench.queries["routes-1"].isActive = control.leases = False
         assert not route.is_active()
         route.stop()
-    assert route.sighting().counts == Counts(settled=8, moved=8)
+    assert route.progress().counts == Counts(settled=8, moved=8)
 
 
 def test_a_pause_and_a_failure_are_told_with_the_namespace(bench: Bench) -> None:
     route = bench.run.start(spec("a"), lambda text: text.replace("10.0.0.7:5671", "jfk (10.0.0.7:5671)"))
-    assert not route.sighting().ready
+    assert not route.progress().ready
     control = bench.controls["routes-1"]
     bench.tick()
     control.report("a", state=RouteState.PAUSED, paused="10.0.0.7:5671: refused")
-    assert route.sighting().held == "jfk (10.0.0.7:5671): refused"
+    assert route.progress().paused_reason == "jfk (10.0.0.7:5671): refused"
     bench.tick()
     control.report("a", state=RouteState.RETRYING, error="10.0.0.7:5671: gone", retry_in_seconds=4.0)
-    seen = route.sighting()
-    assert (seen.held, seen.error, seen.retry_in_seconds) == ("", "jfk (10.0.0.7:5671): gone", 4.0)
+    seen = route.progress()
+    assert (seen.paused_reason, seen.error, seen.retry_in_seconds) == ("", "jfk (10.0.0.7:5671): gone", 4.0)
     bench.tick()
     control.leases = False  # the query ends in a moment, and tells more
-    assert not route.sighting().error
+    assert not route.progress().error
     control.leases = True
     bench.tick()
     control.report("a", state=RouteState.RUNNING, error="", blocked_by=17)
-    assert "message 17" in route.sighting().held
-    assert route.sighting().processes == (41, 42)
+    assert "message 17" in route.progress().paused_reason
+    assert route.progress().processes == (41, 42)
 
 
 def test_a_route_with_an_end_is_done_when_everything_is_settled(bench: Bench) -> None:
@@ -309,7 +309,7 @@ def test_where_every_message_kills_one_is_set_aside_and_no_more(bench: Bench) ->
             carrier().report("a", settled=1, dead_lettered=1, set_aside=(plan.set_aside,), window=1)
             for _ in range(2):
                 bench.tick()
-                route.sighting()
+                route.progress()
                 assert route.is_active()
         if "b" in carrier().routes:
             carrier().report("b")
@@ -326,7 +326,7 @@ def test_i2_a_route_that_moved_past_the_message_joins_the_others_and_keeps_its_c
     own = bench.controls["alone-a-1"]
     own.report("a", settled=64, moved=64, head=71, outstanding=4)
     bench.tick()
-    assert alone.sighting().counts == Counts(64, 64, 0, 0, 0)
+    assert alone.progress().counts == Counts(64, 64, 0, 0, 0)
     assert own.journal[-1] == "remove a"
     assert bench.controls["routes-3"].routes == ["b"]
     bench.tick()
@@ -334,7 +334,7 @@ def test_i2_a_route_that_moved_past_the_message_joins_the_others_and_keeps_its_c
     assert bench.controls["routes-3"].routes == ["b", "a"]
     bench.controls["routes-3"].report("a", settled=2, moved=2)
     bench.tick()
-    assert alone.sighting().counts == Counts(66, 66, 0, 0, 0)
+    assert alone.progress().counts == Counts(66, 66, 0, 0, 0)
     bench.run.close()
     assert bench.queries["alone-a-1"].stopped
 
@@ -347,7 +347,7 @@ def test_a_plan_that_changes_is_told_to_the_reader(bench: Bench) -> None:
     route = bench.run.start(spec("a"))
     bench.controls["routes-2"].report("a", settled=20_000)
     bench.tick()
-    route.sighting()
+    route.progress()
     assert bench.controls["routes-2"].journal == ["plan a"]
     assert bench.plan_of("a") == Plan()
 

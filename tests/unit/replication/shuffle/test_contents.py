@@ -16,7 +16,7 @@ from isthmus.connectors.spool.refused import set_aside
 from isthmus.connectors.spool.writer import SpoolWriter
 from isthmus.errors import ConfigError, InvalidArgumentError
 from isthmus.replication.archive.folder import ArchiveFolder
-from isthmus.replication.query.sighting import Seldom, SpoolView
+from isthmus.replication.query.route_progress import Seldom, SpoolView
 from isthmus.replication.shuffle.contents import SpoolContents
 from isthmus.replication.shuffle.note import BatchNote, write_note
 from isthmus.replication.shuffle.place import SpoolPlace, note_places

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from isthmus.replication.query.sighting import Sighting, SpoolView
+from isthmus.replication.query.route_progress import RouteProgress, SpoolView
 from isthmus.replication.query.tally import Counts
 from isthmus.replication.route_spec import route_spec
 from isthmus.replication.shuffle.route import SpooledRoute
@@ -24,7 +24,7 @@ class Part:
     active: bool = True
     error: str = ""
     all_done: bool = False
-    seen: Sighting = field(default_factory=Sighting)
+    seen: RouteProgress = field(default_factory=RouteProgress)
     stopped: int = 0
 
     def is_active(self) -> bool:
@@ -36,7 +36,7 @@ class Part:
     def has_all(self) -> bool:
         return self.all_done
 
-    def sighting(self) -> Sighting:
+    def progress(self) -> RouteProgress:
         return self.seen
 
     def drain(self) -> None:
@@ -81,11 +81,11 @@ def test_a_run_with_an_end_ends_when_the_target_has_all(parts: tuple[Part, Part,
 def test_moved_is_what_the_target_has_and_what_was_suppressed_counts_as_discarded(
     parts: tuple[Part, Part, Part],
 ) -> None:
-    parts[0].seen = Sighting(counts=Counts(settled=10, moved=10, dead_lettered=1))
-    parts[2].seen = Sighting(ready=False, counts=Counts(settled=4, moved=4, resent=2))
+    parts[0].seen = RouteProgress(counts=Counts(settled=10, moved=10, dead_lettered=1))
+    parts[2].seen = RouteProgress(ready=False, counts=Counts(settled=4, moved=4, resent=2))
     views = iter([SpoolView(suppressed=5), SpoolView(waiting=3, suppressed=7)])
     route = SpooledRoute(parts[0], parts[2], parts[1], lambda: False, lambda: next(views))
-    seen = route.sighting()
+    seen = route.progress()
     assert seen.ready
     assert seen.counts == Counts(settled=10, moved=4, dead_lettered=1, discarded=2, resent=2)
     assert seen.spool == SpoolView(waiting=3, suppressed=7)

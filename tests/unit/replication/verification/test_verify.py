@@ -39,7 +39,9 @@ def asked(monkeypatch: pytest.MonkeyPatch, task: str) -> dict[str, Any]:
         return Reconciliation(name, ())
 
     monkeypatch.setattr(verify_module, "audit", audit)
-    monkeypatch.setattr(verify_module.Reach, "identities", lambda _, aliases: dict(zip(aliases, aliases, strict=True)))
+    monkeypatch.setattr(
+        verify_module.NamespaceClients, "identities", lambda _, aliases: dict(zip(aliases, aliases, strict=True))
+    )
     list(verify(read(FILE % task)))
     return seen
 
@@ -306,7 +308,9 @@ def test_a_topic_of_a_broker_without_subscriptions_is_not_compared(monkeypatch: 
         return Reconciliation(name, ())
 
     monkeypatch.setattr(verify_module, "audit", audit)
-    monkeypatch.setattr(verify_module.Reach, "identities", lambda _, aliases: dict(zip(aliases, aliases, strict=True)))
+    monkeypatch.setattr(
+        verify_module.NamespaceClients, "identities", lambda _, aliases: dict(zip(aliases, aliases, strict=True))
+    )
     file = FILE.replace(
         "jfk: {connection: env:JFK}", 'jfk: {connection: env:JFK}\n  art: {kind: amqp, url: "amqp://artemis"}'
     )

@@ -40,7 +40,7 @@ def test_a_folder_of_checkpoints_that_is_not_there_is_made_by_apply(tmp_path: Pa
         "tasks:\n  orders: {pattern: stream-to-queue, source: log, stream: orders, target: ewr, queue: orders}\n"
     )
     federation = read(text, "isthmus.yaml")
-    found = preflight_module._namespace(federation, routes(federation, "orders"), "log", Reach({}).__enter__)  # type: ignore[arg-type]
+    found = preflight_module._namespace(federation, routes(federation, "orders"), "log", NamespaceClients({}).__enter__)  # type: ignore[arg-type]
     (fault,) = found.faults
     assert "no folder" in fault.message
     assert fault.hint.startswith("make it by: isthmus apply")
@@ -66,7 +66,7 @@ def test_what_only_the_operator_can_mend_is_a_fault(error: IsthmusError, expecte
     assert is_fault(error) is expected
 
 
-class Reach:
+class NamespaceClients:
     """Namespaces of which some entities stand."""
 
     def __init__(self, errors: dict[str, IsthmusError], identities: dict[str, str] | None = None) -> None:
@@ -104,14 +104,14 @@ def checked(
         monkeypatch.delenv(name)
     places = {name.replace("__", "/"): error for name, error in errors.items()}
 
-    def attach(reach: Any, target: Endpoint) -> str:
+    def attach(clients: Any, target: Endpoint) -> str:
         if str(target) in places:
             raise places[str(target)]
-        return str(reach.identity(target.alias))
+        return str(clients.identity(target.alias))
 
     monkeypatch.setattr(preflight_module, "_attach", attach)
     federation = read(TEXT, "f.yaml")
-    opened: Any = lambda: Reach(places, identities)  # noqa: E731
+    opened: Any = lambda: NamespaceClients(places, identities)  # noqa: E731
     return preflight(federation, routes(federation), opened)
 
 

@@ -49,12 +49,12 @@ class Reached:
         return answer
 
 
-def warned(watch: BindingWatch, reach: Any, caplog: pytest.LogCaptureFixture) -> list[int]:
+def warned(watch: BindingWatch, clients: Any, caplog: pytest.LogCaptureFixture) -> list[int]:
     """After which queries there was a warning more."""
     found = []
-    for number in range(len(reach.answers)):
+    for number in range(len(clients.answers)):
         caplog.clear()
-        watch.query(reach, number * INTERVAL_SECONDS)
+        watch.query(clients, number * INTERVAL_SECONDS)
         if caplog.messages:
             assert [TEXT in each for each in caplog.messages] == [True]
             found.append(number)
@@ -62,9 +62,9 @@ def warned(watch: BindingWatch, reach: Any, caplog: pytest.LogCaptureFixture) ->
 
 
 def test_i1_a_missing_binding_is_logged_once_and_again_after_it_was_there(caplog: pytest.LogCaptureFixture) -> None:
-    reach = Reached(True, False, False, ConnectionLostError("away"), False, None, False, True, False)
-    assert warned(BindingWatch([ROUTE]), reach, caplog) == [1, 6, 8]
-    assert set(reach.asked) == {(ROUTE.source, "isthmus.flights.ewr")}
+    clients = Reached(True, False, False, ConnectionLostError("away"), False, None, False, True, False)
+    assert warned(BindingWatch([ROUTE]), clients, caplog) == [1, 6, 8]
+    assert set(clients.asked) == {(ROUTE.source, "isthmus.flights.ewr")}
 
 
 @pytest.mark.parametrize("fault", [ConnectionLostError("away"), TimeoutError(), ValueError("odd")])
@@ -72,12 +72,12 @@ def test_i2_a_namespace_that_does_not_answer_is_asked_once_for_all_its_routes(
     fault: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    watch, reach = BindingWatch([ROUTE, replace(ROUTE, name="other")]), Reached(fault, True, True)
+    watch, clients = BindingWatch([ROUTE, replace(ROUTE, name="other")]), Reached(fault, True, True)
     for now in (0.0, 1.0, INTERVAL_SECONDS - 1.0):
-        watch.query(reach, now)  # type: ignore[arg-type]
-    assert len(reach.asked) == 1
-    watch.query(reach, INTERVAL_SECONDS)  # type: ignore[arg-type]
-    assert len(reach.asked) == 3
+        watch.query(clients, now)  # type: ignore[arg-type]
+    assert len(clients.asked) == 1
+    watch.query(clients, INTERVAL_SECONDS)  # type: ignore[arg-type]
+    assert len(clients.asked) == 3
     assert not caplog.messages
 
 
@@ -100,8 +100,8 @@ def test_a_run_names_what_is_missing_when_it_begins(caplog: pytest.LogCaptureFix
 
         def __exit__(self, *_: object) -> None: ...
 
-    reach: Any = Opened(is_bound=is_bound, waiting=lambda endpoint, group: Waits())
-    running = BacklogWatch([ROUTE], lambda: reach).start()
+    clients: Any = Opened(is_bound=is_bound, waiting=lambda endpoint, group: Waits())
+    running = BacklogWatch([ROUTE], lambda: clients).start()
     assert asked.wait(10.0)
     running.close()
     assert any(TEXT in each for each in caplog.messages)

@@ -69,7 +69,7 @@ class Mailbox:
         self.outcomes.append((first, last, Accepted()))
 
     @contextmanager
-    def reach(self) -> Iterator[Any]:
+    def clients(self) -> Iterator[Any]:
         client = SimpleNamespace(wait=lambda seconds: None, flush=lambda: None, close=lambda seconds: None)
         yield SimpleNamespace(open=lambda place: client)
 
@@ -86,7 +86,7 @@ def mailbox(monkeypatch: pytest.MonkeyPatch) -> Mailbox:
 
 
 def watch(mailbox: Mailbox) -> DropWatch:
-    return DropWatch([ROUTE], lambda: mailbox.fills, mailbox.reach, lambda route: mailbox.is_mine)
+    return DropWatch([ROUTE], lambda: mailbox.fills, mailbox.clients, lambda route: mailbox.is_mine)
 
 
 def test_i1_a_deletion_ends_with_the_claim(mailbox: Mailbox) -> None:

@@ -12,7 +12,7 @@ import pytest
 from isthmus.amqp import section
 from isthmus.amqp.types import Long, Symbol, Timestamp
 from isthmus.errors import ConnectionLostError
-from isthmus.replication.query.sighting import Sighting
+from isthmus.replication.query.route_progress import RouteProgress
 from isthmus.replication.query.tally import Counts
 from isthmus.supervisor.condition import Condition
 from isthmus.supervisor.status import Footprint, StatusFile, describe
@@ -34,7 +34,7 @@ tasks:
 )
 
 
-class Reach:
+class NamespaceClients:
     """Of two namespaces one is away; in the other a message waits."""
 
     def __init__(self, *_: object) -> None:
@@ -62,11 +62,11 @@ class Reach:
 def test_a_run_that_has_ended_keeps_its_last_counts(
     state: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(survey_module, "Reach", Reach)
+    monkeypatch.setattr(survey_module, "NamespaceClients", NamespaceClients)
     monkeypatch.setattr(survey_module, "fill_now", lambda *_: [Fill("ewr", "flights", 1 << 29, 1 << 30, 2.5)])
     condition = Condition()
     condition.starting(0)
-    condition.seen(1, Sighting(counts=Counts(1005, 1000, 3, 2)))
+    condition.seen(1, RouteProgress(counts=Counts(1005, 1000, 3, 2)))
     condition.stopped()
     file = StatusFile(tmp_path)
     file._head["process_started"] = 1.0  # of another process, which is gone
@@ -85,20 +85,20 @@ def test_a_run_that_has_ended_keeps_its_last_counts(
 
 
 def test_a_source_that_fails_in_another_way_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Failing(Reach):
+    class Failing(NamespaceClients):
         def peek(self, endpoint: Endpoint) -> Any:
             if endpoint.alias == "jfk":
                 raise OSError(errno.ENETUNREACH, "Network is unreachable")
             return super().peek(endpoint)
 
-    monkeypatch.setattr(survey_module, "Reach", Failing)
+    monkeypatch.setattr(survey_module, "NamespaceClients", Failing)
     monkeypatch.setattr(survey_module, "fill_now", lambda *_: [])
     here, there = survey(FEDERATION, tmp_path)["routes"]
     assert (here["waiting"], there["waiting"], there["away"]["namespace"]) == (1, None, "jfk")
 
 
 def test_without_any_run_nothing_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(survey_module, "Reach", Reach)
+    monkeypatch.setattr(survey_module, "NamespaceClients", NamespaceClients)
     monkeypatch.setattr(survey_module, "fill_now", lambda *_: [])
     found = survey(FEDERATION, tmp_path)
     assert (found["alive"], found["state"], found["routes"][0]["moved"]) == (False, "not running", 0)

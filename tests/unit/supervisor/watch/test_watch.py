@@ -13,7 +13,7 @@ import pytest
 from isthmus.amqp import section
 from isthmus.amqp.types import Long, Timestamp
 from isthmus.connectors.system import Waits
-from isthmus.replication.query.sighting import Backlog
+from isthmus.replication.query.route_progress import Backlog
 from isthmus.supervisor.watch import watch
 from isthmus.supervisor.watch.watch import BUSY_SECONDS, IDLE_SECONDS, STALE_SECONDS, BacklogMeter, BacklogWatch
 from isthmus.testing.clock import ManualClock
@@ -77,9 +77,9 @@ def test_what_another_system_tells_counts_and_what_it_tells_nobody_is_unknown(
     told: Waits | None, found: Backlog | None, seconds: float
 ) -> None:
     meter = BacklogMeter(ManualClock())
-    reach: Any = SimpleNamespace(waiting=lambda endpoint, group: told)
+    clients: Any = SimpleNamespace(waiting=lambda endpoint, group: told)
     route = replace(ROUTE, options=replace(ROUTE.options, log=replace(ROUTE.options.log, group="g")))
-    assert meter.measure(reach, route) == found
+    assert meter.measure(clients, route) == found
     assert meter.interval_seconds == seconds
 
 

@@ -2,7 +2,7 @@
 
 What it is: how a log is browsed so that its records look as its routes convert them, what waits at a route (the records that its
 group has not committed) and what was set aside (in the log of dead letters). What it is not: the reading of Service Bus
-(`isthmus.replication.verification.audit.passage`), or a client of a cluster (`isthmus.replication.reach`).
+(`isthmus.replication.verification.audit.passage`), or a client of a cluster (`isthmus.replication.namespace_clients`).
 
 Invariants:
     I1. Where several routes share a log of dead letters, each is assigned what came from its own source.
@@ -17,7 +17,7 @@ from isthmus.amqp import section
 from isthmus.connectors.kafka.mapping.record import DEAD_LETTER_PLACE, DEAD_LETTER_REASON
 from isthmus.connectors.servicebus.head import FRAGMENT_BITS
 from isthmus.errors import EntityNotFoundError
-from isthmus.replication.reach import Reach
+from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.replication.verification.audit.passage import Peek, messages
 from isthmus.replication.verification.identity import Identity, identify
 from isthmus.topology.model import Endpoint, Route
@@ -29,12 +29,12 @@ class LogAudit:
     """Browses the logs of a task.
 
     Args:
-        reach: connections.
+        clients: connections.
         routes: of the task.
     """
 
-    def __init__(self, reach: Reach, routes: Sequence[Route]) -> None:
-        self._reach = reach
+    def __init__(self, clients: NamespaceClients, routes: Sequence[Route]) -> None:
+        self._clients = clients
         self._named = {route.source for route in routes if route.options.log.keys_by_partition}
 
     def open(self, endpoint: Endpoint) -> Peek:
@@ -43,7 +43,7 @@ class LogAudit:
         Raises:
             IsthmusError: the namespace cannot be reached, or refuses.
         """
-        return self._reach.peek(endpoint, names_partition=endpoint in self._named)
+        return self._clients.peek(endpoint, names_partition=endpoint in self._named)
 
     def waiting(self, route: Route) -> Peek:
         """The records that the route's group has not committed.
@@ -51,7 +51,7 @@ class LogAudit:
         Raises:
             IsthmusError: the cluster cannot be read.
         """
-        return self._reach.uncommitted(route.source, route.options.log.group)
+        return self._clients.uncommitted(route.source, route.options.log.group)
 
     def is_placed(self, route: Route) -> bool:
         """Whether the position of the route's group is known.
@@ -59,7 +59,7 @@ class LogAudit:
         Raises:
             IsthmusError: the cluster cannot be read.
         """
-        return self._reach.is_placed(route.source, route.options.log.group)
+        return self._clients.is_placed(route.source, route.options.log.group)
 
     def set_aside(self, route: Route) -> Iterator[Identity]:
         """The records that were set aside.
@@ -71,7 +71,7 @@ class LogAudit:
         if not log:
             return
         try:
-            peek = self._reach.peek(Endpoint(route.source.alias, log))
+            peek = self._clients.peek(Endpoint(route.source.alias, log))
         except EntityNotFoundError:
             return
         for message, _ in messages(peek, 0, identify):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from isthmus.replication.query.tally import NO_COUNTS, Counts
 
-__all__ = ["Backlog", "Seldom", "Sighting", "SpoolView"]
+__all__ = ["Backlog", "Seldom", "RouteProgress", "SpoolView"]
 
 VIEW_SECONDS = 1.0
 
@@ -36,13 +36,13 @@ class SpoolView:
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class RouteProgress:
     """The report of a running route.
 
     Attributes:
         ready: whether its source has started receiving.
         counts: counts of messages since the route started in this process.
-        held: why the route receives nothing at present, e.g. an unavailable target; empty if it receives.
+        paused_reason: why the route receives nothing at present, e.g. an unavailable target; empty if it receives.
         processes: ids of the processes that work for the route now, as far as known; routes that share a query share them.
         note: information of its source for the operator that does not delay messages; empty for none.
         error: why it failed; empty if it has not. It restarts automatically.
@@ -54,7 +54,7 @@ class Sighting:
 
     ready: bool = True
     counts: Counts = NO_COUNTS
-    held: str = ""
+    paused_reason: str = ""
     note: str = ""
     processes: tuple[int, ...] = ()
     error: str = ""

@@ -6,7 +6,7 @@ import pytest
 
 from isthmus.connectors.rabbitmq.system import RabbitSystem
 from isthmus.errors import UnauthorizedError
-from isthmus.replication.reach import Reach, name_places
+from isthmus.replication.namespace_clients import NamespaceClients, name_places
 from isthmus.supervisor.examination.doctor import examine
 from isthmus.topology import read
 from isthmus.topology.model import Endpoint
@@ -59,16 +59,16 @@ def test_i2_a_key_that_was_replaced_is_read_again_at_the_next_look(monkeypatch: 
 
     opened: list[Refusing] = []
     closed: list[Refusing] = []
-    with Reach(read(TEXT)) as reach:
+    with NamespaceClients(read(TEXT)) as clients:
 
         def connect(endpoint: Endpoint) -> Refusing:
             opened.append(Refusing())
             return opened[-1]
 
-        monkeypatch.setattr(reach, "open", connect)
+        monkeypatch.setattr(clients, "open", connect)
         for _ in range(2):
             with pytest.raises(UnauthorizedError):
-                reach.peek(Endpoint("ewr", "flights"))
+                clients.peek(Endpoint("ewr", "flights"))
     assert len(opened) == 2
     assert closed == opened
 
@@ -91,8 +91,8 @@ def nameless(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("nameless")
 def test_systems_without_an_identity_are_not_taken_for_each_other() -> None:
-    with Reach(read(RABBITS)) as reach:
-        assert reach.identities(("lga", "bos")) == {"lga": "lga", "bos": "bos"}
+    with NamespaceClients(read(RABBITS)) as clients:
+        assert clients.identities(("lga", "bos")) == {"lga": "lga", "bos": "bos"}
 
 
 @pytest.mark.usefixtures("nameless")

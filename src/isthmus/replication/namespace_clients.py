@@ -28,7 +28,7 @@ from isthmus.topology.model import Endpoint, Federation, NamespaceRef
 from isthmus.topology.route import routes
 from isthmus.transport import Client, Management
 
-__all__ = ["Reach", "name_places", "namespace_options"]
+__all__ = ["NamespaceClients", "name_places", "namespace_options"]
 
 CA_FILE_VARIABLE = "ISTHMUS_CA_FILE"
 CONNECT_TIMEOUT_SECONDS = 10.0
@@ -72,7 +72,7 @@ def _addresses(namespace: NamespaceRef) -> Sequence[str]:
     return [f"{parsed.host}:{parsed.data_port}"]
 
 
-class Reach:
+class NamespaceClients:
     """Connections to a federation's namespaces.
 
     Args:
