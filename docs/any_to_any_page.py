@@ -65,7 +65,10 @@ def any_to_any_page() -> str:
     lines += ["## Types", "", *_types(record), "", SYSTEMS, "## The runs", ""]
     lines += ["| source | without faults at (UTC), commit | with kills at (UTC), commit |", "| --- | --- | --- |"]
     for source in dict.fromkeys((*calm, *killed)):
-        runs = (f"{told['at']}, {told['commit']}" if told else "-" for told in (calm.get(source), killed.get(source)))
+        runs = (
+            f"{reported['at']}, {reported['commit']}" if reported else "-"
+            for reported in (calm.get(source), killed.get(source))
+        )
         lines.append(f"| {source} | {' | '.join(runs)} |")
     lines += [
         "",
@@ -78,14 +81,14 @@ def any_to_any_page() -> str:
 
 
 def _sent(runs: Mapping[str, Any]) -> int:
-    return max((int(cell["sent"]) for told in runs.values() for cell in told["cells"].values()), default=0)
+    return max((int(cell["sent"]) for reported in runs.values() for cell in reported["cells"].values()), default=0)
 
 
 def _table(runs: Mapping[str, Any]) -> list[str]:
-    targets = list(dict.fromkeys(target for told in runs.values() for target in told["cells"]))
+    targets = list(dict.fromkeys(target for reported in runs.values() for target in reported["cells"]))
     lines = ["| from \\ to | " + " | ".join(targets) + " |", "| --- |" + " --- |" * len(targets)]
-    for source, told in runs.items():
-        lines.append(f"| {source} | " + " | ".join(_cell(told["cells"].get(target)) for target in targets) + " |")
+    for source, reported in runs.items():
+        lines.append(f"| {source} | " + " | ".join(_cell(reported["cells"].get(target)) for target in targets) + " |")
     return lines
 
 
@@ -100,8 +103,8 @@ def _cell(cell: Mapping[str, Any] | None) -> str:
 def _types(record: Mapping[str, Mapping[str, Any]]) -> list[str]:
     found: dict[str, None] = {}
     for runs in record.values():
-        for source, told in runs.items():
-            for target, cell in told["cells"].items():
+        for source, reported in runs.items():
+            for target, cell in reported["cells"].items():
                 if cell["changed"]:
                     found[f"- {source} to {target}: {', '.join(f'`{name}`' for name in cell['changed'])}"] = None
     return list(found) or ["Everything arrived as it was sent, from every source at every target."]

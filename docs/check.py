@@ -187,7 +187,7 @@ def faults() -> list[str]:
 
 
 if __name__ == "__main__":
-    told = faults()
-    for fault in told:
+    reported = faults()
+    for fault in reported:
         print(fault)
-    sys.exit(1 if told else 0)
+    sys.exit(1 if reported else 0)

@@ -55,10 +55,12 @@ def fault_matrix_page() -> str:
         "| fault | what happens | carried by | published | under way | set aside | run at (UTC), commit |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for fault, told in record.items():
-        sums = (_sum(told, kind) for kind in ("published", "unsettled", "set_aside"))
+    for fault, reported in record.items():
+        sums = (_sum(reported, kind) for kind in ("published", "unsettled", "set_aside"))
         counts = " | ".join(f"{each:,}" for each in sums)
-        lines.append(f"| {fault} | {told['told']} | {told['carrier']} | {counts} | {told['at']}, {told['commit']} |")
+        lines.append(
+            f"| {fault} | {reported['told']} | {reported['carrier']} | {counts} | {reported['at']}, {reported['commit']} |"
+        )
     lines += [
         "",
         (
@@ -82,5 +84,5 @@ def _is_good(cell: Mapping[str, Any]) -> bool:
     return not wrong
 
 
-def _sum(told: Mapping[str, Any], kind: str) -> int:
-    return sum(cell[kind] for cell in told["cells"].values())
+def _sum(reported: Mapping[str, Any], kind: str) -> int:
+    return sum(cell[kind] for cell in reported["cells"].values())

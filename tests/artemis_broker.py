@@ -166,8 +166,8 @@ class ArtemisBroker:
             "wantClientAuth": "true",
             "saslMechanisms": "EXTERNAL,PLAIN",
         }
-        told = ";".join(f"{name}={value}" for name, value in options.items())
-        return f'<acceptor name="tls">tcp://127.0.0.1:{self.tls_port}?{told}</acceptor>'
+        reported = ";".join(f"{name}={value}" for name, value in options.items())
+        return f'<acceptor name="tls">tcp://127.0.0.1:{self.tls_port}?{reported}</acceptor>'
 
     @property
     def pid(self) -> int:

@@ -371,18 +371,18 @@ class World:
     def _expect(self, wanted: Sequence[tuple[str, str]]) -> tuple[Callable[[], None], Callable[[Exception], None]]:
         for each in wanted:
             self.state.setdefault(each, "perhaps")
-        told: list[str] = []
+        reported: list[str] = []
 
         def durable() -> None:
-            assert not told, (told, wanted)
-            told.append("durable")
+            assert not reported, (reported, wanted)
+            reported.append("durable")
             for each in wanted:
                 if self.state[each] == "perhaps":
                     self.state[each] = "there"
 
         def failed(error: Exception) -> None:
-            assert not told, (told, wanted, error)
-            told.append("failed")
+            assert not reported, (reported, wanted, error)
+            reported.append("failed")
 
         return durable, failed
 
@@ -504,17 +504,17 @@ class World:
     # ---- what is received
 
     def _going(self, wanted: Sequence[tuple[str, str]]) -> tuple[Callable[[], None], Callable[[Exception], None]]:
-        told: list[str] = []
+        reported: list[str] = []
 
         def gone() -> None:
-            assert not told, (told, wanted)
-            told.append("durable")
+            assert not reported, (reported, wanted)
+            reported.append("durable")
             for each in wanted:
                 self.state[each] = "gone"
 
         def failed(error: Exception) -> None:
-            assert not told, (told, wanted, error)
-            told.append("failed")
+            assert not reported, (reported, wanted, error)
+            reported.append("failed")
 
         return gone, failed
 

@@ -40,14 +40,14 @@ class EventGridEnd:
     def __init__(self, server: EventGridServer) -> None:
         self._server = server
         self._looks: dict[str, list[str]] = {}
-        self._told: dict[str, dict[str, Any]] = {}
+        self._reported: dict[str, dict[str, Any]] = {}
         os.environ["EVENT_GRID_CONFORMANCE"] = KEY
 
     def make(self, entity: str, side: str, settings: Mapping[str, Any]) -> dict[str, str]:
         """Makes a topic."""
         name = _name(entity)
-        self._told[name] = {"limit": LIMIT_BYTES} if settings.get("limits_size") else {}
-        self._server.ask("PUT", f"/{name}", self._told[name])
+        self._reported[name] = {"limit": LIMIT_BYTES} if settings.get("limits_size") else {}
+        self._server.ask("PUT", f"/{name}", self._reported[name])
         options = {"entity": name, "key": "env:EVENT_GRID_CONFORMANCE"}
         if side == "source":
             options |= {"subscription": "sub", "lock_seconds": f"{LOCK_SECONDS:g}", "rejects": "true"}
@@ -69,10 +69,10 @@ class EventGridEnd:
         """The events of the topic."""
         found = self._looks.setdefault(entity, [])
         try:
-            told = self._server.ask("GET", f"/{_name(entity)}?{len(found)}")
+            reported = self._server.ask("GET", f"/{_name(entity)}?{len(found)}")
         except OSError:  # it was restarted
             return found
-        found += [key_of(message_of(each)) for each in told["events"]]
+        found += [key_of(message_of(each)) for each in reported["events"]]
         return found
 
     def left(self, entity: str) -> int:
@@ -89,7 +89,7 @@ class EventGridEnd:
     def refuse(self, entity: str, refuses: bool) -> None:
         """It answers 503."""
         name = _name(entity)
-        self._server.ask("PUT", f"/{name}", {**self._told[name], "status": 503 if refuses else 200})
+        self._server.ask("PUT", f"/{name}", {**self._reported[name], "status": 503 if refuses else 200})
 
     def restart(self) -> None:
         """Kills the server, and starts it again."""

@@ -200,8 +200,8 @@ def _serve(port: int, folder: Path) -> None:
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True
 
-        def _answer(self, status: int, told: Any) -> None:
-            body = json.dumps(told).encode()
+        def _answer(self, status: int, reported: Any) -> None:
+            body = json.dumps(reported).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))
@@ -229,17 +229,17 @@ def _serve(port: int, folder: Path) -> None:
                 self._answer(*grid.settle(names[2], operation, json.loads(body)["lockTokens"]))
 
         def do_PUT(self) -> None:
-            told = json.loads(self._body())
+            reported = json.loads(self._body())
             with grid.came:
-                grid.keep({"topic": self.path.strip("/"), **told})
+                grid.keep({"topic": self.path.strip("/"), **reported})
             self._answer(200, {})
 
         def do_GET(self) -> None:
             name, _, start = self.path.strip("/").partition("?")
             with grid.came:
                 topic = grid.topics.get(name, _Topic())
-                told = {"events": topic.events[int(start or 0) :], "left": len(topic.left), "dead": topic.dead}
-            self._answer(200, told)
+                reported = {"events": topic.events[int(start or 0) :], "left": len(topic.left), "dead": topic.dead}
+            self._answer(200, reported)
 
         def log_message(self, *args: Any) -> None:
             pass

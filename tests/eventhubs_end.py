@@ -267,7 +267,7 @@ class _HubReader:
                     raise self.client.error
                 link.grant(1000)
                 self.client.wait(1.0)
-                found += map(_told, link.take())
+                found += map(_reported, link.take())
         return [each for found in self._found.values() for each in found]
 
     def close(self) -> None:
@@ -275,6 +275,6 @@ class _HubReader:
         self.client.close()
 
 
-def _told(event: bytes) -> tuple[str, str]:
+def _reported(event: bytes) -> tuple[str, str]:
     properties = section.decode_map(event, section.locate(event).application_properties)
     return key_of(event), str(properties.get(DEAD_LETTER_REASON, ""))

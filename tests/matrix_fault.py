@@ -93,7 +93,7 @@ class Fault:
     """
 
     name: str
-    told: str
+    reported: str
     strike: Callable[[Stage], None]
     needs_spark: bool = False
 

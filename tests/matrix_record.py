@@ -51,7 +51,7 @@ class Cell:
         return is_whole and not (self.detects and self.duplicated) and not (self.ordered and self.out_of_order)
 
 
-def write(fault: str, told: str, carrier: str, seconds: float, cells: Mapping[str, Cell]) -> None:
+def write(fault: str, reported: str, carrier: str, seconds: float, cells: Mapping[str, Cell]) -> None:
     """Record what a fault did.
 
     Args:
@@ -64,7 +64,7 @@ def write(fault: str, told: str, carrier: str, seconds: float, cells: Mapping[st
     record = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
     git = ["git", "-C", str(FILE.parent), "rev-parse", "--short", "HEAD"]
     record[fault] = {
-        "told": told,
+        "told": reported,
         "carrier": carrier,
         "at": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
         "commit": subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip(),

@@ -27,13 +27,13 @@ class Stores:
         self.broken: set[int] = set()
         self.clock = ManualClock()
         self.limits = Limits(partitions_per_entity=FRAGMENTS, partition_stores=STORES)
-        self.told: list[tuple[int, bool]] = []
+        self.reported: list[tuple[int, bool]] = []
         self.start()
 
     def start(self) -> None:
-        self.told.clear()
+        self.reported.clear()
         self.stores = FragmentStores(self._open, self.clock, self.limits, os.urandom)
-        self.stores.on_change = lambda store: self.told.append((store.index, store.is_up))
+        self.stores.on_change = lambda store: self.reported.append((store.index, store.is_up))
         self.engine = Engine(self.main, self.clock, limits=self.limits, stores=self.stores)
 
     def _open(self, index: int) -> Journal:

@@ -46,8 +46,8 @@ class Host:
         states: Mapping[str, str] = MappingProxyType({}),
         **options: Any,
     ) -> Any:
-        told = {"connection": "env:PORT_TEST", "entity": path, "sessions": str(sessions), **states}
-        source = self.sources.source(key, told, **options)
+        reported = {"connection": "env:PORT_TEST", "entity": path, "sessions": str(sessions), **states}
+        source = self.sources.source(key, reported, **options)
         return self._add(key, source, opens)
 
     def target(self, key: int, path: str, **options: str) -> Any:
@@ -88,11 +88,11 @@ class Host:
             assert time.monotonic() < until, {key: events[-5:] for key, events in self.events.items()}
             self.turn(min(until, time.monotonic() + 0.5))
 
-    def told(self, key: int, kind: type) -> list[Any]:
+    def reported(self, key: int, kind: type) -> list[Any]:
         return [event for event in self.events[key] if isinstance(event, kind)]
 
     def ids(self, key: int) -> list[str]:
-        return [message_id(payload) for event in self.told(key, Arrived) for payload in event.payloads]
+        return [message_id(payload) for event in self.reported(key, Arrived) for payload in event.payloads]
 
     def close(self) -> None:
         for end in self.ends.values():

@@ -55,8 +55,10 @@ def _programs() -> Path:
 def _unpack(folder: Path) -> None:
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
         _missing("no PostgreSQL here: apt-get install postgresql")
-    told = subprocess.run(["apt-cache", "depends", "postgresql"], capture_output=True, text=True, check=False).stdout
-    for package in {*re.findall(r"Depends: (postgresql-\d+)", told), "libpq5"}:
+    reported = subprocess.run(
+        ["apt-cache", "depends", "postgresql"], capture_output=True, text=True, check=False
+    ).stdout
+    for package in {*re.findall(r"Depends: (postgresql-\d+)", reported), "libpq5"}:
         subprocess.run(["apt-get", "download", package], cwd=folder, check=False, capture_output=True)
     for file in folder.glob("*.deb"):
         subprocess.run(["dpkg", "-x", file.name, "."], cwd=folder, check=True)

@@ -294,7 +294,7 @@ class RabbitServer:
 
     def state(self) -> str:
         """What it tells of itself, for the text of a failed test: virtual hosts, queues, alarms, and the end of its log."""
-        told: list[object] = []
+        reported: list[object] = []
         for path in (
             "vhosts?columns=name,cluster_state",
             "queues?columns=vhost,name,state,messages_ready,messages_unacknowledged,consumers",
@@ -302,11 +302,11 @@ class RabbitServer:
             "nodes?columns=mem_alarm,disk_free_alarm,running",
         ):
             try:
-                told.append(self.call("GET", path))
+                reported.append(self.call("GET", path))
             except (OSError, AssertionError, ValueError, HTTPException) as error:
-                told.append(f"{path}: {type(error).__name__}: {error}")
+                reported.append(f"{path}: {type(error).__name__}: {error}")
         logs = [each.read_text(errors="replace")[-LOG_CHARACTERS:] for each in (self.folder / "log").glob("*.log")]
-        return "\n".join(map(str, (*told, *logs)))
+        return "\n".join(map(str, (*reported, *logs)))
 
     def _counting(self) -> subprocess.Popen[str]:
         if self._counter is None:

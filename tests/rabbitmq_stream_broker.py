@@ -53,8 +53,8 @@ def record(offset: int, body: bytes = b"") -> Record:
 
 
 def delivery(tag: int, found: Record) -> Content:
-    told = wire.short("t") + struct.pack(">Q?", tag, False) + wire.short("") + wire.short("orders")
-    return Content(told, found.properties, found.body)
+    reported = wire.short("t") + struct.pack(">Q?", tag, False) + wire.short("") + wire.short("orders")
+    return Content(reported, found.properties, found.body)
 
 
 class Stream:
@@ -224,8 +224,8 @@ class Reader:
             owes=self.owing.append,
             threads=SimpleNamespace(mark=lambda _: None, add_leaving=lambda _: None),
         )
-        told = read_source({**OPTIONS, **options})
-        self.source = StreamSource(pool, 1, told, only_present=only_present, thread=lambda *_: self.thread)  # type: ignore[arg-type]
+        reported = read_source({**OPTIONS, **options})
+        self.source = StreamSource(pool, 1, reported, only_present=only_present, thread=lambda *_: self.thread)  # type: ignore[arg-type]
         self.events: list[Any] = []
         self._wants = False
 
@@ -264,11 +264,11 @@ class Reader:
 
     def run(self) -> list[Any]:
         """Serves it until nothing happens any more; what the owner is told."""
-        told: list[Any] = []
+        reported: list[Any] = []
         for _ in range(50):
             self.serve()
-            told += self.source.poll(self.clock.now)
-        return told
+            reported += self.source.poll(self.clock.now)
+        return reported
 
     def lose(self) -> list[Any]:
         self.source.fail(ConnectionLostError("gone"))

@@ -164,7 +164,7 @@ class Source:
             return [SourceLost("broke", world.chance(0.2))]
         if world.chance(0.02):
             self.lose_locks()
-        told: list[Any] = []
+        reported: list[Any] = []
         limit = min(self.expires, default=math.inf)  # who reads in order waits for what somebody else has locked
         free = list(itertools.takewhile(lambda each: each < limit, self.ready))
         count = min(self.credit, len(free), choose.choice([1, 3, 1000]))
@@ -173,15 +173,15 @@ class Source:
             self.ready = self.ready[count:]
             self.locked.update(dict.fromkeys(taken, True))
             self.credit -= count
-            told.append(Arrived(taken, [world.payload(each) for each in taken]))
+            reported.append(Arrived(taken, [world.payload(each) for each in taken]))
         if self.draining and choose.random() < 0.5:
             self.draining, self.credit = False, 0
-            told.append(Drained())
+            reported.append(Drained())
         is_over = world.spec.only_present and not (self.ready or self.locked or self.draining or self.is_exhausted)
-        if is_over and not told:
+        if is_over and not reported:
             self.is_exhausted = True
-            told.append(Exhausted())
-        return told
+            reported.append(Exhausted())
+        return reported
 
     def deadline(self) -> float:
         due = min(self.expires.values(), default=math.inf)
@@ -291,16 +291,18 @@ class _Target:
 
     def _tell(self) -> None:
         """Tells outcomes: at once, or some of them, in any order."""
-        choose, told = self.world.choose, self.untold
+        choose, reported = self.world.choose, self.untold
         if self.world.is_disordered:
-            told = (
-                choose.sample(told, choose.randint(0, len(told))) if choose.random() < 0.5 else told[: len(told) // 2]
+            reported = (
+                choose.sample(reported, choose.randint(0, len(reported)))
+                if choose.random() < 0.5
+                else reported[: len(reported) // 2]
             )
-            self.untold = [each for each in self.untold if each not in told]
-            told = sorted(told, key=lambda each: each[0]) if choose.random() < 0.5 else told
+            self.untold = [each for each in self.untold if each not in reported]
+            reported = sorted(reported, key=lambda each: each[0]) if choose.random() < 0.5 else reported
         else:
             self.untold = []
-        for ordinal, refusal in told:
+        for ordinal, refusal in reported:
             last = self.events[-1] if self.events else None
             if (
                 isinstance(last, Outcome)
@@ -395,7 +397,7 @@ class World:
         self.handles: dict[int, TargetHandle] = {}
         self.targets: dict[int, _Target] = {}
         self.stats_at = 0.0
-        self.told: dict[int, tuple[e.Statistics, int]] = {}
+        self.reported: dict[int, tuple[e.Statistics, int]] = {}
         self.has_ended = False
         self.broken = ""
 
@@ -568,10 +570,10 @@ class World:
         if self.now >= self.stats_at:
             self.stats_at = self.now + 2.0
             for number, each in self.handles.items():
-                told = e.Statistics(each.machine.counts.resent, each.machine.blocked_by)
-                if self.told.get(number) != (told, each.machine.counts.completed):
-                    self.told[number] = told, each.machine.counts.completed
-                    self._say(number, told)
+                reported = e.Statistics(each.machine.counts.resent, each.machine.blocked_by)
+                if self.reported.get(number) != (reported, each.machine.counts.completed):
+                    self.reported[number] = reported, each.machine.counts.completed
+                    self._say(number, reported)
 
     # ---- time
 

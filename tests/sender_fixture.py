@@ -81,9 +81,9 @@ class FakeTarget:
         if self.is_lost:
             return
         if self.system.decide is not None:
-            told = self.system.decide(first, self.sent - 1)
-            self.is_lost = any(isinstance(event, Lost) for event in told)
-            self.tell(*told, *([] if self.is_lost else [Granted(self.system.credit)]))
+            reported = self.system.decide(first, self.sent - 1)
+            self.is_lost = any(isinstance(event, Lost) for event in reported)
+            self.tell(*reported, *([] if self.is_lost else [Granted(self.system.credit)]))
         elif self.system.acknowledges and self.name not in self.system.mute:
             self.tell(Outcome(first, self.sent - 1), Granted(self.system.credit))
 
@@ -250,14 +250,14 @@ class FakeReader:
         return [handle for payload in self.of(Kind.READY) for handle in unpack_numbers(payload)]
 
     def failed(self) -> dict[int, dict[str, Any]]:
-        return {told["handle"]: told for told in map(unpack_json, self.of(Kind.FAILED))}
+        return {reported["handle"]: reported for reported in map(unpack_json, self.of(Kind.FAILED))}
 
     def flushed(self) -> list[tuple[int, dict[int, int]]]:
         return [unpack_flushed(payload) for payload in self.of(Kind.FLUSHED)]
 
     def open(self, handle: int, spec: RouteSpec, *, waits: bool = True) -> None:
-        told = {"handle": handle, "spec": spec.to_json(), "origin_identity": "source-1"}
-        self.send(Kind.OPEN, pack_json(told))
+        reported = {"handle": handle, "spec": spec.to_json(), "origin_identity": "source-1"}
+        self.send(Kind.OPEN, pack_json(reported))
         if waits:
             self.wait(lambda: handle in self.ready())
 

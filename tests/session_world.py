@@ -103,21 +103,21 @@ class _SessionSource(Source):
             world.faults += 1
         self._answer_requests()
         positions = self._deliver()
-        told: list[Any] = [Arrived(positions, [world.payload(each) for each in positions])] if positions else []
+        reported: list[Any] = [Arrived(positions, [world.payload(each) for each in positions])] if positions else []
         self._take_turns()
         if self.draining:
             for link in self._links:
                 link.credit = 0
             if world.choose.random() < 0.5:
                 self.draining, self.credit = False, 0
-                told.append(Drained())
+                reported.append(Drained())
         else:
             self._share()
         is_empty = not (self.ready or self.locked or self._link_of or self.draining)
-        if world.spec.only_present and is_empty and not (self.is_exhausted or told):
+        if world.spec.only_present and is_empty and not (self.is_exhausted or reported):
             self.is_exhausted = True
-            told.append(Exhausted())
-        return told
+            reported.append(Exhausted())
+        return reported
 
     def deadline(self) -> float:
         now = self.world.now

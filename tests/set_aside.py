@@ -19,10 +19,10 @@ from isthmus.testing.federation import FederationProcess
 from isthmus.topology.model import Endpoint
 from isthmus.transport import Receiver, Sender
 
-__all__ = ["numbers", "send", "set_aside", "stands", "told", "wait_count"]
+__all__ = ["numbers", "send", "set_aside", "stands", "reported", "wait_count"]
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict[str, Any]:
+def reported(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict[str, Any]:
     """The JSON of `isthmus redrive`."""
     capsys.readouterr()
     with pytest.raises(SystemExit) as ended:

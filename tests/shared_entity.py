@@ -164,24 +164,24 @@ class Link:
         self.is_closed, self.state = True, "left"
         self.queue.leave(self, self.world.choose.choice([0.0, LOCK_SECONDS]))
 
-    def _lose(self, told: SourceLost) -> None:
+    def _lose(self, reported: SourceLost) -> None:
         """The connection ends: what was written and not taken in comes again, sooner or later."""
         world, choose = self.world, self.world.choose
         for _ in range(choose.randint(0, len(self.written))):
             self._take_in()
         for _, position, kind, lock in self.written:
             if self.queue.locks.get(position, (None, 0.0))[0] is self and self.queue.given[position] == lock:
-                if kind == "complete" and not (told.is_fatal or self.is_closed):
+                if kind == "complete" and not (reported.is_fatal or self.is_closed):
                     self.world.lost_completion(self.queue.name, position)
                 self.queue.locks[position] = self, world.now + choose.choice([0.0, 1.0, LOCK_SECONDS])
         self.written.clear()
-        if told.is_fatal:
+        if reported.is_fatal:
             self.world.forget_completions(self.queue.name)
         self.state, self.credit, self.draining = "lost", 0, False
         if self.is_closed:
             self._left()
         else:
-            self.events.append(told)
+            self.events.append(reported)
 
     def _take_in(self) -> None:
         _, position, kind, lock = self.written.popleft()
@@ -398,11 +398,11 @@ class TargetEnd:
         self.events = [*rest[:at], Granted(credit), *rest[at:]]
 
     def _tell(self) -> None:
-        choose, told = self.world.choose, self.untold
+        choose, reported = self.world.choose, self.untold
         if self.world.is_disordered and choose.random() < 0.5:
-            told = choose.sample(told, choose.randint(0, len(told)))
-        self.untold = [each for each in self.untold if each not in told]
-        self.events += told
+            reported = choose.sample(reported, choose.randint(0, len(reported)))
+        self.untold = [each for each in self.untold if each not in reported]
+        self.events += reported
 
     def due(self) -> float:
         """When `step` has something to do."""

@@ -149,10 +149,10 @@ class Task:
 
     def _on_frame(self, kind: int, payload: bytes) -> None:
         if kind == Kind.OPEN:
-            told = unpack_json(payload)
-            self.account.open(told["handle"])
-            spec = RouteSpec.from_json(told["spec"])
-            self.sink.open(told["handle"], spec, told["origin_identity"], self.world.now)
+            reported = unpack_json(payload)
+            self.account.open(reported["handle"])
+            spec = RouteSpec.from_json(reported["spec"])
+            self.sink.open(reported["handle"], spec, reported["origin_identity"], self.world.now)
         elif kind == Kind.CLOSE:
             (handle,) = unpack_numbers(payload)
             self.sink.close(handle)
@@ -160,9 +160,9 @@ class Task:
         elif kind == Kind.WINDOW:
             self.account.set_window(*unpack_numbers(payload))
         elif kind == Kind.FENCE:
-            told = unpack_json(payload)
-            self.fences[told["claim"]] = told["until_ns"] / 1e9
-            self.ended_fences.discard(told["claim"])
+            reported = unpack_json(payload)
+            self.fences[reported["claim"]] = reported["until_ns"] / 1e9
+            self.ended_fences.discard(reported["claim"])
 
     def ready(self, handle: int) -> None:
         self.to_reader.append((Kind.READY, pack_numbers(handle)))
@@ -181,8 +181,8 @@ class Task:
 
     def failed(self, handle: int, error: Any, is_fatal: bool) -> None:
         self.to_reader.extend(self.account.take(self.world.now))
-        told = {"handle": handle, "error": str(error), "is_fatal": is_fatal}
-        self.to_reader.append((Kind.FAILED, pack_json(told)))
+        reported = {"handle": handle, "error": str(error), "is_fatal": is_fatal}
+        self.to_reader.append((Kind.FAILED, pack_json(reported)))
 
     def may_send(self, claim: str) -> bool:
         return self.world.now < self.fences.get(claim, -math.inf)
@@ -245,9 +245,9 @@ class Task:
             handles = self.handles_of(name)
             if report.state in (RouteState.RUNNING, RouteState.PAUSED) and handles:
                 held = [each.machine._held for each in handles if each.machine._held]
-                told = report.paused.replace(UNCONFIRMED, "")
-                assert bool(told) == bool(held), f"{name} is paused for {told!r} instead of {held}"
-                assert all(each in told for each in held), f"{name} is paused for {told!r} instead of {held}"
+                reported = report.paused.replace(UNCONFIRMED, "")
+                assert bool(reported) == bool(held), f"{name} is paused for {reported!r} instead of {held}"
+                assert all(each in reported for each in held), f"{name} is paused for {reported!r} instead of {held}"
 
     def _drop_sink(self) -> None:
         for connector in self.targets.values():
@@ -711,8 +711,8 @@ class SharedWorld:
         published = range(1, self.counts[name] + 1)
         refused = [self.is_refused(name, position) for position in published]
         kinds = ["refused" if bad else self.fates[name, at] for at, bad in zip(published, refused, strict=True)]
-        told = (report.settled, report.moved, report.diverted, report.discarded, report.dead_lettered)
+        reported = (report.settled, report.moved, report.diverted, report.discarded, report.dead_lettered)
         diverted = sum(kind.startswith("b/") for kind in kinds)
         dead_lettered = kinds.count("dead-letter") + kinds.count("refused")
         wanted = (len(kinds), kinds.count(f"{name}/to"), diverted, kinds.count("complete"), dead_lettered)
-        assert told == wanted, f"{name}: {told} instead of {wanted}: {report}"
+        assert reported == wanted, f"{name}: {reported} instead of {wanted}: {report}"

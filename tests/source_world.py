@@ -114,9 +114,9 @@ class _Served:
         self.world = world
         self.socket = _Socket(world)
         window = world.choose.choice([3, 50, 5000])
-        told = {Symbol("product"): world.product, Symbol("version"): "3.13"}
+        reported = {Symbol("product"): world.product, Symbol("version"): "3.13"}
         self.connection = Connection(
-            server=True, container_id="b", sasl=("ANONYMOUS",), incoming_window=window, properties=told
+            server=True, container_id="b", sasl=("ANONYMOUS",), incoming_window=window, properties=reported
         )
         self.on_way: list[tuple[float, bytes]] = []  # to the client
         self.deliveries: dict[tuple[Link, int], tuple[int, bytes]] = {}
@@ -313,7 +313,7 @@ class _Served:
             return
         for payload in event.payloads:
             places = section.locate(payload)
-            told = section.decode_properties(payload, places.properties)
+            reported = section.decode_properties(payload, places.properties)
             operation = str(section.decode_map(payload, places.application_properties)["operation"])
             body = codec.decode(payload, places.body[0] + 3)[0]
             status, answer, condition = self.manage(operation.removeprefix("com.microsoft:"), body)
@@ -325,12 +325,12 @@ class _Served:
                 continue  # no answer
             reply = section.encode_message(
                 answer,
-                properties={"correlation_id": told["message_id"]},
+                properties={"correlation_id": reported["message_id"]},
                 application_properties={"statusCode": Int(status), "errorCondition": Symbol(condition)},
                 value_body=True,
             )
             for link, address in self.replies:
-                if address == told["reply_to"]:
+                if address == reported["reply_to"]:
                     self.answers.append((world.now + world.choose.choice([0.0, 0.0, 0.05, 1.0]), link, reply))
         event.link.dispose(event.first_delivery_id, event.first_delivery_id + len(event.payloads) - 1)
         if not event.link.detached:
@@ -484,7 +484,7 @@ class SourceWorld:
         self.leaving: list[Any] = []
         self.opens = 0
         self.rows: deque[tuple[int, int, int]] = deque()
-        self.told: deque[tuple[int, e.Event]] = deque()
+        self.reported: deque[tuple[int, e.Event]] = deque()
         self.failed = 0
         self.has_ended = False
 
@@ -608,7 +608,7 @@ class SourceWorld:
                 numbers = [int.from_bytes(each[-8:], "big") for each in payloads]
                 self.rows.extend((handle, *each) for each in zip(positions, numbers, strict=True))
             case e.OpenTarget(handle):
-                self.told.append((handle, e.TargetReady()))
+                self.reported.append((handle, e.TargetReady()))
             case e.Ended():
                 self.has_ended = True
 
@@ -646,19 +646,19 @@ class SourceWorld:
             if of != handle or of == self.failed:
                 continue
             if number in self.poison:
-                self.told.append((of, e.Disposed(position, position, Disposition("dead-letter", "bad", ""))))
+                self.reported.append((of, e.Disposed(position, position, Disposition("dead-letter", "bad", ""))))
                 continue
             self.accepted.append(number)
-            self.told.append((of, e.Completed([(position, position)])))
+            self.reported.append((of, e.Completed([(position, position)])))
         if handle and self.chance(0.01):
             is_paused = choose.random() < 0.5
-            self.told.append((handle, e.TargetPaused("busy") if is_paused else e.TargetResumed()))
+            self.reported.append((handle, e.TargetPaused("busy") if is_paused else e.TargetResumed()))
         if handle and self.chance(0.003):
             self.faults += 1
             self.failed = handle
-            self.told.append((handle, e.TargetFailed("away")))
-        while self.told and choose.random() < 0.8:
-            of, event = self.told.popleft()
+            self.reported.append((handle, e.TargetFailed("away")))
+        while self.reported and choose.random() < 0.8:
+            of, event = self.reported.popleft()
             if of == self.lease.handle:
                 self.tell(event)
 
@@ -707,7 +707,7 @@ class SourceWorld:
     def advance(self) -> None:
         """Time passes."""
         self.now += self.choose.choice([0.001, 0.01, 0.01, 0.1])
-        if not self.rows and not self.told and not any(s.socket.outward or s.on_way for s in self.served):
+        if not self.rows and not self.reported and not any(s.socket.outward or s.on_way for s in self.served):
             due = min(self.lease.deadline(self.now), self.pool.deadline(self.now))
             if self.source is not None:
                 due = min(due, self.source.deadline(self.now))
@@ -729,7 +729,7 @@ class SourceWorld:
         """No fault happens from now on."""
         self.chaos, self.still_until = 0.0, 0.0
         self.tell(e.TargetResumed())
-        self.told.append((self.lease.handle, e.TargetResumed()))
+        self.reported.append((self.lease.handle, e.TargetResumed()))
         self.publish(self.later)
         self.later = 0
 

@@ -54,11 +54,11 @@ def missing() -> str:
     return " and ".join(name for name in ("useradd", "userdel") if shutil.which(name) is None)
 
 
-def wait_until(holds: Callable[[], bool], told: Callable[[], object] = str) -> None:
+def wait_until(holds: Callable[[], bool], reported: Callable[[], object] = str) -> None:
     """Waits for minutes, on a slow machine; fails with what `told` gives."""
     limit = time.monotonic() + WAIT_SECONDS
     while not holds():
-        assert time.monotonic() < limit, told()
+        assert time.monotonic() < limit, reported()
         time.sleep(0.1)
 
 
@@ -224,8 +224,8 @@ class Cluster:
             env=node.environment({}), user=node.user, group=node.user, extra_groups=[],
         )  # fmt: skip
         assert asked.returncode == 0, f"user {node.user} cannot run isthmus: {asked.stderr}"
-        told = json.loads(asked.stdout)
-        return {**told["java"], "SPARK_HOME": told["spark_home"]}
+        reported = json.loads(asked.stdout)
+        return {**reported["java"], "SPARK_HOME": reported["spark_home"]}
 
     def _daemon(self, node: Node, name: str, *arguments: str) -> None:
         command = [f"{self._spark['SPARK_HOME']}/bin/spark-class", name, "--host", "127.0.0.1", "--webui-port", "0"]

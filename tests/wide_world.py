@@ -227,13 +227,13 @@ class WideWorld(World):
         return self.states.setdefault((hold.messages.path, hold.session_id), History(None))
 
     def _set_state(self, hold: Any, state: bytes | None) -> None:
-        told: list[Callable[[], None]] = []
+        reported: list[Callable[[], None]] = []
         try:
-            hold.set_state(state, lambda: told[0](), _nothing)  # noqa: PLW0108 - there is nothing in the list yet
+            hold.set_state(state, lambda: reported[0](), _nothing)  # noqa: PLW0108 - there is nothing in the list yet
         except StoreError:
             self._state_of(hold).set(state)
             raise
-        told.append(self._state_of(hold).set(state))
+        reported.append(self._state_of(hold).set(state))
 
     # ---- entities and settings
 

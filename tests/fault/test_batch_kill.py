@@ -85,8 +85,8 @@ def test_a_killed_query_leaves_each_message_once(
             assert process.stdin is not None
             assert process.stdout is not None
             process.stdin.close()
-            told = json.loads(process.stdout.readline())
+            reported = json.loads(process.stdout.readline())
             process.wait(60)
         counter.close()
-    assert (told["rows"], told["distinct"]) == (sent, sent)
-    counted(f"{rounds} kills of a query into a table", f"{sent} messages, {told['rows']} rows, seed {seed}")
+    assert (reported["rows"], reported["distinct"]) == (sent, sent)
+    counted(f"{rounds} kills of a query into a table", f"{sent} messages, {reported['rows']} rows, seed {seed}")

@@ -145,16 +145,16 @@ def run(tmp_path: Path, total: int, seed: int, pause_seconds: float) -> str:
             for outbox in active._outboxes.values():
                 assert outbox.flush(FLUSH_SECONDS)
             swaps = passive.statistics().swaps
-        told = f"{total} messages, faults {faults.counts}, {swaps} swaps, seed {seed}"
+        reported = f"{total} messages, faults {faults.counts}, {swaps} swaps, seed {seed}"
         wrong = {"durable": faults_of(numbers(west, "durable"), count)}
         for name, one in (("west", west), ("east", east)):
             wrong[f"active, {name}"] = faults_of(numbers(one, "active"), count, in_order=False)
         parts = [numbers(one, "passive") for one in (west, east)]
         wrong["passive"] = faults_of(sorted(set(parts[0]) | set(parts[1])), count)
         for part in parts:
-            assert len(part) == len(set(part)), f"passive, doubled in one namespace: {told}"
-        assert not any(wrong.values()), f"{wrong}: {told}"
-    return told
+            assert len(part) == len(set(part)), f"passive, doubled in one namespace: {reported}"
+        assert not any(wrong.values()), f"{wrong}: {reported}"
+    return reported
 
 
 @pytest.fixture

@@ -109,10 +109,10 @@ def test_a_device_that_takes_nothing_refuses_sends_and_loses_nothing(
         paths = list((ns.data / "store").glob("*.log")) if calls == "write" else ()
         with failing(strace, ns, calls, paths, error):
             refused = [f"during-{n}" for n in range(3)]
-            told = [send(ns, name) for name in refused]
-        acknowledged += [name for name, refusal in zip(refused, told, strict=True) if not refusal]
-        assert any(told)
-        assert all("\n" not in refusal and "Traceback" not in refusal for refusal in told)
+            reported = [send(ns, name) for name in refused]
+        acknowledged += [name for name, refusal in zip(refused, reported, strict=True) if not refusal]
+        assert any(reported)
+        assert all("\n" not in refusal and "Traceback" not in refusal for refusal in reported)
         wait_until_it_takes(ns, "after")
         works(ns, "normal")
         for _ in range(2):

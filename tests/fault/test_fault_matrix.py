@@ -197,6 +197,6 @@ def test_nothing_is_lost(matrix: Matrix, fault: Fault) -> None:
         print(f"{'' if cell.is_good else 'BAD '}{fault.name}: {name}: {cell}")
     if len(cells) == sum(in_spark or not each.needs_spark for each in SCENARIOS):
         carrier = "`isthmus run`" if in_spark else "leases without Spark"
-        matrix_record.write(fault.name, fault.told, carrier, matrix.seconds, cells)
+        matrix_record.write(fault.name, fault.reported, carrier, matrix.seconds, cells)
     bad = {name: cell for name, cell in cells.items() if not cell.is_good}
     assert not bad, f"seed {matrix.seed}, {matrix.federation.folder}: {bad}"

@@ -116,11 +116,11 @@ def moved(run: RunProcess) -> dict[str, int]:
     return {name: int(str(route["moved"])) for name, route in status(run).items()}
 
 
-def wait_for(run: RunProcess, condition: Callable[[], bool], told: str) -> None:
+def wait_for(run: RunProcess, condition: Callable[[], bool], reported: str) -> None:
     limit = time.monotonic() + LONG_SECONDS
     while not condition():
         assert run.is_alive(), run.log()[-3000:]
-        assert time.monotonic() < limit, f"{told}: {status(run)}"
+        assert time.monotonic() < limit, f"{reported}: {status(run)}"
         time.sleep(0.2)
 
 

@@ -182,10 +182,10 @@ class Left:
         return [f"{LEFT}: {fault}" for fault in faults]
 
 
-def _agrees(actual: Any, told: Any) -> bool:
-    if actual is None or told is None:
-        return actual is told
-    return bool(actual[0] == told[0] and told[1] in (None, actual[1]))
+def _agrees(actual: Any, reported: Any) -> bool:
+    if actual is None or reported is None:
+        return actual is reported
+    return bool(actual[0] == reported[0] and reported[1] in (None, actual[1]))
 
 
 def test_what_was_told_holds_after_every_kill(

@@ -206,12 +206,12 @@ def test_the_alias_serves_within_two_seconds_of_a_forced_fail_over(
     finally:
         pair.stop()
 
-    def told(name: str, values: list[float]) -> str:
+    def reported(name: str, values: list[float]) -> str:
         return f"{name} {median(values):.2f} s, at most {max(values):.2f} s"
 
     counted(
         f"pair: {rounds} forced fail-overs, old member {trouble if trouble != 'none' else 'alive'}, served again within {SERVED_SECONDS:.0f} s",
-        "; ".join((told("state turned after", switched), told("sends", sent), told("receives", received))),
+        "; ".join((reported("state turned after", switched), reported("sends", sent), reported("receives", received))),
     )
     # Beside seven other heavy things, as in short runs, only what does not depend on the machine's speed is asserted.
     limit = SERVED_SECONDS if rounds == FORCED else PATIENCE_SECONDS / 4

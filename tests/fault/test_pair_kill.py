@@ -79,8 +79,8 @@ def test_a_fail_over_killed_in_each_phase_ends_as_if_it_had_not_been(pair: Paire
         state = pair.state
         assert state["phase"] in (phase, "steady") or phases.index(state["phase"]) > phases.index(phase)
         if state["active"] != target:
-            told = pair.verb("failover", "--consume-for", "200ms")
-            assert (told["active"], told["left"]) == (target, {})
+            reported = pair.verb("failover", "--consume-for", "200ms")
+            assert (reported["active"], reported["left"]) == (target, {})
         active = target
         with pair.administration("ewr" if active == "jfk" else "jfk") as left:
             assert left.get_queue("orders").status == "Disabled"
@@ -155,9 +155,9 @@ def test_a_member_that_is_lost_is_left_at_once_and_fenced_when_it_returns(pair: 
         assert led < PATIENCE_SECONDS / 3  # far less on a machine of its own
         output, errors = process.communicate(timeout=PATIENCE_SECONDS)
         assert process.returncode == 0, errors
-        told = json.loads(output.splitlines()[-1])
-        assert (told["active"], told["fence"]) == ("jfk", "pending")
-        assert told["pending"]
+        reported = json.loads(output.splitlines()[-1])
+        assert (reported["active"], reported["fence"]) == ("jfk", "pending")
+        assert reported["pending"]
         assert pair.verb("status", code=1)["fence"] == "pending"
         if is_frozen:
             os.kill(ewr.pid, signal.SIGCONT)
@@ -182,8 +182,8 @@ def test_a_process_with_an_older_state_follows(pair: Paired) -> None:
     elsewhere = pair.folder / "elsewhere"
     assert pair.verb("create", "--state", str(elsewhere))["active"] == "ewr"
     assert pair.verb("failover", "--force")["active"] == "jfk"
-    told = pair.verb("sync", "--state", str(elsewhere))
-    assert (told["active"], told["epoch"]) == ("jfk", 2)
+    reported = pair.verb("sync", "--state", str(elsewhere))
+    assert (reported["active"], reported["epoch"]) == ("jfk", 2)
     # One that was away may not fail over from what it believes.
     assert pair.verb("failover", "--state", str(elsewhere))["active"] == "ewr"
     assert pair.verb("sync")["epoch"] == 3
@@ -200,8 +200,8 @@ def test_a_planned_fail_over_is_disturbed_by_no_run_elsewhere(pair: Paired) -> N
         running.stdout.readline()
         with pair.client("ewr") as client:
             send(client, "waits")
-        told = pair.verb("failover", "--consume-for", "3s")
-        assert (told["active"], told["moved"]) == ("jfk", 1)
+        reported = pair.verb("failover", "--consume-for", "3s")
+        assert (reported["active"], reported["moved"]) == ("jfk", 1)
         known = elsewhere / "pairs" / "contoso" / "state.json"
         until(lambda: json.loads(known.read_text())["active"] == "jfk", "it does not follow")
         with pair.client("jfk") as client:
@@ -240,8 +240,8 @@ def test_a_planned_fail_over_ends_where_one_that_another_machine_forces_leads(pa
         sender.send_messages(ServiceBusMessage("nobody receives it"))
     planned = pair.start("failover", "--consume-for", "1h", "--json")
     until(lambda: pair.state["phase"] == "consuming")
-    told = pair.verb("failover", "--force", "--state", str(elsewhere))
-    assert (told["active"], told["epoch"], told["pending"]) == ("jfk", 3, "")
+    reported = pair.verb("failover", "--force", "--state", str(elsewhere))
+    assert (reported["active"], reported["epoch"], reported["pending"]) == ("jfk", 3, "")
     output, errors = planned.communicate(timeout=PATIENCE_SECONDS)
     assert (planned.returncode, json.loads(output)["error"]["code"]) == (1, "superseded"), errors
     assert "another fail-over has begun meanwhile (epoch 3)" in errors

@@ -48,8 +48,8 @@ def run(ns: NamespaceProcess, units: list[Unit], name: str) -> None:
         via = client.session.attach_sender("v", Target("work"), source=Source("me"), properties=VIA)
         receiver = client.session.attach_receiver("r", Source("work"), target=Target("me"), rcv_settle_mode=1)
         asking = client.session.attach_sender("m", Target("work/$management"), source=Source("me"))
-        told = client.session.attach_receiver("mr", Source("work/$management"), target=Target("me"))
-        told.grant(1 << 20)
+        reported = client.session.attach_receiver("mr", Source("work/$management"), target=Target("me"))
+        reported.grant(1 << 20)
         client.wait_until(lambda: control.credit and sender.credit and via.credit and asking.credit)
 
         def ask(operation: str, body: dict[str, Any], txn_id: bytes | None) -> Any:
@@ -62,7 +62,7 @@ def run(ns: NamespaceProcess, units: list[Unit], name: str) -> None:
                 value_body=True,
             )
             send_with_state(asking, request, None if txn_id is None else within(txn_id), settled=True)
-            (payload,) = client.wait_until(lambda: [e for e in client.of(Transfers) if e.link is told])[0].payloads
+            (payload,) = client.wait_until(lambda: [e for e in client.of(Transfers) if e.link is reported])[0].payloads
             found = locate(payload)
             assert decode_map(payload, found.application_properties)["statusCode"] == 200
             return codec.decode(payload, found.body[0] + 3)[0]

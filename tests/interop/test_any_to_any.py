@@ -30,11 +30,11 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnyToAny]:
 
 
 def check(cells: dict[str, Cell], count: int, *, may_double: bool) -> None:
-    told = "\n".join(f"{target}: {cell}" for target, cell in cells.items())
-    assert all(cell.sent == count and not cell.lost for cell in cells.values()), told
-    assert may_double or not any(cell.duplicated for cell in cells.values()), told
-    assert not any(cell.ordered and cell.out_of_order for cell in cells.values()), told
-    assert not any(cell.changed for cell in cells.values()), told
+    reported = "\n".join(f"{target}: {cell}" for target, cell in cells.items())
+    assert all(cell.sent == count and not cell.lost for cell in cells.values()), reported
+    assert may_double or not any(cell.duplicated for cell in cells.values()), reported
+    assert not any(cell.ordered and cell.out_of_order for cell in cells.values()), reported
+    assert not any(cell.changed for cell in cells.values()), reported
 
 
 @pytest.fixture(scope="module")

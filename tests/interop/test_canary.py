@@ -56,14 +56,14 @@ def test_the_true_age_is_told_and_applications_see_nothing_of_it(federation: Fed
     ).start()
     specs = [route_spec(route, federation.federation) for route in (there, back)]
 
-    def told(route: Route) -> tuple[float | None, float | None, float]:
+    def reported(route: Route) -> tuple[float | None, float | None, float]:
         return watch.figures(route, time.monotonic())
 
     try:
         with carried(tmp_path, specs):
-            wait(lambda: all(told(route)[1] is not None and told(route)[2] == 0 for route in (there, back)))
+            wait(lambda: all(reported(route)[1] is not None and reported(route)[2] == 0 for route in (there, back)))
             for route in (there, back):
-                age, latency, _ = told(route)
+                age, latency, _ = reported(route)
                 assert age is not None
                 assert latency is not None
                 assert 0 < latency <= age
@@ -96,24 +96,24 @@ def test_the_true_age_is_told_and_applications_see_nothing_of_it(federation: Fed
             with Administrations(federation.federation) as administrations:
                 administrations.observe()
                 assert administrations.make((change,)).error is None
-            wait(lambda: told(there)[2] > 0)
-            wait(lambda: told(back)[2] == 0)
-            wait(lambda: told(there)[2] > 0)
+            wait(lambda: reported(there)[2] > 0)
+            wait(lambda: reported(back)[2] == 0)
+            wait(lambda: reported(there)[2] > 0)
             condition = Condition()
             condition.starting(0.0)
-            condition.canary = told(there)
+            condition.canary = reported(there)
             condition.seen(time.monotonic(), RouteProgress())
             assert condition.phase is Phase.STALLED
 
             # Applied again, canaries arrive.
             with Administrations(federation.federation) as administrations:
                 assert administrations.apply(plan(federation.federation, administrations.observe())).error is None
-            wait(lambda: told(there)[2] == 0)
+            wait(lambda: reported(there)[2] == 0)
 
             forbidden.add(TOPIC)  # paused, or the claim is gone: nothing is sent
             time.sleep(0.5)
-            age = told(back)[0]
+            age = reported(back)[0]
             assert age is not None
-            wait(lambda: (told(back)[0] or 0) > age + 3)
+            wait(lambda: (reported(back)[0] or 0) > age + 3)
     finally:
         watch.close()

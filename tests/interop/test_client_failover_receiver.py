@@ -88,7 +88,7 @@ def handle(receiver: Receiver, count: int, wait: float = 20) -> list[str]:
 
 def test_over_and_back_by_hand_in_the_order_of_the_guide(opening: Opening, pair: Pair, queue: str) -> None:
     a, b = pair
-    told: list[str] = []
+    reported: list[str] = []
     seen_at: list[FailoverState] = []
     may_switch = threading.Event()
 
@@ -96,7 +96,7 @@ def test_over_and_back_by_hand_in_the_order_of_the_guide(opening: Opening, pair:
         seen_at.append(receiver.state)
         if side == "primary" and not may_switch.is_set():
             raise RuntimeError("publishers are not ready")
-        told.append(side)
+        reported.append(side)
 
     with opening(publishers=publishers) as receiver:
         send(a, queue, [make_message("m1"), make_message("m2")])
@@ -106,7 +106,7 @@ def test_over_and_back_by_hand_in_the_order_of_the_guide(opening: Opening, pair:
         send(b, queue, [make_message("local1")])
         assert handle(receiver, 1) == ["local1"]  # m1 and m2 are known by their origin
         wait_until(lambda: receiver.statistics().receiver.suppressed >= 2)
-        wait_until(lambda: told == ["secondary"])
+        wait_until(lambda: reported == ["secondary"])
 
         receiver.fail_back()
         time.sleep(0.5)
@@ -117,7 +117,7 @@ def test_over_and_back_by_hand_in_the_order_of_the_guide(opening: Opening, pair:
         assert sorted(handle(receiver, 2)) == ["local2", "local3"]  # before what is at the primary
         assert handle(receiver, 1) == ["new"]
         assert receiver.state is FailoverState.PRIMARY
-        assert told == ["secondary", "primary"]
+        assert reported == ["secondary", "primary"]
         assert receiver.statistics().changes == 4
     assert [left(ns, queue) for ns in pair] == [[], []]
 

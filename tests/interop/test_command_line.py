@@ -99,7 +99,7 @@ def test_subscriptions_and_their_rules(run: Run) -> None:
 
 
 def test_what_is_sent_is_received_with_its_properties_and_gone(running: NamespaceProcess, run: Run) -> None:
-    told = run(
+    reported = run(
         "send",
         "orders",
         "first\nline",
@@ -114,7 +114,7 @@ def test_what_is_sent_is_received_with_its_properties_and_gone(running: Namespac
         "--time-to-live",
         "1h",
     )
-    assert told == "orders: sent 1 message, MessageId m1\n"
+    assert reported == "orders: sent 1 message, MessageId m1\n"
     client = ServiceBusClient.from_connection_string(running.connection_string)
     with client, client.get_queue_receiver("orders") as receiver:
         (message,) = receiver.peek_messages(1)

@@ -317,11 +317,11 @@ def test_last_enqueued_event_properties(served, producing):
         send(producer, ["a", "b", "c"])
     with Reading(served, "tracked", partition_id="0", track_last_enqueued_event_properties=True).wait(3) as reading:
         last = reading.events[-1][1]
-        for told in reading.tracked:
-            assert told["sequence_number"] == 2
-            assert told["offset"] == last.offset
-            assert told["enqueued_time"] == last.enqueued_time
-            assert abs(told["retrieval_time"] - datetime.now(UTC)) < timedelta(minutes=1)
+        for reported in reading.tracked:
+            assert reported["sequence_number"] == 2
+            assert reported["offset"] == last.offset
+            assert reported["enqueued_time"] == last.enqueued_time
+            assert abs(reported["retrieval_time"] - datetime.now(UTC)) < timedelta(minutes=1)
     with Reading(served, "tracked", partition_id="0").wait(3) as reading:
         assert reading.tracked == [None] * 3
 

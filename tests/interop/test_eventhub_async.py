@@ -117,7 +117,7 @@ async def test_send_and_receive(served, producing):
         await reading.wait(120)
         for partition in "0123":
             assert reading.bodies(partition) == [f"{partition}-{number}" for number in range(30)]
-        assert {told["sequence_number"] for told in reading.tracked} == {29}
+        assert {reported["sequence_number"] for reported in reading.tracked} == {29}
 
 
 async def test_buffered_mode(served):

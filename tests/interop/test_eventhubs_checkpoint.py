@@ -59,8 +59,8 @@ def test_the_vendors_consumers_go_on_from_ours_and_we_from_theirs(
     assert store.load(KEY_OF_GROUP) == {}
     store.write(KEY_OF_GROUP, {0: Checkpoint(41, "0:4096:41"), 3: Checkpoint(7, "77")})
     with vendors(server, request) as theirs:
-        told = {each["partition_id"]: each for each in theirs.list_checkpoints(*VENDORS.values())}
-        assert {name: (each["sequence_number"], each["offset"]) for name, each in told.items()} == {
+        reported = {each["partition_id"]: each for each in theirs.list_checkpoints(*VENDORS.values())}
+        assert {name: (each["sequence_number"], each["offset"]) for name, each in reported.items()} == {
             "0": (41, "0:4096:41"),
             "3": (7, "77"),
         }

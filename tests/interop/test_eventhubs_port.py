@@ -62,12 +62,12 @@ class Reader:
                 self.events += self.source.poll(time.monotonic())
             self.pool.flush()
 
-    def told(self, kind: type) -> list[Any]:
+    def reported(self, kind: type) -> list[Any]:
         return [each for each in self.events if isinstance(each, kind)]
 
     @property
     def positions(self) -> list[int]:
-        return [position for each in self.told(Arrived) for position in each.positions]
+        return [position for each in self.reported(Arrived) for position in each.positions]
 
     def close(self) -> None:
         self.source.close()
@@ -86,7 +86,7 @@ def test_a_checkpoint_that_has_expired_is_told_with_the_range(
     """isthmus.connectors.eventhubs.source, I4."""
     publish(served, "short", 5)
     first = Reader(served, "short", tmp_path, monkeypatch)
-    first.run_until(lambda: first.told(SourceOpened))
+    first.run_until(lambda: first.reported(SourceOpened))
     first.source.grant(100)
     first.run_until(lambda: len(first.positions) == 5)
     first.source.settle(0, 2)
@@ -99,16 +99,16 @@ def test_a_checkpoint_that_has_expired_is_told_with_the_range(
             assert time.monotonic() < deadline
             time.sleep(0.2)
     second = Reader(served, "short", tmp_path, monkeypatch)
-    second.run_until(lambda: second.told(SourceLost))
-    (lost,) = second.told(SourceLost)
+    second.run_until(lambda: second.reported(SourceLost))
+    (lost,) = second.reported(SourceLost)
     assert not lost.is_fatal
     assert f"partition 0: events 3 to {begin - 1} were removed by the retention" in lost.text
     second.source.open()
-    second.run_until(lambda: second.told(SourceOpened))
+    second.run_until(lambda: second.reported(SourceOpened))
     second.source.grant(100)
     second.run_until(lambda: second.positions)
     assert second.positions[0] >= begin
-    assert len(second.told(SourceLost)) == 1
+    assert len(second.reported(SourceLost)) == 1
     second.close()
 
 
@@ -118,16 +118,16 @@ def test_a_reader_shuts_another_out_and_goes_on_from_its_checkpoint(
     """isthmus.connectors.eventhubs.source, I3."""
     publish(served, "owned", 10)
     first = Reader(served, "owned", tmp_path, monkeypatch)
-    first.run_until(lambda: first.told(SourceOpened))
+    first.run_until(lambda: first.reported(SourceOpened))
     first.source.grant(100)
     first.run_until(lambda: len(first.positions) == 10)
     first.source.settle(0, 5)
     first.run_until(lambda: list(tmp_path.rglob("0.json")))
     second = Reader(served, "owned", tmp_path, monkeypatch)
-    second.run_until(lambda: second.told(SourceOpened))
+    second.run_until(lambda: second.reported(SourceOpened))
     second.source.grant(100)
-    first.run_until(lambda: first.told(SourceLost))
-    (lost,) = first.told(SourceLost)
+    first.run_until(lambda: first.reported(SourceLost))
+    (lost,) = first.reported(SourceLost)
     assert lost.is_fatal
     assert "another reader has fenced this one" in lost.text
     second.run_until(lambda: len(second.positions) == 4)
@@ -138,7 +138,7 @@ def test_a_reader_shuts_another_out_and_goes_on_from_its_checkpoint(
     second.close()
     first.events.clear()
     first.source.open()
-    first.run_until(lambda: first.told(SourceOpened))
+    first.run_until(lambda: first.reported(SourceOpened))
     first.source.grant(100)
     publish(served, "owned", 1)
     first.run_until(lambda: first.positions)
@@ -153,7 +153,7 @@ def test_an_event_hub_that_was_made_again_is_read_from_its_first_event(
     """It has more events by then than were read of the one before: as many were passed over."""
     publish(served, "remade", 5)
     reader = Reader(served, "remade", tmp_path, monkeypatch)
-    reader.run_until(lambda: reader.told(SourceOpened))
+    reader.run_until(lambda: reader.reported(SourceOpened))
     reader.source.grant(100)
     reader.run_until(lambda: len(reader.positions) == 5)
     reader.source.settle(0, 4)
@@ -166,9 +166,11 @@ def test_an_event_hub_that_was_made_again_is_read_from_its_first_event(
         reader = Reader(served, "remade", tmp_path, monkeypatch)
     texts: list[str] = []
     while len(reader.positions) < 20:
-        reader.run_until(lambda: reader.told(SourceLost) or reader.told(SourceOpened) or len(reader.positions) >= 20)
-        lost = reader.told(SourceLost)
-        if lost or reader.told(SourceOpened):
+        reader.run_until(
+            lambda: reader.reported(SourceLost) or reader.reported(SourceOpened) or len(reader.positions) >= 20
+        )
+        lost = reader.reported(SourceLost)
+        if lost or reader.reported(SourceOpened):
             texts += [each.text for each in lost]
             reader.events.clear()
             reader.source.grant(100)
@@ -195,14 +197,14 @@ def test_partitions_that_are_added_are_read_from_their_first_event(
 
     publish(served, "grown", 3)
     first = Reader(served, "grown", tmp_path, monkeypatch, start="latest")
-    first.run_until(lambda: first.told(SourceOpened))
+    first.run_until(lambda: first.reported(SourceOpened))
     add(2)
-    first.run_until(lambda: first.told(SourceLost))
-    (lost,) = first.told(SourceLost)
+    first.run_until(lambda: first.reported(SourceLost))
+    (lost,) = first.reported(SourceLost)
     assert not lost.is_fatal
     assert "partition 1 was added" in lost.text
     first.source.open()
-    first.run_until(lambda: len(first.told(SourceOpened)) == 2)
+    first.run_until(lambda: len(first.reported(SourceOpened)) == 2)
     first.source.grant(100)
     first.run_until(lambda: len(first.positions) == 2)
     assert first.positions == [1 << PARTITION_SHIFT, 1 << PARTITION_SHIFT | 1]
@@ -210,7 +212,7 @@ def test_partitions_that_are_added_are_read_from_their_first_event(
     first.close()
     add(3)
     second = Reader(served, "grown", tmp_path, monkeypatch, start="latest")
-    second.run_until(lambda: second.told(SourceOpened))
+    second.run_until(lambda: second.reported(SourceOpened))
     second.source.grant(100)
     second.run_until(lambda: len(second.positions) == 2)
     assert second.positions == [2 << PARTITION_SHIFT, 2 << PARTITION_SHIFT | 1]

@@ -317,10 +317,10 @@ def test_a_command_ends_with_the_code_of_the_page(
     words = case(stage) if callable(case) else case
     named = files(stage)
     found = ended(*(word.format(**named) for word in words))
-    told = capsys.readouterr()
-    assert found == code, (words, told)
-    assert "Traceback" not in told.err
-    assert code in (0, 130) or told.out + told.err
+    reported = capsys.readouterr()
+    assert found == code, (words, reported)
+    assert "Traceback" not in reported.err
+    assert code in (0, 130) or reported.out + reported.err
 
 
 @pytest.mark.parametrize("case", sorted({case for case in CASES.values() if isinstance(case, str)}))

@@ -159,8 +159,8 @@ def large_messages(ns: NamespaceProcess) -> Iterator[None]:
             time.sleep(0.05)
         yield
     finally:
-        told, _ = client.communicate()
-    assert int(told) >= 1
+        reported, _ = client.communicate()
+    assert int(reported) >= 1
 
 
 def bodies(ns: NamespaceProcess) -> set[str]:
@@ -190,10 +190,10 @@ def test_one_client_holds_up_nobody_else(ns, load, long_count, counted):
         all_without += without
         all_beside += beside
         seen.append((p99(without), p99(beside)))
-    told = ", ".join(f"{1000 * without:.1f} -> {1000 * beside:.1f}" for without, beside in seen)
+    reported = ", ".join(f"{1000 * without:.1f} -> {1000 * beside:.1f}" for without, beside in seen)
     ratio = p99(all_beside) / p99(all_without)
-    told += f"; all together: {1000 * p99(all_without):.1f} -> {1000 * p99(all_beside):.1f}, {ratio:.2f} times"
-    counted(f"{rounds} times p99 of others beside {load.__name__}, at most threefold", f"ms: {told}")
-    assert all(beside <= 3 * max(without, NOISE_SECONDS) for without, beside in seen), told
+    reported += f"; all together: {1000 * p99(all_without):.1f} -> {1000 * p99(all_beside):.1f}, {ratio:.2f} times"
+    counted(f"{rounds} times p99 of others beside {load.__name__}, at most threefold", f"ms: {reported}")
+    assert all(beside <= 3 * max(without, NOISE_SECONDS) for without, beside in seen), reported
     if rounds >= ROUNDS_THAT_TELL:
-        assert ratio <= 3, told
+        assert ratio <= 3, reported

@@ -62,7 +62,7 @@ def numbers(federation: FederationProcess, alias: str, entity: str) -> list[int]
     return found
 
 
-def wait(holds: Callable[[], bool], told: Callable[[], object]) -> None:
+def wait(holds: Callable[[], bool], reported: Callable[[], object]) -> None:
     limit = time.monotonic() + LIMIT_SECONDS
     while True:
         try:
@@ -70,7 +70,7 @@ def wait(holds: Callable[[], bool], told: Callable[[], object]) -> None:
                 return
         except IsthmusError:
             pass
-        assert time.monotonic() < limit, told()
+        assert time.monotonic() < limit, reported()
         time.sleep(0.1)
 
 

@@ -274,8 +274,8 @@ def test_a_chosen_mark_keeps_back_only_the_number_one(numbered: FederationProces
     send(numbered, "jfk", [section.encode_message(b"kept back", application_properties=copied)])
     move_all(numbered)
     result = numbered.verify()
-    told = [result.total(kind) for kind in ("incomparable", "stopped", "lost")]
-    assert (told, result.clean) == ([1, 1, 0], False)
+    reported = [result.total(kind) for kind in ("incomparable", "stopped", "lost")]
+    assert (reported, result.clean) == ([1, 1, 0], False)
 
 
 def test_old_marks_make_no_loop_and_lose_nothing_when_the_rules_change(tmp_path: Path) -> None:

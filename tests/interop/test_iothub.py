@@ -91,10 +91,10 @@ def test_device_to_cloud_messages_keep_what_the_hub_says_of_them(
 
         until(is_all, "all telemetry")
         first = next(each for each in found if str(each) == "0")
-        told = {key.decode(): value for key, value in (first.application_properties or {}).items()}
-        assert told["iothub-connection-device-id"] in ("d1", b"d1")
-        assert told["iothub-message-source"] in ("Telemetry", b"Telemetry")
-        assert (told["tenant"], told["level"]) == (b"enriched", 0)
+        reported = {key.decode(): value for key, value in (first.application_properties or {}).items()}
+        assert reported["iothub-connection-device-id"] in ("d1", b"d1")
+        assert reported["iothub-message-source"] in ("Telemetry", b"Telemetry")
+        assert (reported["tenant"], reported["level"]) == (b"enriched", 0)
         assert first.message_id == f"{HUB}/0/0"
         until(lambda: len(list(tmp_path.rglob("*.json"))) == 2, "checkpoints")
 

@@ -71,8 +71,8 @@ def test_copy_keeps_order_and_contents(kafka: KafkaBroker) -> None:
     published = consumed(kafka.address, source, 10_000)
     assert published.keys() == arrived.keys() == {0, 1, 2}
     for number, records in published.items():
-        told = [(each.key(), each.value(), each.headers(), each.timestamp()) for each in arrived[number]]
-        assert told == [(each.key(), each.value(), each.headers(), each.timestamp()) for each in records]
+        reported = [(each.key(), each.value(), each.headers(), each.timestamp()) for each in arrived[number]]
+        assert reported == [(each.key(), each.value(), each.headers(), each.timestamp()) for each in records]
     assert committed(kafka, "copy", source, 3) == [len(published[number]) for number in range(3)]
 
 
@@ -252,8 +252,8 @@ def test_kafka_over_service_bus_to_kafka(kafka: KafkaBroker, bus: ServiceBusClie
     published = consumed(kafka.address, source, 2000)
     for number, records in published.items():
         # The namespace gives a MessageId to messages that have none.
-        told = [(each.key(), each.value(), _own_headers(each), each.timestamp()) for each in arrived[number]]
-        assert told == [(each.key(), each.value(), each.headers(), each.timestamp()) for each in records]
+        reported = [(each.key(), each.value(), _own_headers(each), each.timestamp()) for each in arrived[number]]
+        assert reported == [(each.key(), each.value(), each.headers(), each.timestamp()) for each in records]
 
 
 def _own_headers(record: Any) -> list[Any] | None:

@@ -121,24 +121,24 @@ def test_a_federation_file_holds_and_shows_no_password(
     with namespace(config="queues: {departures: {requires_duplicate_detection: true}}") as served:
         monkeypatch.setenv("EWR_CONNECTION", served.admin_connection_string)
         monkeypatch.setenv("ISTHMUS_CA_FILE", str(served.ca_file))
-        told = _told(kafka)
-    assert PASSWORD not in "\n".join([*told, caplog.text])
-    assert f"env:{VARIABLE}" in told[1]
+        reported = _reported(kafka)
+    assert PASSWORD not in "\n".join([*reported, caplog.text])
+    assert f"env:{VARIABLE}" in reported[1]
 
 
-def _told(kafka: KafkaBroker) -> list[str]:
+def _reported(kafka: KafkaBroker) -> list[str]:
     """All texts that a federation with a password behind a reference makes on its way."""
     federation = read(federation_text(kafka))
-    told = [repr(federation), str(federation.namespaces["hub"].options())]
+    reported = [repr(federation), str(federation.namespaces["hub"].options())]
     with Administrations(federation) as administrations:
         made = plan(federation, administrations.observe())
-        told += [repr(made), str(made.to_dict()), str(administrations.apply(made).to_dict())]
+        reported += [repr(made), str(made.to_dict()), str(administrations.apply(made).to_dict())]
         again = plan(federation, administrations.observe())
     assert (again.changes, again.faults) == ((), ())
     (one,) = routes(federation)
     spec = route_spec(one, federation)
-    told += [str(asdict(spec)), str(spec.to_json()), repr(read_source(spec.source.options))]
-    return [*told, str(shown(SOURCE, spec.source.options))]
+    reported += [str(asdict(spec)), str(spec.to_json()), repr(read_source(spec.source.options))]
+    return [*reported, str(shown(SOURCE, spec.source.options))]
 
 
 def test_a_password_in_the_file_is_refused_without_being_told() -> None:

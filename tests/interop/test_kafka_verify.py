@@ -111,7 +111,7 @@ def test_what_streams_move_is_proved(federation: Federation, kafka: KafkaBroker,
         "emptied": (50, 0, "CLEAN"),
         "news": (20, 0, "CLEAN"),
     }, [each.to_dict() for each in results.values()]
-    at = {topic: _told(consumed(kafka.address, topic, 515)) for topic in ("flights", "flights-copy")}
+    at = {topic: _reported(consumed(kafka.address, topic, 515)) for topic in ("flights", "flights-copy")}
     assert at["flights"] == at["flights-copy"]
     (old,) = consumed(kafka.address, "old", 50).values()
     assert [(int(each.value()), each.key()) for each in old] == [(n, b"s%d" % (n % 3)) for n in range(50)]
@@ -157,7 +157,7 @@ def _move(federation: Federation) -> None:
         )
 
 
-def _told(records: dict[int, list[Any]]) -> dict[int, list[tuple[Any, ...]]]:
+def _reported(records: dict[int, list[Any]]) -> dict[int, list[tuple[Any, ...]]]:
     """What a copy keeps of records, by partition."""
     return {
         partition: [(each.key(), each.value(), each.timestamp()[1], _own(each.headers())) for each in found]

@@ -84,8 +84,8 @@ def so_far(reader, count):
     return seen["events"]
 
 
-def texts(told):
-    return [event["body"] for event in told]
+def texts(reported):
+    return [event["body"] for event in reported]
 
 
 def first_error(reader):
@@ -168,9 +168,9 @@ def test_batches_by_partition_and_consumer_groups(producing, reading):
             assert producer.send_events(events=events(*bodies), partition=partition) == 50
     for partition, group in (("0", None), ("3", None), ("3", "audit")):
         with reading("telemetry", partition, group=group) as reader:
-            told = so_far(reader, 50)
-        assert texts(told) == [f"{partition}-{number}" for number in range(50)]
-        assert [event["number"] for event in told] == list(range(50))
+            reported = so_far(reader, 50)
+        assert texts(reported) == [f"{partition}-{number}" for number in range(50)]
+        assert [event["number"] for event in reported] == list(range(50))
 
 
 def by_key(hub, count, producing, reading):
@@ -250,9 +250,9 @@ def test_a_higher_owner_level_takes_over(language, producing, reading):
 
 def test_properties_of_hubs_and_partitions(producing):
     with producing("told") as producer:
-        told = producer.hub()
-        assert (told["name"], told["partitions"]) == ("told", ["0", "1"])
-        assert abs(told["created_ms"] - time.time() * 1000) < 600_000
+        reported = producer.hub()
+        assert (reported["name"], reported["partitions"]) == ("told", ["0", "1"])
+        assert abs(reported["created_ms"] - time.time() * 1000) < 600_000
         empty = producer.partition(partition="1")
         assert (empty["empty"], empty["last"]) == (True, -1)
         producer.send_events(events=events("a", "b"), partition="1")
@@ -268,13 +268,13 @@ def test_a_processor_goes_on_where_it_was(program, producing, processing):
             bodies = [f"first-{partition}-{number}" for number in range(5)]
             producer.send_events(events=events(*bodies), partition=partition)
         with processing("shared", store, "$Default") as processor:
-            told = so_far(processor, 20)
-            assert Counter(event["partition"] for event in told) == dict.fromkeys("0123", 5)
+            reported = so_far(processor, 20)
+            assert Counter(event["partition"] for event in reported) == dict.fromkeys("0123", 5)
         for partition in "0123":
             producer.send_events(events=events(f"second-{partition}"), partition=partition)
         with processing("shared", store, "$Default") as processor:
-            told = so_far(processor, 4)
-    assert sorted(texts(told)) == [f"second-{partition}" for partition in "0123"]
+            reported = so_far(processor, 4)
+    assert sorted(texts(reported)) == [f"second-{partition}" for partition in "0123"]
 
 
 def test_processors_share_the_partitions_and_take_over(program, producing, processing):
@@ -289,8 +289,8 @@ def test_processors_share_the_partitions_and_take_over(program, producing, proce
     def partitions(processor, body):
         limit = time.monotonic() + 5
         while True:
-            told = processor.read_so_far(count=0, wait_ms=0)["events"]
-            found = {event["partition"] for event in told if event["body"] == body}
+            reported = processor.read_so_far(count=0, wait_ms=0)["events"]
+            found = {event["partition"] for event in reported if event["body"] == body}
             if len(found) >= 2 or time.monotonic() > limit:
                 return found
             time.sleep(0.05)

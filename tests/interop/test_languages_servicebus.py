@@ -112,8 +112,8 @@ def whole(language):
     return {"javascript": "number", "go": "int32"}[language]
 
 
-def texts(told):
-    return [message["body"] for message in told]
+def texts(reported):
+    return [message["body"] for message in reported]
 
 
 def messages(*bodies, **properties):
@@ -154,9 +154,9 @@ def session(other, program):
     """Opens a session, the next available one unless it is named."""
 
     def opened(entity="sessions", **which):
-        told = other.session(entity=entity, **which)
-        receiver = Remote(program, told["handle"])
-        receiver.session_id, receiver.locked_until_ms = told["session_id"], told["locked_until_ms"]
+        reported = other.session(entity=entity, **which)
+        receiver = Remote(program, reported["handle"])
+        receiver.session_id, receiver.locked_until_ms = reported["session_id"], reported["locked_until_ms"]
         return receiver
 
     return opened
@@ -261,10 +261,10 @@ def test_batches_and_single_messages_keep_their_order(other):
     with other.open("sender", entity="many") as sender, other.open("receiver", entity="many", delete=True) as receiver:
         assert sender.send(messages=messages(*map(str, range(300))), how="batch") == 300
         assert sender.send(messages=messages(*map(str, range(300, 310)))) == 10
-        told = take(receiver, 310)
+        reported = take(receiver, 310)
         assert is_empty(receiver)
-    assert texts(told) == [str(number) for number in range(310)]
-    numbers = [message["number"] for message in told]
+    assert texts(reported) == [str(number) for number in range(310)]
+    numbers = [message["number"] for message in reported]
     assert numbers == sorted(set(numbers))
 
 
@@ -430,11 +430,11 @@ def test_a_session_comes_in_order_and_alone(put, session, raises):
         assert 15_000 < receiver.locked_until_ms - time.time() * 1000 < 31_000
         with raises("session locked"):
             session(session_id="a")
-        told = take(receiver, 3)
-        assert texts(told) == ["0", "2", "4"]
-        assert {message["session_id"] for message in told} == {"a"}
+        reported = take(receiver, 3)
+        assert texts(reported) == ["0", "2", "4"]
+        assert {message["session_id"] for message in reported} == {"a"}
         assert receiver.renew_session() >= receiver.locked_until_ms
-        for message in told:
+        for message in reported:
             receiver.complete(message=message["handle"])
         assert is_empty(receiver)
     with session(session_id="b", delete=True) as receiver:
@@ -467,9 +467,9 @@ def test_the_next_available_session_in_turn(put, session):
     got = {}
     for _ in range(2):
         with session("turns", wait_ms=20_000) as receiver:
-            told = take(receiver, 2)
-            got[receiver.session_id] = texts(told)
-            for message in told:
+            reported = take(receiver, 2)
+            got[receiver.session_id] = texts(reported)
+            for message in reported:
                 receiver.complete(message=message["handle"])
     assert got == {"x": ["x1", "x2"], "y": ["y1", "y2"]}
 
@@ -514,9 +514,9 @@ def test_a_subscription_with_sessions(other, put, session):
     put("flights", "1", "2", session_id="f")
     with session("flights", subscription="sessions", wait_ms=20_000) as receiver:
         assert receiver.session_id == "f"
-        told = take(receiver, 2)
-        assert texts(told) == ["1", "2"]
-        for message in told:
+        reported = take(receiver, 2)
+        assert texts(reported) == ["1", "2"]
+        for message in reported:
             receiver.complete(message=message["handle"])
     with other.open("receiver", entity="flights", subscription="all", delete=True) as receiver:
         assert texts(take(receiver, 2)) == ["1", "2"]
@@ -599,8 +599,8 @@ def test_topics_subscriptions_and_rules_are_administered(whole, program, served,
     admin.create_rule(**rule, name="correlation", correlation=correlation)
     assert sorted(admin.rule_names(**rule)) == ["correlation", "sql"]
     assert admin.rule(**rule, name="sql") == sql
-    told = admin.rule(**rule, name="correlation")["correlation"]
-    assert {name: value for name, value in told.items() if value != ""} == correlation
+    reported = admin.rule(**rule, name="correlation")["correlation"]
+    assert {name: value for name, value in reported.items() if value != ""} == correlation
     with other.open("sender", entity="news") as sender:
         sender.send(messages=messages("red", properties={"colour": {"string": "red"}}))
         sender.send(messages=messages("second", correlation_id="c-1", properties={"size": {whole: 2}}))
@@ -649,9 +649,9 @@ def test_over_tls_and_websockets(transport, program, served):
         with secure.open("sender", entity="routed") as sender, secure.open("receiver", entity="routed") as receiver:
             assert sender.send(messages=messages(*map(str, range(200))), how="batch") == 200
             [scheduled] = sender.schedule(messages=messages("late"), at_ms=in_an_hour())
-            told = take(receiver, 200)
-            assert texts(told) == [str(number) for number in range(200)]
-            for message in told:
+            reported = take(receiver, 200)
+            assert texts(reported) == [str(number) for number in range(200)]
+            for message in reported:
                 receiver.complete(message=message["handle"])
             sender.cancel(numbers=[scheduled])
             assert is_empty(receiver)

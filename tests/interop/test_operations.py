@@ -164,8 +164,8 @@ def test_purge_tells_first_and_removes_only_what_is_meant(operator):
         )
     with operator.client.get_queue_receiver("work") as receiver:
         receiver.defer_message(receiver.receive_messages(max_message_count=1, max_wait_time=5)[0])
-    [told] = operator.run("purge", "work", "--filter", "number < 10 OR number = 100")
-    assert told | {"dry_run": True, "removed": 0, "meant": {"active": 9, "deferred": 1, "scheduled": 1}} == told
+    [reported] = operator.run("purge", "work", "--filter", "number < 10 OR number = 100")
+    assert reported | {"dry_run": True, "removed": 0, "meant": {"active": 9, "deferred": 1, "scheduled": 1}} == reported
     assert operator.count("work") == 21
     [done] = operator.run("purge", "work", "--filter", "number < 10 OR number = 100", "--yes")
     assert done | {"removed": 11, "left": 0} == done
@@ -243,8 +243,10 @@ def test_purge_goes_through_sessions(operator, monkeypatch):
             receiver.defer_message(message)
         receiver.session.set_state(b"state")
     numbers = "number % 2 = 1 OR number = 100 OR number < 3"
-    [told] = operator.run("purge", "sessions", "--filter", numbers)
-    assert told | {"dry_run": True, "removed": 0, "meant": {"active": 15, "deferred": 2, "scheduled": 1}} == told
+    [reported] = operator.run("purge", "sessions", "--filter", numbers)
+    assert (
+        reported | {"dry_run": True, "removed": 0, "meant": {"active": 15, "deferred": 2, "scheduled": 1}} == reported
+    )
     import isthmus.operations.removal.sweep as module
 
     dispose, pauses = module._dispose, [1.5] * 4
@@ -306,8 +308,8 @@ def test_export_removes_from_sessions_and_import_brings_them_back(operator, tmp_
 def test_dead_letters_are_sent_again_without_their_death(operator):
     operator.send("work", 10)
     operator.bury("work", 10)
-    [told] = operator.run("resubmit", "work", "--filter", "number >= 4")
-    assert told | {"dry_run": True, "meant": 6, "moved": 0, "to": "work"} == told
+    [reported] = operator.run("resubmit", "work", "--filter", "number >= 4")
+    assert reported | {"dry_run": True, "meant": 6, "moved": 0, "to": "work"} == reported
     words = ("resubmit", "work", "--filter", "number >= 4", "--action", "SET again = 'yes'", "--yes")
     [done] = operator.run(*words)
     assert done | {"moved": 6, "refused": 0, "left": 0} == done

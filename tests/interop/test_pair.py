@@ -158,8 +158,8 @@ def test_what_holds_messages_is_not_deleted_unasked(pair: Paired) -> None:
         with pair.client("jfk") as client, client.get_queue_sender("held") as sender:
             sender.send_messages(ServiceBusMessage("kept"))
         ewr.delete_queue("held")
-        told = pair.verb("sync", code=1)
-        assert told["failed"][0]["error"]["message"].startswith("jfk/held contains 1 messages")
+        reported = pair.verb("sync", code=1)
+        assert reported["failed"][0]["error"]["message"].startswith("jfk/held contains 1 messages")
         assert jfk.get_queue("held").status == "Active"
         assert pair.verb("sync", "--delete-messages")["in_step"]
         with pytest.raises(ResourceNotFoundError):
@@ -264,8 +264,8 @@ def test_what_nobody_receives_is_moved(pair: Paired) -> None:
             sender.send_messages([ServiceBusMessage(f"{number}", session_id="ab"[number % 2]) for number in range(20)])
     with pair.client("ewr") as client, client.get_topic_sender("flights") as sender:
         sender.schedule_messages(ServiceBusMessage("tomorrow"), due)
-    told = pair.verb("failover", "--consume-for", "0s")
-    assert (told["active"], told["moved"], told["left"]) == ("jfk", 322, {})
+    reported = pair.verb("failover", "--consume-for", "0s")
+    assert (reported["active"], reported["moved"], reported["left"]) == ("jfk", 322, {})
     with (
         pytest.raises(MessagingEntityDisabledError),
         pair.client("ewr", retry_total=0) as client,
@@ -326,10 +326,10 @@ def test_dead_letters_are_moved_with_their_reason_and_deferred_messages_are_coun
         with client.get_queue_receiver("later") as receiver:
             [message] = receive(receiver, 1)
             receiver.defer_message(message)
-    told = pair.verb("failover", "--consume-for", "0s")
-    assert (told["active"], told["left"]) == ("jfk", {})
-    assert (told["moved_dead_letters"], told["left_dead_letters"]) == (251, {})
-    assert told["left_deferred"] == {"later": 1}
+    reported = pair.verb("failover", "--consume-for", "0s")
+    assert (reported["active"], reported["left"]) == ("jfk", {})
+    assert (reported["moved_dead_letters"], reported["left_dead_letters"]) == (251, {})
+    assert reported["left_deferred"] == {"later": 1}
     with pair.client("jfk") as client:
         found = dead_letters(client, "later")
         assert bodies(found) == [f"d{number}" for number in range(250)]
@@ -425,8 +425,8 @@ def test_what_stands_in_a_subscription_brings_a_planned_one_back(pair: Paired) -
     pair.verb("create")
     with pair.client("ewr") as client, client.get_topic_sender("flights") as sender:
         sender.send_messages(ServiceBusMessage("unread"))
-    told = pair.verb("failover", "--consume-for", "0s", code=1)
-    assert "flights/Subscriptions/boards (1)" in told["error"]["message"]
+    reported = pair.verb("failover", "--consume-for", "0s", code=1)
+    assert "flights/Subscriptions/boards (1)" in reported["error"]["message"]
     assert pair.state["active"] == "ewr"
     with pair.client("ewr") as client, client.get_topic_sender("flights") as sender:
         sender.send_messages(ServiceBusMessage("open again"))
@@ -449,11 +449,11 @@ def test_force_switches_and_says_what_may_be_lost(pair: Paired) -> None:
         while pair.state["seen"].get("later", {}).get("active") != 1:
             assert time.monotonic() < deadline, pair.log_file.read_text()
             time.sleep(0.1)
-        told = pair.verb("failover", "--force")
+        reported = pair.verb("failover", "--force")
     finally:
         pair.stop()
-    assert told["may_be_lost"]["later"]["active"] == 1
-    assert (told["active"], told["leads_to"], told["fence"]) == ("jfk", "jfk", "closed")
+    assert reported["may_be_lost"]["later"]["active"] == 1
+    assert (reported["active"], reported["leads_to"], reported["fence"]) == ("jfk", "jfk", "closed")
     # What was left behind comes back with the member: it is older than what is moved there.
     with pair.client("jfk") as client, client.get_queue_sender("later") as sender:
         sender.send_messages(ServiceBusMessage("newer"))
@@ -474,8 +474,8 @@ def test_a_broken_pair_leaves_both_usable(pair: Paired) -> None:
             sender.send_messages(ServiceBusMessage("usable"))
         with pair.administration(alias) as client:
             assert not [each.name for each in client.list_queues() if each.name.startswith("isthmus.pair")]
-    told = pair.verb("status", code=1)
-    assert "isthmus pair create contoso" in told["error"]["message"]
+    reported = pair.verb("status", code=1)
+    assert "isthmus pair create contoso" in reported["error"]["message"]
 
 
 def test_a_pair_that_is_broken_in_the_middle_of_a_round_elsewhere_stays_broken(

@@ -44,11 +44,11 @@ def test_a_run_before_apply_or_without_its_secret_ends_with_2(
     ]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2, ended.stderr
-    told = ended.stderr
-    assert "namespace ewr: The messaging entity 'isthmus.claims/Subscriptions/trains' could not be found." in told
-    assert "trains/Subscriptions/isthmus.trains.jfk" in told
-    assert "isthmus apply" in told
-    assert "env:NOWHERE_CONNECTION: the environment variable is not set" in told
+    reported = ended.stderr
+    assert "namespace ewr: The messaging entity 'isthmus.claims/Subscriptions/trains' could not be found." in reported
+    assert "trains/Subscriptions/isthmus.trains.jfk" in reported
+    assert "isthmus apply" in reported
+    assert "env:NOWHERE_CONNECTION: the environment variable is not set" in reported
 
 
 def test_what_is_applied_and_what_is_away_is_no_fault(federation: FederationProcess) -> None:

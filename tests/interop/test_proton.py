@@ -66,7 +66,7 @@ class Work(handlers.MessagingHandler, handlers.TransactionHandler):  # type: ign
         super().__init__(prefetch=0, auto_accept=False)
         self.path, self.count, self.fails, self.early = path, count, fails, early
         self.session_id, self.sends, self.onward = session_id, sends, onward
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.settled = 0
         self.first: list[str] = []
         self.again: list[tuple[str, int]] = []
@@ -95,7 +95,7 @@ class Work(handlers.MessagingHandler, handlers.TransactionHandler):  # type: ign
         self.receiver.flow(self.count)
 
     def on_message(self, event: Any) -> None:
-        if self.told:
+        if self.reported:
             self.again.append((event.message.id, event.message.delivery_count))
             event.delivery.update(proton.Delivery.ACCEPTED)
             return
@@ -112,19 +112,19 @@ class Work(handlers.MessagingHandler, handlers.TransactionHandler):  # type: ign
                 self.end()
 
     def on_transaction_committed(self, event: Any) -> None:
-        self.told.append("committed")
+        self.reported.append("committed")
         self.end()
 
     def on_transaction_aborted(self, event: Any) -> None:
-        self.told.append("aborted")
+        self.reported.append("aborted")
         self.receiver.flow(self.count)
 
     def on_transaction_commit_failed(self, event: Any) -> None:
-        self.told.append(f"failed: {event.delivery.remote.condition}")
+        self.reported.append(f"failed: {event.delivery.remote.condition}")
         self.end()
 
     def on_timer_task(self, event: Any) -> None:
-        self.told.append("too late")
+        self.reported.append("too late")
         self.end()
 
     def end(self) -> None:
@@ -160,7 +160,7 @@ def held(ns: NamespaceProcess, path: str) -> list[bytes]:
 def test_a_commit(served: NamespaceProcess, path: str, session_id: str | None, early: bool) -> None:
     put(served, path, "a", "b", session_id=session_id)
     work = Work(served, path, early=early, session_id=session_id, sends=("c",))
-    assert (work.first, work.told) == (["a", "b"], ["committed"])
+    assert (work.first, work.reported) == (["a", "b"], ["committed"])
     assert held(served, path) == [b"c"]
     Work(served, path, count=1, session_id=session_id)
     assert held(served, path) == []
@@ -174,7 +174,7 @@ def test_what_was_settled_in_a_transaction_is_to_be_had_at_once_after_its_roll_b
     """Proton releases it then, unless it has settled before: the default outcome releases it in that case."""
     put(served, path, "a", "b", session_id=session_id)
     work = Work(served, path, fails=True, early=early, session_id=session_id, sends=("c",))
-    assert (work.first, work.told) == (["a", "b"], ["aborted"])
+    assert (work.first, work.reported) == (["a", "b"], ["aborted"])
     assert work.again == [("a", 0), ("b", 0)]
     assert held(served, path) == []
 
@@ -182,5 +182,5 @@ def test_what_was_settled_in_a_transaction_is_to_be_had_at_once_after_its_roll_b
 def test_sending_via_an_entity(served: NamespaceProcess) -> None:
     put(served, "work", "in")
     work = Work(served, "work", count=1, sends=("out",), onward="next")
-    assert work.told == ["committed"]
+    assert work.reported == ["committed"]
     assert (held(served, "work"), held(served, "next")) == ([], [b"out"])

@@ -71,10 +71,10 @@ def options(server: RabbitServer, entity: str, **others: str) -> dict[str, str]:
 class Pump:
     """One end and its pool, served until something has happened."""
 
-    def __init__(self, side: str, told: dict[str, str], **settings: Any) -> None:
+    def __init__(self, side: str, reported: dict[str, str], **settings: Any) -> None:
         connector: Any = registry.connector("rabbitmq")
         self.pool: Any = connector.sources() if side == "source" else connector.targets()
-        self.end: Any = (self.pool.source if side == "source" else self.pool.target)(1, told, **settings)
+        self.end: Any = (self.pool.source if side == "source" else self.pool.target)(1, reported, **settings)
         self.events: list[Any] = []
         self.end.open()
 
@@ -251,8 +251,8 @@ def test_the_largest_message_is_learned_from_a_refusal(server: RabbitServer, pum
     lost = target.wait_for(Lost)
     assert lost.refusal.kind is RefusalKind.UNKNOWN
     target.end.open()
-    told = target.wait(lambda events: any(type(each) is Granted for each in events))
-    assert next(each for each in told if type(each) is Opened).message_bytes > LARGEST_BYTES
+    reported = target.wait(lambda events: any(type(each) is Granted for each in events))
+    assert next(each for each in reported if type(each) is Opened).message_bytes > LARGEST_BYTES
     target.end.send(Send([large, *payloads("b")]))
     found = outcomes(target.wait(lambda events: len(outcomes(events)) == 2))
     assert (found[0].kind, found[0].reason, found[1]) == (RefusalKind.MESSAGE, "MessageTooLarge", None)
@@ -742,30 +742,30 @@ def test_looks_change_nothing(server: RabbitServer) -> None:
     server.queue("q-look")
     with RabbitClient(server.port) as client:
         client.publish([to_record(message("a"))._replace(routing_key="q-look")])
-    told = {name: value for name, value in options(server, "").items() if name != "entity"}
-    SYSTEM.check(told, "q-look", reads=True)
-    assert SYSTEM.waiting(told, "q-look", "").messages == 1
-    assert SYSTEM.identity(told) == ""
+    reported = {name: value for name, value in options(server, "").items() if name != "entity"}
+    SYSTEM.check(reported, "q-look", reads=True)
+    assert SYSTEM.waiting(reported, "q-look", "").messages == 1
+    assert SYSTEM.identity(reported) == ""
     with pytest.raises(EntityNotFoundError, match="q-nothing"):
-        SYSTEM.check(told, "q-nothing", reads=True)
+        SYSTEM.check(reported, "q-nothing", reads=True)
 
 
 def test_an_exchange_that_was_made_again_has_no_binding_to_the_queue_of_a_task(server: RabbitServer) -> None:
-    told = {name: value for name, value in options(server, "").items() if name != "entity"}
-    assert SYSTEM.is_bound(told, "ex-again", "q-again") is None
-    told["management"] = f"http://127.0.0.1:{server.management_port}"
+    reported = {name: value for name, value in options(server, "").items() if name != "entity"}
+    assert SYSTEM.is_bound(reported, "ex-again", "q-again") is None
+    reported["management"] = f"http://127.0.0.1:{server.management_port}"
     exchange(server, "ex-again", "topic", **{"q-again": "#"})
-    assert SYSTEM.is_bound(told, "ex-again", "q-again")
+    assert SYSTEM.is_bound(reported, "ex-again", "q-again")
     server.call("DELETE", "exchanges/%2F/ex-again")
-    assert SYSTEM.is_bound(told, "ex-again", "q-again") is False
+    assert SYSTEM.is_bound(reported, "ex-again", "q-again") is False
     exchange(server, "ex-again", "topic")
-    assert SYSTEM.is_bound(told, "ex-again", "q-again") is False
+    assert SYSTEM.is_bound(reported, "ex-again", "q-again") is False
     exchange(server, "ex-before", "fanout")
     server.call("POST", "bindings/%2F/e/ex-again/e/ex-before", {"routing_key": "#", "arguments": {}})
-    assert SYSTEM.is_bound(told, "ex-again", "q-again") is None, "it may lead to the queue"
-    told["management"] = "http://127.0.0.1:1"
+    assert SYSTEM.is_bound(reported, "ex-again", "q-again") is None, "it may lead to the queue"
+    reported["management"] = "http://127.0.0.1:1"
     with pytest.raises(NamespaceUnreachableError):
-        SYSTEM.is_bound(told, "ex-again", "q-again")
+        SYSTEM.is_bound(reported, "ex-again", "q-again")
 
 
 def test_a_run_warns_of_an_exchange_that_was_made_again_until_it_is_applied(

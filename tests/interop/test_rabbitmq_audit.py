@@ -137,12 +137,12 @@ def test_every_flow_is_judged(world: World) -> None:
     world.publish("ewr", 0, MESSAGES)
     world.publish("lga", MESSAGES, MESSAGES)
     found = world.wait(lambda result: result.total("arrived") == 3 * MESSAGES)
-    told = found.to_dict()
-    assert found.verdict is Verdict.CLEAN, told
+    reported = found.to_dict()
+    assert found.verdict is Verdict.CLEAN, reported
     assert not found.doubts
     # The stream tells no time: the copies do.
     assert sum(each.counts["arrived"] for each in found.hours if each.hour is not None) == 3 * MESSAGES
-    assert {(each["origin"], each["member"]) for each in told["comparisons"]} == {
+    assert {(each["origin"], each["member"]) for each in reported["comparisons"]} == {
         (a, b) for a in ("ewr", "lga") for b in ("ewr", "lga")
     }
     assert [found.total(kind) for kind in ("lost", "duplicated", "out_of_order", "unequal", "forged", "unknown")] == [

@@ -105,7 +105,7 @@ def place(server: RabbitServer, folder: Path) -> dict[str, str]:
     }
 
 
-def told(server: RabbitServer, folder: Path, stream: str, **others: str) -> dict[str, str]:
+def reported(server: RabbitServer, folder: Path, stream: str, **others: str) -> dict[str, str]:
     return place(server, folder) | {"topic": stream, "checkpoint_seconds": "0.05"} | others
 
 
@@ -124,14 +124,14 @@ def test_what_was_settled_is_not_read_again_and_all_else_is_in_order(
     """I1, I2."""
     stream = server.queue("resumed", "stream")
     publish(server, stream, 0, 100)
-    first = reader(told(server, tmp_path, stream))
+    first = reader(reported(server, tmp_path, stream))
     first.wait_for(SourceOpened)
     first.end.grant(60)
     assert first.positions(60) == list(range(60))
     first.end.settle(0, 39)
     first.close()
     assert SYSTEM.waiting(place(server, tmp_path), stream, GROUP).messages == 60
-    second = reader(told(server, tmp_path, stream))
+    second = reader(reported(server, tmp_path, stream))
     second.wait_for(SourceOpened)
     second.end.grant(1000)
     assert second.positions(60) == list(range(40, 100))
@@ -142,7 +142,7 @@ def test_what_is_given_back_comes_again_in_order(
 ) -> None:
     stream = server.queue("given_back", "stream")
     publish(server, stream, 0, 50)
-    source = reader(told(server, tmp_path, stream))
+    source = reader(reported(server, tmp_path, stream))
     source.wait_for(SourceOpened)
     source.end.grant(20)
     assert source.positions(20) == list(range(20))
@@ -160,7 +160,7 @@ def test_a_stream_that_was_made_again_is_not_read(
     """I4."""
     stream = server.queue("again", "stream")
     publish(server, stream, 0, 10)
-    first = reader(told(server, tmp_path, stream))
+    first = reader(reported(server, tmp_path, stream))
     first.wait_for(SourceOpened)
     first.end.grant(10)
     first.positions(10)
@@ -168,16 +168,16 @@ def test_a_stream_that_was_made_again_is_not_read(
     first.close()
     delete(server, stream)
     server.queue(stream, "stream")
-    empty = reader(told(server, tmp_path, stream))
+    empty = reader(reported(server, tmp_path, stream))
     lost = empty.wait_for(SourceLost)
     assert not lost.is_fatal
     assert "returns nothing, although it was read up to offset 4" in lost.text
     publish(server, stream, 100, 103)
-    shorter = reader(told(server, tmp_path, stream)).wait_for(SourceLost)
+    shorter = reader(reported(server, tmp_path, stream)).wait_for(SourceLost)
     assert shorter.is_fatal
     assert "its last offset is 2, and it was read up to 4" in shorter.text
     publish(server, stream, 103, 120)
-    other = reader(told(server, tmp_path, stream)).wait_for(SourceLost)
+    other = reader(reported(server, tmp_path, stream)).wait_for(SourceLost)
     assert other.is_fatal
     assert "the message at offset 4 differs from" in other.text
     assert str(tmp_path) in other.text
@@ -189,7 +189,7 @@ def test_what_the_retention_removed_is_told_with_its_range(
     """I3."""
     stream = server.queue("removed", "stream", max_length_bytes=50_000, stream_max_segment_size_bytes=20_000)
     publish(server, stream, 0, 10, 1000)
-    first = reader(told(server, tmp_path, stream))
+    first = reader(reported(server, tmp_path, stream))
     first.wait_for(SourceOpened)
     first.end.grant(5)
     first.positions(5)
@@ -197,7 +197,7 @@ def test_what_the_retention_removed_is_told_with_its_range(
     first.close()
     for start in range(10, 1000, 50):
         publish(server, stream, start, start + 50, 1000)
-    source = reader(told(server, tmp_path, stream))
+    source = reader(reported(server, tmp_path, stream))
     publish(server, stream, 1000, 1010)  # the retention may leave none
     texts: list[str] = []
     found: list[int] = []
@@ -255,7 +255,7 @@ def test_nothing_is_lost_where_the_server_is_killed_under_load(
     bodies: dict[int, bytes] = {}
     kills = 0
     try:
-        source = reader(told(server, tmp_path, stream))
+        source = reader(reported(server, tmp_path, stream))
         limit = time.monotonic() + 3 * WAIT_SECONDS
         while kills < 2 or not ends.is_set() or not _numbers(bodies.values()) >= set(range(confirmed)):
             assert time.monotonic() < limit, (kills, len(bodies), confirmed)
@@ -292,7 +292,7 @@ def _numbers(payloads: Iterable[bytes]) -> set[int]:
 def test_only_what_is_present_is_read(server: RabbitServer, tmp_path: Path, reader: Callable[..., Reader]) -> None:
     stream = server.queue("present", "stream")
     publish(server, stream, 0, 20)
-    source = reader(told(server, tmp_path, stream), only_present=True)
+    source = reader(reported(server, tmp_path, stream), only_present=True)
     source.wait_for(SourceOpened)
     publish(server, stream, 20, 30)
     source.end.grant(1000)
@@ -305,7 +305,7 @@ def test_what_is_set_aside_is_settled_once_its_copy_is_confirmed(
 ) -> None:
     stream, dead = server.queue("refused", "stream"), server.queue("refused.dead")
     publish(server, stream, 0, 3)
-    source = reader(told(server, tmp_path, stream, dead_letter_topic=dead))
+    source = reader(reported(server, tmp_path, stream, dead_letter_topic=dead))
     source.wait_for(SourceOpened)
     source.end.grant(3)
     source.positions(3)
@@ -325,7 +325,7 @@ def test_the_end_waits_for_the_copies_of_what_was_set_aside(
 ) -> None:
     stream, dead = server.queue("refused_last", "stream"), server.queue("refused_last.dead")
     publish(server, stream, 0, 300, 20_000)  # much waits, and the confirms are behind it
-    source = reader(told(server, tmp_path, stream, dead_letter_topic=dead))
+    source = reader(reported(server, tmp_path, stream, dead_letter_topic=dead))
     source.wait_for(SourceOpened)
     source.end.grant(10)
     source.positions(10)

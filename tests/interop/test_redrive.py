@@ -13,7 +13,7 @@ import pytest
 
 from isthmus.testing.federation import FederationProcess
 from isthmus.topology.route import routes
-from set_aside import numbers, send, set_aside, stands, told, wait_count
+from set_aside import numbers, reported, send, set_aside, stands, wait_count
 
 TASKS = """
   flights: {pattern: all-active, topic: flights, members: [ewr, jfk], subscriptions: [audit], lock_duration: 5s}
@@ -57,15 +57,15 @@ def test_dead_letters_reach_the_target_as_the_routes_copies(
     set_aside(running, "ewr", JFK, 10, "KilledItsWorker")
     file = str(running.file)
 
-    looked = told(capsys, file, "flights")
+    looked = reported(capsys, file, "flights")
     there = looked["queues"][0]
     assert looked["dry_run"]
     assert there["reasons"] == {"RefusedByTarget": 20, "KilledItsWorker": 10}
     assert (there["chosen"], there["sent"]) == (20, 0)
     assert len(stands(running, "ewr", f"{JFK}/$DeadLetterQueue")) == 30
 
-    assert told(capsys, file, "flights", "--yes", "--count", "5")["sent"] == 5
-    assert told(capsys, file, "flights", "--yes")["sent"] == 15
+    assert reported(capsys, file, "flights", "--yes", "--count", "5")["sent"] == 5
+    assert reported(capsys, file, "flights", "--yes")["sent"] == 15
     found = stands(running, "jfk", "flights/Subscriptions/audit")
     assert numbers(found) == list(range(20))
     route = next(iter(routes(running.federation, "flights")))
@@ -76,7 +76,7 @@ def test_dead_letters_reach_the_target_as_the_routes_copies(
         assert "DeadLetterReason" not in user
     assert not stands(running, "jfk", "flights/Subscriptions/isthmus.flights.ewr")
 
-    assert told(capsys, file, "--yes", "--reason", "killeditsworker")["sent"] == 10
+    assert reported(capsys, file, "--yes", "--reason", "killeditsworker")["sent"] == 10
     assert not stands(running, "ewr", f"{JFK}/$DeadLetterQueue")
     result = running.verify()
     assert result.clean, result.to_dict()
@@ -120,8 +120,8 @@ def test_parked_messages_are_tried_once_more_where_they_failed(
     send(running, "ewr", "payments", range(4), ttl_ms=3_000_000)
     set_aside(running, "ewr", "payments", 4, "CardDeclined")
     wait_count(running, "ewr", "payments-parked", 4)
-    assert told(capsys, file, "pay", "--parked")["chosen"] == 4
-    assert told(capsys, file, "pay", "--parked", "--yes", "--count", "3")["sent"] == 3
+    assert reported(capsys, file, "pay", "--parked")["chosen"] == 4
+    assert reported(capsys, file, "pay", "--parked", "--yes", "--count", "3")["sent"] == 3
     found = stands(running, "ewr", "payments")
     assert numbers(found) == [0, 1, 2]
     user = found[0].properties
@@ -130,7 +130,7 @@ def test_parked_messages_are_tried_once_more_where_they_failed(
     set_aside(running, "ewr", "payments", 3, "MaxDeliveryCountExceeded")
     wait_count(running, "ewr", "payments-parked", 4)
     assert not stands(running, "ewr", "isthmus.pay/Subscriptions/isthmus.pay.jfk")
-    assert told(capsys, file, "pay", "--parked", "--yes")["sent"] == 4
+    assert reported(capsys, file, "pay", "--parked", "--yes")["sent"] == 4
     assert sorted(numbers(stands(running, "ewr", "payments"))) == [0, 1, 2, 3]
 
 
@@ -139,7 +139,7 @@ def test_the_steps_of_the_route_are_applied(running: FederationProcess, capsys: 
     own = "weather/Subscriptions/isthmus.weather.jfk"
     send(running, "ewr", "weather", range(6))
     set_aside(running, "ewr", own, 6, "StepFailed")
-    (row,) = told(capsys, file, "weather", "--yes", code=1)["queues"]
+    (row,) = reported(capsys, file, "weather", "--yes", code=1)["queues"]
     assert (row["sent"], row["dropped"], row["refused"], row["left"]) == (4, 1, 1, 0)
     assert row["first_refusal"].startswith("StepFailed: step set")
     found = stands(running, "jfk", "weather/Subscriptions/all")
@@ -154,18 +154,18 @@ def test_what_is_over_and_what_only_a_run_can_carry_stays(
     file = str(running.file)
     send(running, "ewr", "frames", range(2))
     set_aside(running, "ewr", "frames/Subscriptions/isthmus.frames.jfk", 2, "RefusedByTarget")
-    (row,) = told(capsys, file, "frames", "--yes", code=1)["queues"]
+    (row,) = reported(capsys, file, "frames", "--yes", code=1)["queues"]
     assert (row["chosen"], row["sent"], "step sql" in row["error"]) == (2, 0, True)
 
     send(running, "jfk", "flights", range(7, 8), ttl_ms=1500)
     back = "flights/Subscriptions/isthmus.flights.ewr"
     set_aside(running, "jfk", back, 1, "RefusedByTarget")
     limit = time.monotonic() + 60
-    while told(capsys, file, "flights")["queues"][1]["expired"] != 1:
+    while reported(capsys, file, "flights")["queues"][1]["expired"] != 1:
         assert time.monotonic() < limit
         time.sleep(0.2)
-    assert told(capsys, file, "flights", "--yes")["sent"] == 0
-    assert told(capsys, file, "flights", "--yes", "--expired")["sent"] == 1
+    assert reported(capsys, file, "flights", "--yes")["sent"] == 0
+    assert reported(capsys, file, "flights", "--yes", "--expired")["sent"] == 1
     (copy,) = [
         each for each in stands(running, "ewr", "flights/Subscriptions/audit") if each.properties.get("repl-origin")
     ]
@@ -179,7 +179,7 @@ def test_a_target_that_is_away_leaves_all_where_it_is(
     send(running, "ewr", "flights", range(3))
     set_aside(running, "ewr", JFK, 3, "RefusedByTarget")
     running.namespaces["jfk"].kill()
-    found = told(capsys, str(running.file), "flights", "--yes", code=1)
+    found = reported(capsys, str(running.file), "flights", "--yes", code=1)
     there, back = found["queues"]
     assert (there["chosen"], there["sent"], there["left"]) == (3, 0, 3)
     assert "jfk" in there["error"]

@@ -35,7 +35,7 @@ from isthmus.replication.route_spec import route_spec
 from isthmus.testing.federation import FederationProcess
 from isthmus.topology.model import Endpoint, Route
 from isthmus.topology.route import routes
-from set_aside import numbers, send, stands, told
+from set_aside import numbers, reported, send, stands
 
 TASKS = """
   flights:
@@ -122,15 +122,15 @@ def test_one_diverted_message_goes_to_the_targets_of_all_its_routes(
     send(running, "jfk", "flights", range(20, 30), body=b"{}")
     divert_all(running, "flights", "jfk")
 
-    looked = told(capsys, file, "flights", "--diverted")
+    looked = reported(capsys, file, "flights", "--diverted")
     there, back, _ = looked["queues"]
     assert (there["from"], there["to"], there["chosen"]) == ("lga/invalid", "jfk/flights, lga/flights", 20)
     assert (back["to"], back["chosen"], back["foreign"]) == ("ewr/flights, lga/flights", 10, 0)
     assert there["reasons"] == {"ValidationFailed": 20}
     assert (looked["sent"], len(stands(running, "lga", "invalid"))) == (0, 30)
 
-    assert told(capsys, file, "flights", "--diverted", "--yes", "--count", "5")["sent"] == 10
-    assert told(capsys, file, "flights", "--diverted", "--yes")["sent"] == 20
+    assert reported(capsys, file, "flights", "--diverted", "--yes", "--count", "5")["sent"] == 10
+    assert reported(capsys, file, "flights", "--diverted", "--yes")["sent"] == 20
     assert not stands(running, "lga", "invalid")
     for alias in ("jfk", "lga"):
         copies = [each for each in audited(running, alias) if each.properties.get("repl-origin") == "ewr/flights"]
@@ -159,7 +159,7 @@ def test_what_is_still_wrong_stays_and_what_was_mended_goes_on(
     file = str(running.file)
     send(running, "ewr", "flights", range(4))  # their bodies are no JSON
     divert_all(running, "flights", "ewr")
-    (row, *_) = told(capsys, file, "flights", "--diverted", "--yes", code=1)["queues"]
+    (row, *_) = reported(capsys, file, "flights", "--diverted", "--yes", code=1)["queues"]
     assert (row["chosen"], row["sent"], row["refused"]) == (4, 0, 4)
     assert row["first_refusal"].startswith("ValidationFailed: step validate")
     with (
@@ -170,7 +170,7 @@ def test_what_is_still_wrong_stays_and_what_was_mended_goes_on(
         for message in receiver.receive_messages(4, max_wait_time=10):
             sender.send_messages(mended(message, '{"flight": 1}'))
             receiver.complete_message(message)
-    assert told(capsys, file, "flights", "--diverted", "--yes")["sent"] == 4
+    assert reported(capsys, file, "flights", "--diverted", "--yes")["sent"] == 4
     for alias in ("jfk", "lga"):
         found = audited(running, alias)
         assert {each.body for each in found} == {'{"flight": 1}'}
@@ -184,7 +184,7 @@ def test_where_doubles_are_allowed_a_message_is_that_of_its_route(
 ) -> None:
     send(running, "ewr", "orders", range(3), body=b"{}")
     divert_all(running, "orders", "ewr")
-    (row,) = told(capsys, str(running.file), "orders", "--diverted", "--yes")["queues"]
+    (row,) = reported(capsys, str(running.file), "orders", "--diverted", "--yes")["queues"]
     assert (row["from"], row["to"], row["sent"]) == ("ewr/invalid", "jfk/orders", 3)
     found = stands(running, "jfk", "orders")
     assert numbers(found) == [0, 1, 2]
@@ -196,7 +196,7 @@ def test_a_message_of_no_route_stays_and_is_told(
     running: FederationProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
     send(running, "lga", "invalid", range(3))
-    rows = told(capsys, str(running.file), "flights", "--diverted", "--yes")["queues"]
+    rows = reported(capsys, str(running.file), "flights", "--diverted", "--yes")["queues"]
     assert {(row["found"], row["foreign"], row["sent"]) for row in rows} == {(0, 3, 0)}
     assert len(stands(running, "lga", "invalid")) == 3
     with pytest.raises(SystemExit):
@@ -218,7 +218,7 @@ def test_a_queue_with_sessions_is_emptied_session_by_session(
         ServiceBusClient.from_connection_string(lga.connection_string) as client,
         client.get_queue_receiver("by-session", session_id="b", max_wait_time=5),
     ):
-        (row,) = told(capsys, file, "bookings", "--diverted", "--yes", code=1)["queues"]
+        (row,) = reported(capsys, file, "bookings", "--diverted", "--yes", code=1)["queues"]
     assert (row["chosen"], row["sent"], row["refused"], row["left"]) == (18, 10, 2, 6)
     assert row["locked_sessions"] == ["b"]
     assert (
@@ -227,7 +227,7 @@ def test_a_queue_with_sessions_is_emptied_session_by_session(
     )
     assert Counter(each.session_id for each in stands(running, "lga", "by-session")) == {"a": 1, "b": 6, "c": 1}
 
-    (row,) = told(capsys, file, "bookings", "--diverted", "--yes", code=1)["queues"]
+    (row,) = reported(capsys, file, "bookings", "--diverted", "--yes", code=1)["queues"]
     assert (row["chosen"], row["sent"], row["refused"], row["left"]) == (8, 5, 3, 0)
     assert (row["locked_sessions"], row["error"]) == ([], "")
     found = stands(running, "jfk", "bookings")

@@ -93,7 +93,7 @@ def test_copies_in_order_and_settles(served: NamespaceProcess) -> None:
         route = Route(loop, 1, "a", "b")
         loop.run(lambda: len(route.settled) >= 5000)
         route.source.drain()
-        loop.run(lambda: loop.told(1, Drained))
+        loop.run(lambda: loop.reported(1, Drained))
         assert loop.ids(1) == [f"m{n}" for n in range(5000)]
         assert isinstance(loop.events[1][0], SourceOpened)
         assert loop.events[1][0].identity
@@ -111,7 +111,7 @@ def test_a_restart_in_the_middle_loses_nothing_and_keeps_the_order(monkeypatch: 
             route = Route(loop, 1, "a", "b")
             loop.run(lambda: len(route.settled) >= 1500)
             running.kill()
-            loop.run(lambda: loop.told(1, SourceLost) and loop.told(100_001, Lost))
+            loop.run(lambda: loop.reported(1, SourceLost) and loop.reported(100_001, Lost))
             running.start()
 
             def done() -> bool:
@@ -119,7 +119,7 @@ def test_a_restart_in_the_middle_loses_nothing_and_keeps_the_order(monkeypatch: 
                 return len(route.settled) >= 5000
 
             loop.run(done, 60)
-            assert not any(event.is_fatal for event in loop.told(1, SourceLost))
+            assert not any(event.is_fatal for event in loop.reported(1, SourceLost))
         assert standing(running, "a") == []
         assert first_times(standing(running, "b")) == [f"m{n}" for n in range(5000)]
 
@@ -134,22 +134,22 @@ def test_positions_of_a_lost_link_are_settled_and_released_by_lock_token(served:
     fill(served, "cut", 900)
     with host() as loop:
         source = loop.source(1, "cut")
-        loop.run(lambda: loop.told(1, SourceOpened))
+        loop.run(lambda: loop.reported(1, SourceOpened))
         source.grant(900)
         loop.run(lambda: len(loop.ids(1)) == 900)
         source.settle(1, 10)
         loop.turn(0)
         cut(source)
-        loop.run(lambda: loop.told(1, SourceLost))
+        loop.run(lambda: loop.reported(1, SourceLost))
         source.settle(11, 800)  # while it is away
         source.open()
-        loop.run(lambda: len(loop.told(1, SourceOpened)) == 2)
+        loop.run(lambda: len(loop.reported(1, SourceOpened)) == 2)
         source.release(891, 900)
         source.grant(10)
         loop.run(lambda: len(loop.ids(1)) == 910)
         assert loop.ids(1)[-10:] == [f"m{n}" for n in range(890, 900)]
         cut(source)
-        loop.run(lambda: len(loop.told(1, SourceLost)) == 2)
+        loop.run(lambda: len(loop.reported(1, SourceLost)) == 2)
         source.open()
         source.settle(801, 900)
         loop.run(lambda: standing(served, "cut") == [])
@@ -159,11 +159,11 @@ def test_old_locks_are_renewed_and_old_positions_may_come_again(served: Namespac
     fill(served, "renewed", 500)
     with host() as loop:
         source = loop.source(1, "renewed")
-        loop.run(lambda: loop.told(1, SourceOpened))
+        loop.run(lambda: loop.reported(1, SourceOpened))
         source.grant(500)
         loop.run(lambda: len(loop.ids(1)) == 500)
         cut(source)
-        loop.run(lambda: loop.told(1, SourceLost))
+        loop.run(lambda: loop.reported(1, SourceLost))
         source.open()
         until = time.monotonic() + 4.5
         loop.run(lambda: time.monotonic() > until)
@@ -175,7 +175,7 @@ def test_old_locks_are_renewed_and_old_positions_may_come_again(served: Namespac
         until = time.monotonic() + 4
         loop.run(lambda: time.monotonic() > until)
         source.open()
-        loop.run(lambda: len(loop.told(1, SourceOpened)) == 3)
+        loop.run(lambda: len(loop.reported(1, SourceOpened)) == 3)
         source.grant(1000)
         loop.run(lambda: len(loop.ids(1)) == 1000)
         assert loop.ids(1)[500:] == [f"m{n}" for n in range(500)]
@@ -187,7 +187,7 @@ def test_locks_are_renewed_as_long_as_messages_are_unsettled(served: NamespacePr
     fill(served, "renewed", 600)
     with host() as loop:
         source = loop.source(1, "renewed", ordered=False)
-        loop.run(lambda: loop.told(1, SourceOpened))
+        loop.run(lambda: loop.reported(1, SourceOpened))
         source.grant(600)
         loop.run(lambda: len(loop.ids(1)) == 600)
         until = time.monotonic() + 5
@@ -196,7 +196,7 @@ def test_locks_are_renewed_as_long_as_messages_are_unsettled(served: NamespacePr
         assert len(loop.ids(1)) == 600
         before = loop.polls
         assert before < 200
-        for event in loop.told(1, Arrived):
+        for event in loop.reported(1, Arrived):
             for position in event.positions:
                 source.settle(position, position)
         loop.run(lambda: standing(served, "renewed") == [])
@@ -210,14 +210,14 @@ def test_nothing_is_given_behind_a_message_that_a_dead_reader_holds(served: Name
         dead.wait_until(lambda: reader.received == 3, 5, "three")
         with host() as loop:
             source = loop.source(1, "held")
-            loop.run(lambda: loop.told(1, SourceOpened))
+            loop.run(lambda: loop.reported(1, SourceOpened))
             source.grant(1000)
-            loop.run(lambda: loop.told(1, Blocked))
-            assert loop.told(1, Blocked)[0].position == 1
+            loop.run(lambda: loop.reported(1, Blocked))
+            assert loop.reported(1, Blocked)[0].position == 1
             assert loop.ids(1) == []
             loop.run(lambda: len(loop.ids(1)) >= 100)
             assert loop.ids(1) == [f"m{n}" for n in range(100)]
-            assert loop.told(1, Blocked)[-1].position == 0
+            assert loop.reported(1, Blocked)[-1].position == 0
             source.settle(1, 100)
             loop.run(lambda: standing(served, "held") == [])
 
@@ -227,16 +227,16 @@ def test_only_present_gives_what_stood_and_no_more(served: NamespaceProcess) -> 
     with host() as loop:
         source = loop.source(1, "present", only_present=True)
         empty = loop.source(2, "empty", only_present=True)
-        loop.run(lambda: loop.told(1, SourceOpened) and loop.told(2, SourceOpened))
+        loop.run(lambda: loop.reported(1, SourceOpened) and loop.reported(2, SourceOpened))
         fill(served, "present", 50, 300)
         source.grant(1000)
         empty.grant(1000)
-        loop.run(lambda: loop.told(1, Exhausted) and loop.told(2, Exhausted))
+        loop.run(lambda: loop.reported(1, Exhausted) and loop.reported(2, Exhausted))
         assert loop.ids(1) == [f"m{n}" for n in range(300)]
         source.settle(1, 10_000)
         source.drain()
-        loop.run(lambda: loop.told(1, Drained))
-        assert len(loop.told(1, Exhausted)) == len(loop.told(2, Exhausted)) == 1
+        loop.run(lambda: loop.reported(1, Drained))
+        assert len(loop.reported(1, Exhausted)) == len(loop.reported(2, Exhausted)) == 1
     assert standing(served, "present") == [f"m{n}" for n in range(300, 350)]
 
 
@@ -247,14 +247,14 @@ def test_only_present_waits_for_what_somebody_else_holds(served: NamespaceProces
         other.wait_until(lambda: taker.received == 50, 5, "what the test before left")
         with host() as loop:
             source = loop.source(1, "present", only_present=True)
-            loop.run(lambda: loop.told(1, SourceOpened))
+            loop.run(lambda: loop.reported(1, SourceOpened))
             source.grant(1000)
-            loop.run(lambda: loop.told(1, Blocked))
-            assert not loop.told(1, Exhausted)
+            loop.run(lambda: loop.reported(1, Blocked))
+            assert not loop.reported(1, Exhausted)
             for run in taker.take():
                 taker.dispose(run.first_id, run.first_id + len(run.tags) - 1)
             other.flush()
-            loop.run(lambda: loop.told(1, Exhausted))
+            loop.run(lambda: loop.reported(1, Exhausted))
 
 
 def test_an_entity_that_is_not_there_is_fatal_and_a_disabled_one_is_not(served: NamespaceProcess) -> None:
@@ -270,8 +270,8 @@ def test_an_entity_that_is_not_there_is_fatal_and_a_disabled_one_is_not(served: 
         assert "nowhere" in loop.events[1][0].text
         assert isinstance(loop.events[5][0], SourceOpened)  # a fault of one link is no other's
         good.drain()
-        loop.run(lambda: loop.told(5, Drained))
-        assert not loop.told(5, SourceLost)
+        loop.run(lambda: loop.reported(5, Drained))
+        assert not loop.reported(5, SourceLost)
 
 
 def test_a_namespace_that_is_not_there_is_lost_not_fatal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,8 +295,8 @@ def test_two_hundred_routes_share_one_connection(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setenv("PORT_TEST", running.connection_string)
         with host() as loop:
             routes = [Route(loop, n + 1, f"s{n}", f"t{n}", window=10) for n in range(count)]
-            loop.run(lambda: all(loop.told(n + 1, SourceOpened) for n in range(count)))
-            loop.run(lambda: all(loop.told(n + 100_001, Granted) for n in range(count)))
+            loop.run(lambda: all(loop.reported(n + 1, SourceOpened) for n in range(count)))
+            loop.run(lambda: all(loop.reported(n + 100_001, Granted) for n in range(count)))
             assert len(loop.sources.descriptors()) == len(loop.targets.descriptors()) == 2
             before = loop.polls
             fill(running, "s7", 5)
@@ -305,7 +305,7 @@ def test_two_hundred_routes_share_one_connection(monkeypatch: pytest.MonkeyPatch
             for n in range(0, count, 10):
                 fill(running, f"s{n}", 5)
             loop.run(lambda: all(len(routes[n].settled) == 5 for n in range(0, count, 10)))
-            assert not any(loop.told(n + 1, SourceLost) for n in range(count))
+            assert not any(loop.reported(n + 1, SourceLost) for n in range(count))
             routes[7].source.close()
             del loop.ends[8]
             fill(running, "s8", 5)
@@ -319,12 +319,14 @@ def test_a_subscription_and_its_dead_letters(served: NamespaceProcess) -> None:
         source = loop.source(1, "flights/Subscriptions/all")
         dead = loop.source(2, "flights/Subscriptions/all/$deadletterqueue")
         target = loop.target(3, "flights")
-        loop.run(lambda: loop.told(1, SourceOpened) and loop.told(2, SourceOpened) and loop.told(3, Granted))
+        loop.run(
+            lambda: loop.reported(1, SourceOpened) and loop.reported(2, SourceOpened) and loop.reported(3, Granted)
+        )
         target.send(Send([section.encode_message(b"x", properties={"message_id": f"m{n}"}) for n in range(4)], True))
         source.grant(10)
         dead.grant(10)
-        loop.run(lambda: len(loop.ids(1)) == 4 and loop.told(3, Outcome))
-        assert loop.told(3, Outcome) == [Outcome(0, 0, None)]
+        loop.run(lambda: len(loop.ids(1)) == 4 and loop.reported(3, Outcome))
+        assert loop.reported(3, Outcome) == [Outcome(0, 0, None)]
         source.settle(1, 2)
         source.settle(3, 3, Disposition("dead-letter", "Bad", "it is bad"))
         source.settle(4, 4, Disposition("abandon"))
@@ -340,14 +342,16 @@ def test_a_subscription_and_its_dead_letters(served: NamespaceProcess) -> None:
 def test_what_a_target_refuses_is_an_outcome(served: NamespaceProcess) -> None:
     with host() as loop:
         target = loop.target(1, "b")
-        loop.run(lambda: loop.told(1, Granted))
-        limit = loop.told(1, Opened)[0].message_bytes
+        loop.run(lambda: loop.reported(1, Granted))
+        limit = loop.reported(1, Opened)[0].message_bytes
         assert limit
         target.send(Send([section.encode_message(b"small"), section.encode_message(bytes(limit + 1))]))
         loop.run(
-            lambda: sum(event.last - event.first + 1 for event in loop.told(1, Outcome)) == 2 or loop.told(1, Lost)
+            lambda: (
+                sum(event.last - event.first + 1 for event in loop.reported(1, Outcome)) == 2 or loop.reported(1, Lost)
+            )
         )
-        refused = [event for event in loop.told(1, Outcome) if event.refusal is not None]
+        refused = [event for event in loop.reported(1, Outcome) if event.refusal is not None]
         assert [event.refusal.kind for event in refused] == [RefusalKind.MESSAGE]
 
 
@@ -355,14 +359,14 @@ def test_what_was_on_its_way_goes_back_when_a_source_is_closed(served: Namespace
     fill(served, "back", 500)
     with host() as loop:
         source = loop.source(1, "back")
-        loop.run(lambda: loop.told(1, SourceOpened))
+        loop.run(lambda: loop.reported(1, SourceOpened))
         source.grant(400)
         loop.run(lambda: loop.ids(1))
         source.release(0, 1 << 60)
         source.close()
         del loop.ends[1]
         source = loop.source(2, "back")
-        loop.run(lambda: loop.told(2, SourceOpened))
+        loop.run(lambda: loop.reported(2, SourceOpened))
         source.grant(1000)
         loop.run(lambda: len(loop.ids(2)) == 500, 8)  # much less than the lock duration
         assert loop.ids(2) == [f"m{n}" for n in range(500)]
@@ -375,24 +379,24 @@ def test_what_happens_to_one_entity_touches_no_other(monkeypatch: pytest.MonkeyP
         monkeypatch.setenv("PORT_TEST", running.connection_string)
         with host() as loop:
             gone, good = Route(loop, 1, "a", "b"), Route(loop, 2, "c", "d")
-            loop.run(lambda: loop.told(1, SourceOpened) and loop.told(2, SourceOpened))
+            loop.run(lambda: loop.reported(1, SourceOpened) and loop.reported(2, SourceOpened))
             with ServiceBusAdministrationClient.from_connection_string(
                 running.admin_connection_string, connection_verify=str(running.ca_file)
             ) as admin:
                 admin.delete_queue("a")
-                loop.run(lambda: loop.told(1, SourceLost))
+                loop.run(lambda: loop.reported(1, SourceLost))
                 for _ in range(3):
-                    count = len(loop.told(1, SourceLost))
+                    count = len(loop.reported(1, SourceLost))
                     gone.source.open()
-                    loop.run(lambda before=count: len(loop.told(1, SourceLost)) > before)  # type: ignore[misc]
-                assert loop.told(1, SourceLost)[-1].is_fatal
+                    loop.run(lambda before=count: len(loop.reported(1, SourceLost)) > before)  # type: ignore[misc]
+                assert loop.reported(1, SourceLost)[-1].is_fatal
                 admin.create_queue("a")
             gone.source.open()
             fill(running, "a", 10)
             fill(running, "c", 10)
             loop.run(lambda: len(gone.settled) == len(good.settled) == 10)
-            assert not loop.told(2, SourceLost)
-            assert not loop.told(100_002, Lost)
+            assert not loop.reported(2, SourceLost)
+            assert not loop.reported(100_002, Lost)
 
 
 def test_another_namespace_at_the_target_is_fatal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -401,35 +405,35 @@ def test_another_namespace_at_the_target_is_fatal(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setenv("PORT_TEST", first.connection_string)
         with host() as loop:
             target = loop.target(1, "a")
-            loop.run(lambda: loop.told(1, Granted))
+            loop.run(lambda: loop.reported(1, Granted))
             port = first.ports["amqp"]
             first.stop()
-            loop.run(lambda: loop.told(1, Lost))
-            assert loop.told(1, Lost)[0].refusal.kind is RefusalKind.UNKNOWN
+            loop.run(lambda: loop.reported(1, Lost))
+            assert loop.reported(1, Lost)[0].refusal.kind is RefusalKind.UNKNOWN
             with namespace(tmp_path / "two", config=config, arguments=["--port", str(port)]) as second:
                 monkeypatch.setenv("PORT_TEST", second.connection_string)
                 target.open()
-                loop.run(lambda: len(loop.told(1, Lost)) == 2)
-                assert loop.told(1, Lost)[1].refusal.kind is RefusalKind.FATAL
-                assert "another namespace" in loop.told(1, Lost)[1].refusal.description
+                loop.run(lambda: len(loop.reported(1, Lost)) == 2)
+                assert loop.reported(1, Lost)[1].refusal.kind is RefusalKind.FATAL
+                assert "another namespace" in loop.reported(1, Lost)[1].refusal.description
 
 
 def test_a_target_that_is_the_source_is_fatal(served: NamespaceProcess) -> None:
     """Whoever writes a wrong connection under an alias would get every message a second time, and the right namespace none."""
     with host() as loop:
         source = loop.source(1, "bound")
-        loop.run(lambda: loop.told(1, SourceOpened))
-        (opened,) = loop.told(1, SourceOpened)
-        told = {"origin": "ewr/Bound", "target": "jfk", "connection": "env:PORT_TEST", "entity": "bound"}
-        loop._add(2, loop.targets.target(2, told, origin_identity=opened.identity))
-        other = told | {"entity": "a"}
+        loop.run(lambda: loop.reported(1, SourceOpened))
+        (opened,) = loop.reported(1, SourceOpened)
+        reported = {"origin": "ewr/Bound", "target": "jfk", "connection": "env:PORT_TEST", "entity": "bound"}
+        loop._add(2, loop.targets.target(2, reported, origin_identity=opened.identity))
+        other = reported | {"entity": "a"}
         loop._add(3, loop.targets.target(3, other, origin_identity=opened.identity))
-        loop._add(4, loop.targets.target(4, told, origin_identity="another"))
-        loop.run(lambda: loop.told(2, Lost) and loop.told(3, Opened) and loop.told(4, Opened))
-        (lost,) = loop.told(2, Lost)
+        loop._add(4, loop.targets.target(4, reported, origin_identity="another"))
+        loop.run(lambda: loop.reported(2, Lost) and loop.reported(3, Opened) and loop.reported(4, Opened))
+        (lost,) = loop.reported(2, Lost)
         assert lost.refusal.kind is RefusalKind.FATAL
         assert "jfk leads to the namespace of ewr" in lost.refusal.description
-        assert not loop.told(2, Opened)
+        assert not loop.reported(2, Opened)
         source.close()
 
 
@@ -442,7 +446,7 @@ def test_credit_is_a_bound_and_drain_an_end(served: NamespaceProcess) -> None:
         source.grant(50)
         source.drain()
         source.grant(20)  # waits for Drained
-        loop.run(lambda: loop.told(1, Drained))
+        loop.run(lambda: loop.reported(1, Drained))
         at = next(i for i, event in enumerate(loop.events[1]) if isinstance(event, Drained))
         before = sum(len(event.positions) for event in loop.events[1][:at] if isinstance(event, Arrived))
         assert before <= 57
@@ -456,7 +460,7 @@ def test_credit_is_a_bound_and_drain_an_end(served: NamespaceProcess) -> None:
         assert loop.turns - turns < 10  # an idle loop sleeps
         source.release(0, 1 << 60)
         source.drain()
-        loop.run(lambda: len(loop.told(1, Drained)) == 2)
+        loop.run(lambda: len(loop.reported(1, Drained)) == 2)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.05, 0.3])
@@ -495,11 +499,11 @@ def test_a_wrong_key_is_fatal_and_leaves_the_connection(
     monkeypatch.setenv("PORT_TEST", key)
     with host() as loop:
         source = loop.source(1, "a")
-        loop.run(lambda: loop.told(1, SourceLost))
-        assert loop.told(1, SourceLost)[0].is_fatal
-        assert "d3Jvbmc" not in loop.told(1, SourceLost)[0].text
+        loop.run(lambda: loop.reported(1, SourceLost))
+        assert loop.reported(1, SourceLost)[0].is_fatal
+        assert "d3Jvbmc" not in loop.reported(1, SourceLost)[0].text
         before = loop.sources.descriptors()
         source.open()
-        loop.run(lambda: len(loop.told(1, SourceLost)) == 2)
-        assert loop.told(1, SourceLost)[1].is_fatal
+        loop.run(lambda: len(loop.reported(1, SourceLost)) == 2)
+        assert loop.reported(1, SourceLost)[1].is_fatal
         assert [descriptor for descriptor, _ in loop.sources.descriptors()] == [descriptor for descriptor, _ in before]

@@ -202,17 +202,17 @@ def test_what_was_in_flight_when_a_session_was_lost_is_settled_over_its_next_lin
         made.run(lambda: made.events[1])
         source.grant(100)
         made.run(lambda: len(made.ids(1)) == 30)
-        first = {int(at) for event in made.told(1, Arrived) for at in event.positions}
+        first = {int(at) for event in made.reported(1, Arrived) for at in event.positions}
         made.run(lambda: len(made.ids(1)) > 30)  # the lock is lost, and what was not settled comes again
         monkeypatch.setattr(SessionLink, "renew", renew)
         made.run(lambda: len(made.ids(1)) >= 60)
-        again = {int(at) for event in made.told(1, Arrived) for at in event.positions}
+        again = {int(at) for event in made.reported(1, Arrived) for at in event.positions}
         assert again == first
         source.settle(min(first), max(first))
         made.run(lambda: not source._account.unsettled)
         until = time.monotonic() + 1.3
         made.run(lambda: time.monotonic() >= until)
-        assert made.told(1, SourceLost) == []
+        assert made.reported(1, SourceLost) == []
     assert standing(served, "brief") == []
 
 
@@ -258,7 +258,7 @@ def test_credit_is_a_bound_and_drain_an_end_i1(served: NamespaceProcess) -> None
         assert len(made.ids(1)) == 7
         source.grant(4)
         source.drain()
-        made.run(lambda: made.told(1, Drained))
+        made.run(lambda: made.reported(1, Drained))
         count = len(made.ids(1))
         assert count <= 11
         until = time.monotonic() + 0.2
@@ -280,7 +280,7 @@ def test_only_present_gives_what_stood_and_no_more_i4(served: NamespaceProcess) 
         fill(served, "present", ["s0/3", "late/0"])
         made.run(lambda: route.is_exhausted and len(route.settled) == 30)
         assert made.turns < 2000  # a later message that goes back is not asked for again and again
-        assert len(made.told(1, Exhausted)) == 1
+        assert len(made.reported(1, Exhausted)) == 1
     assert sorted(standing(served, "present")) == ["late/0", "s0/3"]
     check_order(standing(served, "topresent"))
 
@@ -313,8 +313,8 @@ def test_an_entity_without_sessions_or_none_is_fatal(served: NamespaceProcess, p
         source = made.source(1, path, sessions=2)
         made.run(lambda: made.events[1])
         source.grant(10)
-        made.run(lambda: made.told(1, SourceLost))
-        (lost,) = made.told(1, SourceLost)
+        made.run(lambda: made.reported(1, SourceLost))
+        (lost,) = made.reported(1, SourceLost)
         assert lost.is_fatal
 
 

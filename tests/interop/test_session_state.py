@@ -81,8 +81,8 @@ def states(folder: Path, queue: str, connection: str = "env:PORT_TEST") -> dict[
 @contextmanager
 def carried(folder: Path, name: str, **options: Any) -> Iterator[tuple[Host, Route]]:
     with host() as made:
-        told = states(folder, f"to-{name}") | options.pop("states", {})
-        yield made, Route(made, 1, name, f"to-{name}", sessions=8, states=told, **options)
+        reported = states(folder, f"to-{name}") | options.pop("states", {})
+        yield made, Route(made, 1, name, f"to-{name}", sessions=8, states=reported, **options)
 
 
 def copies_of(route: Route) -> state_copy.StateCopies:
@@ -100,7 +100,7 @@ def test_a_state_is_at_the_target_with_the_messages(app: Application, tmp_path: 
     app.send("copied", *[f"s{number}/{each}" for each in range(3) for number in range(20)])
     with carried(tmp_path, "copied") as (made, route):
         run_until_copied(made, route, 60)
-        assert made.told(1, Noted) == []
+        assert made.reported(1, Noted) == []
         for number in range(20):
             assert app.get("to-copied", f"s{number}") == (b"state %d" % number if number < 5 else None)
         # The route holds a session that it has read; it is free after a while, and the application goes on with its state.
@@ -163,9 +163,9 @@ def test_a_session_that_an_application_holds_at_the_target_holds_up_no_message(
         app.put("held", name, b"state")
     with app.client.get_queue_receiver("to-held", session_id="s") as holder, carried(tmp_path, "held") as (made, route):
         app.send("held", "s/0", "t/0")
-        made.run(lambda: len(route.settled) == 2 and made.told(1, Noted), SECONDS)
+        made.run(lambda: len(route.settled) == 2 and made.reported(1, Noted), SECONDS)
         assert app.get("to-held", "t") == b"state"
-        (noted,) = made.told(1, Noted)
+        (noted,) = made.reported(1, Noted)
         assert (
             noted.text
             == "the state of session 's' is not copied yet: another receiver has it locked at the target, 'to-held'"
@@ -177,7 +177,7 @@ def test_a_session_that_an_application_holds_at_the_target_holds_up_no_message(
         assert holder.session.get_state() is None
         holder.close()
         made.run(lambda: not copies_of(route)._due, SECONDS)
-        assert made.told(1, Noted)[-1] == Noted("")
+        assert made.reported(1, Noted)[-1] == Noted("")
     assert app.get("to-held", "s") == b"state"
 
 
@@ -260,8 +260,8 @@ def test_a_target_that_cannot_be_used_holds_up_no_message(
     app.send("missing", f"{queue}/0", f"{queue}/1")
     wrong = states(tmp_path, queue, "env:ELSEWHERE")
     with carried(tmp_path, "missing", states=wrong) as (made, route):
-        made.run(lambda: len(route.settled) == 2 and made.told(1, Noted), SECONDS)
-        assert made.told(1, Noted)[0].text.startswith("session states are not copied: at the target: ")
+        made.run(lambda: len(route.settled) == 2 and made.reported(1, Noted), SECONDS)
+        assert made.reported(1, Noted)[0].text.startswith("session states are not copied: at the target: ")
     with carried(tmp_path, "missing", states={"state_file": wrong["state_file"]}) as (made, route):
         made.run(lambda: copies_of(route)._copied and not copies_of(route)._due, SECONDS)
     assert app.get("to-missing", queue) == b"state"
@@ -273,9 +273,9 @@ def test_a_route_that_moves_what_is_there_ends_with_the_states(
     app.put("present", "s", b"state")
     app.send("present", "s/0", "t/0")
     with carried(tmp_path, "present", only_present=True) as (made, route):
-        made.run(lambda: made.told(1, Exhausted), SECONDS)
+        made.run(lambda: made.reported(1, Exhausted), SECONDS)
         assert len(route.settled) == 2
-        assert made.told(1, Noted) == []
+        assert made.reported(1, Noted) == []
     assert app.get("to-present", "s") == b"state"
     # One that cannot be copied for now does not keep the route from its end, which tells it.
     monkeypatch.setattr(state_copier, "END_SECONDS", 1.0)
@@ -285,8 +285,8 @@ def test_a_route_that_moves_what_is_there_ends_with_the_states(
         app.client.get_queue_receiver("to-present", session_id="s"),
         carried(tmp_path, "present", only_present=True) as (made, route),
     ):
-        made.run(lambda: made.told(1, Exhausted), SECONDS)
-        (noted,) = made.told(1, Noted)
+        made.run(lambda: made.reported(1, Exhausted), SECONDS)
+        (noted,) = made.reported(1, Noted)
         assert noted.text.startswith(
             "the state of session 's' is not copied yet: another receiver has it locked at the target"
         )

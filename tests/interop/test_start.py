@@ -151,11 +151,11 @@ def test_what_was_sent_to_a_topic_before_is_taken_along_as_plan_says(
     send(pair["ewr"], early, topic="flights")
     shared = "flights: {pattern: all-active, topic: flights, members: [ewr, jfk]}"
     file = written(pair, tmp_path, shared)
-    told = verb("plan", file)
-    assert "topic flights at ewr exists: messages sent before `apply` creates isthmus.flights.jfk" in told
+    reported = verb("plan", file)
+    assert "topic flights at ewr exists: messages sent before `apply` creates isthmus.flights.jfk" in reported
     assert (
         "are not moved to jfk/flights (start: now). To include them, empty a subscription that has these messages"
-        in told
+        in reported
     )
     verb("apply", file)
     assert "messages sent before" not in verb("plan", file)

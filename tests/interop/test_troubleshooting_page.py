@@ -63,10 +63,10 @@ def test_isthmus_says_what_the_page_says(
 ) -> None:
     caplog.set_level(logging.WARNING)
     try:
-        told = str(CASES[text](Stage(tmp_path, monkeypatch, caplog, serve)))
+        reported = str(CASES[text](Stage(tmp_path, monkeypatch, caplog, serve)))
     except IsthmusError as error:
-        told = str(error)
-    assert pattern(text).search(told), told
+        reported = str(error)
+    assert pattern(text).search(reported), reported
 
 
 @pytest.mark.parametrize("test", sorted(set(ELSEWHERE.values())))

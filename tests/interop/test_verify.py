@@ -68,8 +68,8 @@ def test_dropped_copies_are_told_from_lost_ones(federation: FederationProcess) -
     move(federation, "ewr", COUNT + 1)
     move(federation, "jfk", COUNT)
     result = federation.verify()
-    told = [result.total(kind) for kind in ("arrived", "waiting", "dropped", "lost", "duplicated")]
-    assert (told, result.clean) == ([1, 0, 2 * COUNT, 0, 0], True)
+    reported = [result.total(kind) for kind in ("arrived", "waiting", "dropped", "lost", "duplicated")]
+    assert (reported, result.clean) == ([1, 0, 2 * COUNT, 0, 0], True)
 
     publish(federation, "ewr", ["gone"])
     move(federation, "ewr", 1, lose=True)
@@ -168,8 +168,8 @@ def test_what_consumers_of_a_queue_took_is_not_called_lost_and_an_audit_subscrip
         assert kept.default_ttl_ms == 3_600_000
     finally:
         administration.close()
-    (told,) = verify(audited)
-    assert (told.verdict, told.total("entered"), told.total("arrived")) == (Verdict.CLEAN, 20, 20)
+    (reported,) = verify(audited)
+    assert (reported.verdict, reported.total("entered"), reported.total("arrived")) == (Verdict.CLEAN, 20, 20)
 
     send(audited, Endpoint("ewr", "bookings"), numbered("aside", 3))
     route = next(route for route in routes(audited) if route.source.alias == "ewr")

@@ -161,8 +161,8 @@ def test_a_ledger_tells_the_hour_of_what_applications_have_taken(
     with pytest.raises(SystemExit) as ended:
         main(["verify", str(federation.file), "--task", "parcels", "--by", "hour", "--json"])
     assert ended.value.code == 3
-    (told,) = json.loads(capsys.readouterr().out.splitlines()[-1])["tasks"]
-    (compared,) = (each for each in told["comparisons"] if each["member"] == "jfk")
+    (reported,) = json.loads(capsys.readouterr().out.splitlines()[-1])["tasks"]
+    (compared,) = (each for each in reported["comparisons"] if each["member"] == "jfk")
     found = {
         each["hour"]: tuple(each[kind] for kind in ("entered", "arrived", "delivered", "consumed"))
         for each in compared["hours"]

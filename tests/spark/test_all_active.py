@@ -73,9 +73,9 @@ def test_messages_reach_all_members_exactly_once(federation: FederationProcess) 
     run = federation.run("--available-now", "--json", "--retry-first", "1")
     assert run.wait(240) == 0, run.log()[-3000:]
     result = federation.verify()
-    told = result.to_dict()
+    reported = result.to_dict()
     assert (
-        told
+        reported
         | {
             "task": "flights",
             "clean": True,
@@ -90,7 +90,7 @@ def test_messages_reach_all_members_exactly_once(federation: FederationProcess) 
             "out_of_order": 0,
             "unknown": 0,
         }
-        == told
+        == reported
     )
 
 

@@ -165,9 +165,9 @@ def test_a_run_with_an_end_archives_all_and_it_can_be_proved_and_sent_again(fede
     assert {(row["route"], row["outcome"]) for row in ledger} == {("copied.ewr.archive", "moved")}
     command = [str(federation.file), "copied", "ewr/orders", "--json", "--session", "s1", "--where", "number > 200"]
     assert CliRunner().invoke(create_app("replay"), ["replay", *command]).exit_code == 0
-    told = CliRunner().invoke(create_app("replay"), ["replay", *command, "--yes", "--name", "again"])
-    assert told.exit_code == 0, told.output
-    assert json.loads(told.output.splitlines()[-1])["sent"] == 33
+    reported = CliRunner().invoke(create_app("replay"), ["replay", *command, "--yes", "--name", "again"])
+    assert reported.exit_code == 0, reported.output
+    assert json.loads(reported.output.splitlines()[-1])["sent"] == 33
     run = federation.run("--available-now", "--json", "--retry-first", "1")
     assert run.wait(240) == 0, run.log()[-3000:]
     again = rows(federation, "orders")[300:]

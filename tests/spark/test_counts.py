@@ -42,8 +42,13 @@ def test_moved_is_told_apart_from_what_was_discarded_also_after_the_run(tmp_path
             Sender(client, TOPIC).wait_ready().send_all(been_at_the_target(7, jfk))
         run = federation.run("--available-now", "--json", "--retry-first", "1")
         assert run.wait(300) == 0, run.log()[-3000:]
-        told = json.loads(run.log().strip().splitlines()[-1])
-        assert (told["state"], told["moved"], told["discarded"], told["dead_lettered"]) == ("ended", 200, 7, 0)
+        reported = json.loads(run.log().strip().splitlines()[-1])
+        assert (reported["state"], reported["moved"], reported["discarded"], reported["dead_lettered"]) == (
+            "ended",
+            200,
+            7,
+            0,
+        )
         found = survey(federation.federation, federation.state)
         assert (found["alive"], found["state"]) == (False, "ended")
         route = next(each for each in found["routes"] if each["name"] == "flights.ewr.jfk")

@@ -18,9 +18,9 @@ def test_the_command_tells_rates_times_and_ratios(tmp_path: Path) -> None:
     words = ["bench", "rtt", "--messages", "1000", "--delays", "0,40", "--seconds", "1", "--rate", "50", "--json"]
     done = CliRunner().invoke(create_app("bench"), [*words, "--alone", "--data", str(tmp_path)])
     assert done.exit_code == 0, done.output
-    told = json.loads(done.output.strip().splitlines()[-1])
-    assert (told["benchmark"], told["messages"], told["credit"]) == ("rtt", 1000, 1000)
-    near, far = told["by_round_trip_ms"]["0"], told["by_round_trip_ms"]["40"]
+    reported = json.loads(done.output.strip().splitlines()[-1])
+    assert (reported["benchmark"], reported["messages"], reported["credit"]) == ("rtt", 1000, 1000)
+    near, far = reported["by_round_trip_ms"]["0"], reported["by_round_trip_ms"]["40"]
     assert near["ratio"] == near["alone_ratio"] == 1.0
     assert far["messages_per_second"] > 0
     assert far["p50_ms"] >= 20  # half a round trip

@@ -153,12 +153,12 @@ def check(federation: FederationProcess, count: int) -> None:
         own = StepMessage(sent(message.application_properties["number"]))
         assert message.body == own.body
         assert {name: message.properties[name] for name in own.properties} == own.properties
-        told = message.application_properties
-        kept = {name: value for name, value in told.items() if not name.startswith("repl-")}
+        reported = message.application_properties
+        kept = {name: value for name, value in reported.items() if not name.startswith("repl-")}
         assert kept == own.application_properties  # also no "seen": it is as it was received
-        assert told[WHY_REASON] == "ValidationFailed"
-        assert told[WHY_DESCRIPTION].startswith("step validate: at /: ")
-        assert told[WHY_SOURCE] == f"ewr/{SOURCE}"
+        assert reported[WHY_REASON] == "ValidationFailed"
+        assert reported[WHY_DESCRIPTION].startswith("step validate: at /: ")
+        assert reported[WHY_SOURCE] == f"ewr/{SOURCE}"
     assert not found(federation, "ewr", f"{SOURCE}/$DeadLetterQueue")
 
 
@@ -170,10 +170,10 @@ def check_verified(federation: FederationProcess, count: int, capsys: pytest.Cap
     output = capsys.readouterr().out
     assert (ended.value.code or 0) == 0, output
     result = json.loads(output)
-    (told,) = result["tasks"]
+    (reported,) = result["tasks"]
     bad = sum(map(is_bad, range(count)))
-    assert (told["verdict"], told["entered"], told["arrived"]) == ("clean", count, count - bad)
-    assert (told["diverted"], told["lost"], told["duplicated"], told["consumed"]) == (bad, 0, 0, 0)
+    assert (reported["verdict"], reported["entered"], reported["arrived"]) == ("clean", count, count - bad)
+    assert (reported["diverted"], reported["lost"], reported["duplicated"], reported["consumed"]) == (bad, 0, 0, 0)
 
 
 def test_what_fails_is_at_the_divert_queue_and_the_rest_at_the_target(
@@ -260,8 +260,8 @@ def test_a_divert_target_that_is_away_holds_the_route_up_and_loses_nothing(
     publish(federation, range(500, MESSAGES))
 
     def route() -> dict[str, Any]:
-        told: dict[str, Any] = (read_status(federation.state) or {})["routes"][0]
-        return told
+        reported: dict[str, Any] = (read_status(federation.state) or {})["routes"][0]
+        return reported
 
     wait_for(lambda: "ops" in route()["state"] + route()["last_error"], run)
     assert (route()["away"] or {}).get("namespace") == "ops"

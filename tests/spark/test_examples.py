@@ -25,9 +25,9 @@ CASES = [pytest.param(each, id=each.name, marks=() if each.name in QUICK else py
 @pytest.mark.parametrize("folder", CASES)
 def test_an_example_loses_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = main(folder, ["--json", "--messages", "300", "--calm"])
-    told = capsys.readouterr()
-    assert code == 0, told.out + told.err
-    report = json.loads(told.out.splitlines()[-1])
+    reported = capsys.readouterr()
+    assert code == 0, reported.out + reported.err
+    report = json.loads(reported.out.splitlines()[-1])
     assert report["sent"] > 0
     assert report["arrived"] > 0
     assert [report[name] for name in ("lost", "duplicated", "out_of_order")] == [0, 0, 0], report

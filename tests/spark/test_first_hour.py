@@ -47,7 +47,7 @@ class User:
         }
         self.project = home / "isthmus"
         self.terminals: list[Terminal] = []
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.wide: list[str] = []
 
     def open(self, folder: Path) -> Terminal:
@@ -65,8 +65,8 @@ class User:
             self.wide += [
                 each for each in kept if len(each) > COLUMNS and re.search(r"\S {2,}\S", each) and "=sb:" not in each
             ]
-        self.told += [f"({title})"] if title else []
-        self.told += [f"$ {command}", *kept, ""]
+        self.reported += [f"({title})"] if title else []
+        self.reported += [f"$ {command}", *kept, ""]
 
     def close(self) -> None:
         for terminal in reversed(self.terminals):
@@ -131,7 +131,7 @@ def test_the_tutorial_can_be_followed_literally(user: User) -> None:
     for step in steps(TUTORIAL):
         if isinstance(step, File):
             (user.project / "tutorial" / step.name).write_text(step.text)
-            user.told += [f"({step.name} is written)", ""]
+            user.reported += [f"({step.name} is written)", ""]
             continue
         for line in step.lines:
             if line.startswith((SERVE, RUN)):
@@ -155,7 +155,7 @@ def test_the_tutorial_can_be_followed_literally(user: User) -> None:
             code, lines = main.run(command, INSTALL_SECONDS if "pip install" in line else 120)
             user.note("", line, lines[-3:] if "pip install" in line else lines)
             assert code == 0, (line, lines[-30:])
-    shown = "\n".join(user.told)
+    shown = "\n".join(user.reported)
     for expected in (
         "no fault",
         "isthmus.flights.jfk",

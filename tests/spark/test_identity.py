@@ -102,5 +102,5 @@ def test_a_mark_that_nothing_can_be_compared_with_is_told_by_verify(federation: 
     send(federation, "lga", [section.encode_message(b"bytes", application_properties={"replication": b"\0"})])
     federation.wait_moved()
     result = federation.verify()
-    told = [result.total(kind) for kind in ("incomparable", "lost")]  # told once, at its origin
-    assert (told, result.clean) == ([1, 0], False)
+    reported = [result.total(kind) for kind in ("incomparable", "lost")]  # told once, at its origin
+    assert (reported, result.clean) == ([1, 0], False)

@@ -57,12 +57,12 @@ def test_a_batch_is_read_and_written_again(spark: SparkSession, kafka: KafkaBrok
     assert [(row.key, row["count"]) for row in marked] == [("n", 73)]
     found.write.format("isthmus_kafka").mode("append").options(bootstrap_servers=kafka.address, topic="copy").save()
     before, after = consumed(kafka.address, "source", 510), consumed(kafka.address, "copy", 510)
-    assert {number: sorted(map(told, each)) for number, each in after.items()} == {
-        number: sorted(map(told, each)) for number, each in before.items()
+    assert {number: sorted(map(reported, each)) for number, each in after.items()} == {
+        number: sorted(map(reported, each)) for number, each in before.items()
     }
 
 
-def told(record: Any) -> tuple[Any, ...]:
+def reported(record: Any) -> tuple[Any, ...]:
     return record.key() or b"", record.value(), tuple(record.headers() or ()), record.timestamp()[1]
 
 

@@ -104,11 +104,11 @@ def test_sixty_routes_of_twenty_tasks_move_and_then_cost_next_to_nothing(
         time.sleep(SETTLE_SECONDS)
         cores, processes, memory = idle_cores(run)
         record_property(ASKED, ROUTES)
-        told = (
+        reported = (
             f"all moving after {started:.1f} s; idle {cores:.4f} of a core, one route {of_one:.4f}; {processes} processes, "
             f"one route {processes_of_one}; {memory:.0f} MiB"
         )
-        record_property(SEEN, (f"{TASKS} tasks, {ROUTES} routes", told))
+        record_property(SEEN, (f"{TASKS} tasks, {ROUTES} routes", reported))
         assert cores - of_one < IDLE_CORES
         assert processes <= processes_of_one + 2  # workers of Spark that have planned and are not ended yet
         assert run.end() == 0

@@ -22,7 +22,7 @@ LONG_SECONDS = 240.0
 COMMAND = "from isthmus.cli.app import main; main()"
 
 
-def told(verb: str, federation: FederationProcess) -> str:
+def reported(verb: str, federation: FederationProcess) -> str:
     command = [sys.executable, "-c", COMMAND, verb, str(federation.file), "flights", "--state", str(federation.state)]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
 
@@ -35,7 +35,7 @@ def test_a_paused_task_takes_in_nothing_until_it_is_resumed(tmp_path: Path) -> N
         children = psutil.Process(run.pid).children()
         assert [each.name() for each in children if "spark.master=local[1]" in each.cmdline()] == ["java"]
         federation.publish("ewr", MESSAGES)
-        assert f"the run by process {run.pid}" in told("pause", federation)
+        assert f"the run by process {run.pid}" in reported("pause", federation)
         run.wait_phase(("paused",))
         readers = workers(run)
         federation.publish("jfk", MESSAGES)
@@ -43,19 +43,19 @@ def test_a_paused_task_takes_in_nothing_until_it_is_resumed(tmp_path: Path) -> N
         assert waiting >= MESSAGES
         assert is_well(federation)
 
-        assert "continues" in told("resume", federation)
+        assert "continues" in reported("resume", federation)
         federation.wait_moved()
         told_within(120.0, lambda: workers(run) == readers)
         assert workers(run) == readers  # the lease has gone on all the while
 
-        told("pause", federation)
+        reported("pause", federation)
         run.wait_phase(("paused",))
         federation.publish("ewr", MESSAGES)
         run.end(signal.SIGKILL)
         run = federation.run("--json", "--retry-first", "1")
         run.wait_phase(("paused",))
         assert federation.backlog() == MESSAGES
-        told("resume", federation)
+        reported("resume", federation)
         federation.wait_moved()
         assert run.end(signal.SIGINT) == 0, run.log()[-3000:]
         result = federation.verify().to_dict()

@@ -100,14 +100,14 @@ def test_what_the_driver_found_is_what_spark_finds_i1(spark: SparkSession) -> No
     # As in a virtual machine that has just started: another session of this one may have been told before.
     getattr(manager, "dataSourceBuilders_$eq")(getattr(getattr(machine.scala, "None$"), "MODULE$"))
     assert DataSourceLookup(sys.executable).pass_on(spark)
-    told = manager.dataSourceBuilders().get()
+    reported = manager.dataSourceBuilders().get()
     runner = getattr(getattr(packages.v2.python, "UserDefinedPythonDataSource$"), "MODULE$")
     found = runner.lookupAllDataSourcesInPython()
     pickles = {name.lower(): bytes(pickled) for name, pickled in zip(found.names(), found.dataSources(), strict=True)}
     assert set(pickles) >= {"isthmus", "isthmus_kafka", "isthmus_spool", "servicebus"}
-    assert told.size() == len(pickles)
+    assert reported.size() == len(pickles)
     for name, pickled in pickles.items():
-        command = told.apply(name).dataSourceCls().command().mkString(",").split(",")
+        command = reported.apply(name).dataSourceCls().command().mkString(",").split(",")
         assert pickle.loads(bytes(int(each) & 0xFF for each in command)) is pickle.loads(pickled)
 
 

@@ -152,10 +152,10 @@ def shares_nothing(node: Node, folder: Path) -> None:
     """No process of a node knows or holds a path of the driver's."""
     for process in node.processes():
         try:
-            told = [*process.cmdline(), *process.environ().values(), *(each.path for each in process.open_files())]
+            reported = [*process.cmdline(), *process.environ().values(), *(each.path for each in process.open_files())]
         except psutil.Error:
             continue
-        found = [text for text in told if str(folder) in text]
+        found = [text for text in reported if str(folder) in text]
         assert not found, f"{process.cmdline()[:3]}: {found}"
 
 

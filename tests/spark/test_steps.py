@@ -148,12 +148,12 @@ def receive(end: NamespaceProcess, entity: str, count: int, seconds: float = LON
 
 
 def flight(number: int, **changes: Any) -> bytes:
-    told = {"carrier": "UA", "flight": number, "dest": "IAH", **changes}
+    reported = {"carrier": "UA", "flight": number, "dest": "IAH", **changes}
     properties = {"message_id": f"{number}", "subject": "flight", "content_type": "application/json"}
     return section.encode_message(
-        json.dumps({name: value for name, value in told.items() if value is not None}).encode(),
+        json.dumps({name: value for name, value in reported.items() if value is not None}).encode(),
         properties=properties,
-        application_properties={"carrier": told["carrier"], "number": number},
+        application_properties={"carrier": reported["carrier"], "number": number},
     )
 
 
@@ -185,8 +185,8 @@ def test_rows_are_checked_filtered_and_changed_and_failures_set_aside(
         for message in receive(a, "checked/$DeadLetterQueue", 3, 10.0)
     }
     assert aside.keys() == {"ValidationFailed", "StepFailed", "Unwanted"}
-    told = aside["StepFailed"].application_properties["DeadLetterErrorDescription"]
-    assert told == f"step python {HERE}:fail_on_thirteen: RuntimeError: there is no flight 13"
+    reported = aside["StepFailed"].application_properties["DeadLetterErrorDescription"]
+    assert reported == f"step python {HERE}:fail_on_thirteen: RuntimeError: there is no flight 13"
     assert aside["StepFailed"].json["flight"] == 13
 
 
@@ -234,9 +234,9 @@ def test_columns_and_functions_divert_messages_as_they_were_received(
     for message in bad:
         own = StepMessage(sent[message.json["flight"]])
         assert (message.body, message.properties["subject"]) == (own.body, "flight")
-        told = message.application_properties
-        assert "done" not in told
-        assert (told["repl-dead-letter-reason"], told["repl-dead-letter-source"]) == ("Filtered", "a/parted")
+        reported = message.application_properties
+        assert "done" not in reported
+        assert (reported["repl-dead-letter-reason"], reported["repl-dead-letter-source"]) == ("Filtered", "a/parted")
     assert not receive(a, "parted/$DeadLetterQueue", 1, 1.0)
     assert not receive(a, "parted", 1, 1.0)
 
@@ -262,7 +262,7 @@ def test_a_message_that_comes_alone_passes_steps_without_waiting_for_others(
 
 
 @pytest.mark.parametrize(
-    ("declared", "told"),
+    ("declared", "reported"),
     [
         (step("python", function=f"{HERE}:shuffle"), "Repartition"),
         (step("python", function=f"{HERE}:drop"), r"removes rows \(Filter\): set their columns disposition"),
@@ -276,10 +276,12 @@ def test_a_message_that_comes_alone_passes_steps_without_waiting_for_others(
         (step("python", function=f"{HERE}:nothing"), "has no function nothing"),
     ],
 )
-def test_what_a_lease_cannot_carry_is_refused_before_it_starts(spark: SparkSession, declared: str, told: str) -> None:
+def test_what_a_lease_cannot_carry_is_refused_before_it_starts(
+    spark: SparkSession, declared: str, reported: str
+) -> None:
     chain = Chain([declared])
     end = End("servicebus", "a", {"connection": "env:NOBODY_SET_THIS", "entity": "q"})
     routes = json.dumps([RouteSpec(name="r", source=end, target=end).to_json()])
     rows = spark.readStream.format("isthmus").options(routes=routes, **chain.read_options()).load()
-    with pytest.raises(InvalidArgumentError, match=told):
+    with pytest.raises(InvalidArgumentError, match=reported):
         chain.apply(rows)

@@ -207,7 +207,7 @@ def test_a_kill_doubles_nothing_and_a_second_run_is_refused(streams: Streams) ->
     run = streams.running()
     before = moved(run)
     kept = sorted(archived(streams))
-    told("pause", streams)
+    reported("pause", streams)
     wait(lambda: run.phases()["kept.hub.archive"] == "paused", "the archive to be paused", 120)
     other = streams.run("--state", str(streams.folder / "other"))
     assert other.wait(120) == 1
@@ -217,7 +217,7 @@ def test_a_kill_doubles_nothing_and_a_second_run_is_refused(streams: Streams) ->
     wait(lambda: moved(run) > before, "messages to move")
     run.end(signal.SIGKILL)
     assert sorted(archived(streams)) == kept, "a task that is paused archives nothing"
-    told("resume", streams)
+    reported("resume", streams)
     again = streams.run("--available-now")
     assert again.wait(240) == 0, again.log()[-3000:]
     (proof,) = verify(streams.federation, task="departures")
@@ -234,7 +234,7 @@ def archived(streams: Streams) -> list[int]:
     return [int(body) for file in files for body in pq.ParquetFile(file).read(["body"]).column(0).to_pylist()]
 
 
-def told(verb: str, streams: Streams) -> None:
+def reported(verb: str, streams: Streams) -> None:
     command = [verb, str(streams.file), "kept", "--state", str(streams.folder / "state")]
     result = CliRunner().invoke(create_app(verb), command)
     assert result.exit_code == 0, result.output

@@ -106,11 +106,11 @@ def results(federation: FederationProcess) -> list[dict[str, Any]]:
 
 
 def wait_for(
-    condition: Callable[[], bool], run: RunProcess, told: Callable[[], object], seconds: float = 300.0
+    condition: Callable[[], bool], run: RunProcess, reported: Callable[[], object], seconds: float = 300.0
 ) -> None:
     limit = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < limit, (told(), run.log()[-3000:])
+        assert time.monotonic() < limit, (reported(), run.log()[-3000:])
         time.sleep(0.5)
 
 

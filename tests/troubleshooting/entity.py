@@ -57,7 +57,7 @@ def _administration(stage: Stage) -> ServiceBusAdministrationClient:
     )
 
 
-def _told(error: Exception) -> str:
+def _reported(error: Exception) -> str:
     return " ".join(str(getattr(error, "message", error)).split())
 
 
@@ -83,7 +83,7 @@ def _token_of_nothing(stage: Stage) -> str:
         try:
             stack.enter_context(client.get_queue_sender("nowhere"))
         except Exception as error:  # noqa: BLE001 - whatever the SDK makes of it
-            return _told(error)
+            return _reported(error)
     return ""
 
 
@@ -97,7 +97,7 @@ def _disabled(stage: Stage) -> str:
         try:
             stack.enter_context(client.get_queue_sender("off"))
         except Exception as error:  # noqa: BLE001 - whatever the SDK makes of it
-            return _told(error)
+            return _reported(error)
     return ""
 
 
@@ -107,7 +107,7 @@ def _sessionless(stage: Stage) -> str:
         try:
             stack.enter_context(client.get_queue_receiver("sessions"))
         except Exception as error:  # noqa: BLE001 - whatever the SDK makes of it
-            return _told(error)
+            return _reported(error)
     return ""
 
 
@@ -120,7 +120,7 @@ def _locked_session(stage: Stage) -> str:
         try:
             stack.enter_context(client.get_queue_receiver("sessions", session_id="a"))
         except Exception as error:  # noqa: BLE001 - whatever the SDK makes of it
-            return _told(error)
+            return _reported(error)
     return ""
 
 

@@ -13,10 +13,10 @@ def test_rates_are_told_as_shares_of_the_first() -> None:
         "0": {"messages_per_second": 40_000.0, "alone_messages_per_second": 20_000.0, "p50_ms": 4.0},
         "100": {"messages_per_second": 38_000.0, "alone_messages_per_second": 9_000.0, "p50_ms": 55.0},
     }
-    told = with_ratios(found)
-    assert [told[trip]["ratio"] for trip in told] == [1.0, 0.95]
-    assert told["100"]["alone_ratio"] == 0.45
-    assert told["100"]["p50_ms"] == 55.0
+    reported = with_ratios(found)
+    assert [reported[trip]["ratio"] for trip in reported] == [1.0, 0.95]
+    assert reported["100"]["alone_ratio"] == 0.45
+    assert reported["100"]["p50_ms"] == 55.0
 
 
 def test_round_trips_are_read() -> None:

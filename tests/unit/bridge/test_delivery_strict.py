@@ -13,9 +13,9 @@ from isthmus.bridge.refusal import Refusal
 
 
 def strict(
-    verdict: Callable[[int, float], Refusal | None] = lambda number, now: None, takes: int = 50, told: int = 0
+    verdict: Callable[[int, float], Refusal | None] = lambda number, now: None, takes: int = 50, reported: int = 0
 ) -> Bench:
-    made = bench(verdict, is_strict=True, envelope_messages=told)
+    made = bench(verdict, is_strict=True, envelope_messages=reported)
     made.takes = takes
     return made.open()
 
@@ -31,10 +31,10 @@ def test_one_delivery_is_in_flight_with_all_that_wait_i8() -> None:
     assert made.stored == list(range(31))
 
 
-@pytest.mark.parametrize("told", [0, 10])
-def test_a_target_without_envelopes_gets_one_message_at_a_time_i8(told: int) -> None:
+@pytest.mark.parametrize("reported", [0, 10])
+def test_a_target_without_envelopes_gets_one_message_at_a_time_i8(reported: int) -> None:
     """It would take the messages of one each for itself, and some behind one that it refuses."""
-    made = strict(takes=0, told=told)
+    made = strict(takes=0, reported=reported)
     made.hand_over(3)
     assert len(made.wire) == 1
     made.answer()

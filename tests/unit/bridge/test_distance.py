@@ -37,11 +37,11 @@ class World:
         rate: float,
         *,
         capacity: float = CAPACITY,
-        told: int = 0,
+        reported: int = 0,
         window: int = 12_000,
         lease_window: int = 16_000,
     ) -> None:
-        self.machine = Delivery(DeliverySettings(envelope_messages=told, window=window))
+        self.machine = Delivery(DeliverySettings(envelope_messages=reported, window=window))
         self.now = 0.0
         self.stored: list[tuple[float, int]] = []
         self.deliveries: list[int] = []
@@ -149,7 +149,7 @@ def test_a_target_far_away_takes_nearly_as_much_as_one_nearby(round_trip: float,
 
 def test_alone_far_less_would_flow() -> None:
     """What the envelopes are for: the credit for one round trip, and no more."""
-    assert World(0.1, 500, 60_000, told=1).run(1.0).rate(0.6, 1.0) < 11_000
+    assert World(0.1, 500, 60_000, reported=1).run(1.0).rate(0.6, 1.0) < 11_000
 
 
 @pytest.mark.parametrize("round_trip", [0.0, 0.1, 0.2])

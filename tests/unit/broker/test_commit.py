@@ -147,12 +147,12 @@ async def test_what_comes_during_a_sync_is_one_further_group_i2(parts, trace):
 
 async def test_what_an_acknowledgement_stages_is_one_further_group_and_is_waited_for_i2(parts, trace):
     engine, store, loop = parts
-    told = []
+    reported = []
 
     def go_on():
         store.gate.clear()
         engine.stage("b")
-        loop.when_durable(lambda: told.append("durable"), told.append)
+        loop.when_durable(lambda: reported.append("durable"), reported.append)
 
     engine.on_acknowledged = go_on
     engine.stage("a")
@@ -161,11 +161,11 @@ async def test_what_an_acknowledgement_stages_is_one_further_group_and_is_waited
     engine.stage("c")
     for _ in range(3):
         await asyncio.sleep(0)
-    assert told == []
+    assert reported == []
     assert ("written", ("c",)) not in trace
     store.gate.set()
     await asyncio.wait_for(loop.wait_idle(), 10)
-    assert told == ["durable"]
+    assert reported == ["durable"]
     assert [each for each in trace if each[0] == "acknowledged"] == [("acknowledged", (name,)) for name in "abc"]
 
 
@@ -250,18 +250,18 @@ async def idle(loop):
 
 async def test_a_fault_in_an_acknowledgement_costs_nobody_else_an_answer_i4(real, caplog):
     engine, _, loop = real
-    told = []
+    reported = []
 
     def fault():
-        send(engine, lambda: told.append("staged by the fault"))
+        send(engine, lambda: reported.append("staged by the fault"))
         refuse()
 
     send(engine, fault)
-    send(engine, lambda: told.append("beside"))
-    loop.when_durable(refuse, told.append)
-    loop.when_durable(lambda: told.append("waiter"), told.append)
+    send(engine, lambda: reported.append("beside"))
+    loop.when_durable(refuse, reported.append)
+    loop.when_durable(lambda: reported.append("waiter"), reported.append)
     await idle(loop)
-    assert sorted(told) == ["beside", "staged by the fault", "waiter"]
+    assert sorted(reported) == ["beside", "staged by the fault", "waiter"]
     assert engine.receiver("q").active_count == 3
     assert list(engine.receiver("q").acquire(10).sequences) == [1, 2, 3]
     assert "a fault" in caplog.text
@@ -270,89 +270,89 @@ async def test_a_fault_in_an_acknowledgement_costs_nobody_else_an_answer_i4(real
 
 async def test_a_fault_in_a_listener_costs_nobody_else_a_message_i4(real):
     engine, _, loop = real
-    told = []
+    reported = []
     engine.create_queue("other")
     engine.receiver("q").add_listener(refuse)
-    engine.receiver("other").add_listener(lambda: told.append("other"))
-    send(engine, lambda: told.append("q"))
-    engine.sender("other").accept([section.encode_message(b"x")], lambda: told.append("durable"), refuse)
+    engine.receiver("other").add_listener(lambda: reported.append("other"))
+    send(engine, lambda: reported.append("q"))
+    engine.sender("other").accept([section.encode_message(b"x")], lambda: reported.append("durable"), refuse)
     await idle(loop)
-    assert sorted(told) == ["durable", "other", "q"]
-    send(engine, lambda: told.append("again"))
+    assert sorted(reported) == ["durable", "other", "q"]
+    send(engine, lambda: reported.append("again"))
     await idle(loop)
-    assert told[-1] == "again"
+    assert reported[-1] == "again"
 
 
 async def test_a_fault_after_the_commit_is_no_end_i4():
     journal = MemoryJournal()
     engine = Engine(journal, ManualClock())
     loop = CommitLoop(engine, journal, refuse)
-    told = []
+    reported = []
     engine.create_queue("q")
     for number in range(3):
-        send(engine, lambda number=number: told.append(number))
+        send(engine, lambda number=number: reported.append(number))
         await idle(loop)
-    assert told == [0, 1, 2]
+    assert reported == [0, 1, 2]
     await asyncio.wait_for(loop.close(), 10)
 
 
 async def test_a_fault_before_the_write_fails_the_group_and_the_next_is_committed_i4(real, monkeypatch):
     engine, _, loop = real
-    told = []
+    reported = []
     with monkeypatch.context() as patch:
         patch.setattr(type(engine.sender("q")), "stage_state", refuse)
-        send(engine, lambda: told.append("durable"), lambda error: told.append(type(error)))
-        loop.when_durable(lambda: told.append("durable"), lambda error: told.append(type(error)))
+        send(engine, lambda: reported.append("durable"), lambda error: reported.append(type(error)))
+        loop.when_durable(lambda: reported.append("durable"), lambda error: reported.append(type(error)))
         await idle(loop)
-    assert told == [KeyError, KeyError]
+    assert reported == [KeyError, KeyError]
     assert loop.statistics()["commit_failures"] == 1
-    send(engine, lambda: told.append("durable"))
+    send(engine, lambda: reported.append("durable"))
     await idle(loop)
-    assert told[-1] == "durable"
+    assert reported[-1] == "durable"
     assert engine.receiver("q").active_count == 1
 
 
 async def test_a_fault_of_one_that_is_told_of_a_failure_costs_nobody_else_an_answer_i4(real):
     engine, journal, loop = real
-    told = []
+    reported = []
     journal.fail_syncs = OSError("the disk is gone")
     send(engine, refuse, refuse)
-    send(engine, refuse, told.append)
+    send(engine, refuse, reported.append)
     with pytest.raises(StoreError):
         await asyncio.wait_for(loop.wait_durable(), 10)
     journal.fail_syncs = None
     await idle(loop)
-    assert len(told) == 1
-    send(engine, lambda: told.append("durable"))
+    assert len(reported) == 1
+    send(engine, lambda: reported.append("durable"))
     await idle(loop)
-    assert told[-1] == "durable"
+    assert reported[-1] == "durable"
 
 
 async def test_no_thread_for_the_sync_is_a_failure_and_no_end_i4(real, monkeypatch):
     engine, _, loop = real
-    told = []
+    reported = []
     with monkeypatch.context() as patch:
         patch.setattr(loop._syncer, "submit", lambda _: (_ for _ in ()).throw(RuntimeError("can't start new thread")))
-        send(engine, refuse, told.append)
+        send(engine, refuse, reported.append)
         await idle(loop)
-    assert [type(error) for error in told] == [StoreError]
-    send(engine, lambda: told.append("durable"))
+    assert [type(error) for error in reported] == [StoreError]
+    send(engine, lambda: reported.append("durable"))
     await idle(loop)
-    assert told[-1] == "durable"
+    assert reported[-1] == "durable"
 
 
 async def test_what_a_read_finds_refused_is_told_to_those_who_wait(real):
     """A read brings what is staged into the store: what is refused there has failed as well."""
     engine, journal, loop = real
-    told = []
-    send(engine, refuse, told.append)
-    loop.when_durable(lambda: told.append("durable"), told.append)
+    reported = []
+    send(engine, refuse, reported.append)
+    loop.when_durable(lambda: reported.append("durable"), reported.append)
     journal.fail_writes = OSError("disk full")
     with pytest.raises(StoreError):
         engine.receiver("q").peek(0, 1)
     journal.fail_writes = None
     await idle(loop)
-    assert [type(error) for error in told] == [StoreError, StoreError]
+    assert [type(error) for error in reported] == [StoreError, StoreError]
 
 
 # ---- what nobody waits for

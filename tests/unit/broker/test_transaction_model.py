@@ -63,7 +63,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self.count = 0
         self.all: list[Done] = []
         # Numbers that clients were told, with the message that each is of.
-        self.told: dict[int, str] = {}
+        self.reported: dict[int, str] = {}
         self.start()
         self.engine.create_queue("next", QueueDescription(requires_duplicate_detection=detects))
         self.engine.create_queue("q", QueueDescription(lock_duration_ms=LOCK_MS, max_delivery_count=100))
@@ -180,16 +180,16 @@ class TransactionMachine(RuleBasedStateMachine):
         names = [self.name() for _ in range(count)]
         numbers: list[int] = []
 
-        def told() -> None:
-            assert self.told.keys().isdisjoint(numbers)
-            self.told |= dict(zip(numbers, names, strict=True))
+        def reported() -> None:
+            assert self.reported.keys().isdisjoint(numbers)
+            self.reported |= dict(zip(numbers, names, strict=True))
 
         def refused(_: Exception) -> None:
             done.doomed = True
 
         def add(found: Any) -> None:
             messages = [(make(name), due_ms) for name in names]
-            numbers.extend(found.schedule(self.engine.sender("q"), messages, told, refused))
+            numbers.extend(found.schedule(self.engine.sender("q"), messages, reported, refused))
 
         if self.add(done, count, add):
             done.sent += names
@@ -201,7 +201,7 @@ class TransactionMachine(RuleBasedStateMachine):
     def cancel_in(self, done: Done, data: Any, count: int) -> None:
         """Cancels what is or was scheduled."""
         here = self.shown(self.engine)
-        known = sorted({number for _, state, _, number in here.values() if state == SCHEDULED} | self.told.keys())
+        known = sorted({number for _, state, _, number in here.values() if state == SCHEDULED} | self.reported.keys())
         if not known:
             return
         numbers = data.draw(st.lists(st.sampled_from(known), unique=True, min_size=1, max_size=count))
@@ -410,8 +410,8 @@ class TransactionMachine(RuleBasedStateMachine):
                 sections = section.locate(payload)
                 annotations = section.decode_map(payload, sections.message_annotations)
                 count = section.decode_header(payload, sections.header).delivery_count
-                told = {str(key): value for key, value in annotations.items()}
-                state, number = int(told.get("x-opt-message-state", ACTIVE)), int(told["x-opt-sequence-number"])
+                reported = {str(key): value for key, value in annotations.items()}
+                state, number = int(reported.get("x-opt-message-state", ACTIVE)), int(reported["x-opt-sequence-number"])
                 here[name] = (place, state, int(count), number)
         return here
 
@@ -422,7 +422,7 @@ class TransactionMachine(RuleBasedStateMachine):
             self.commit()
         here = self.shown(self.engine)
         for name, (place, _, _, number) in here.items():
-            assert place != "q" or self.told.get(number, name) == name
+            assert place != "q" or self.reported.get(number, name) == name
         # What one transaction sent another may have completed or cancelled since.
         consumed = {
             name

@@ -38,8 +38,8 @@ def ran(capsys: pytest.CaptureFixture[str], *words: Any) -> tuple[int, str]:
 def test_status_says_what_waits(box: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out = ran(capsys, "status", box, "--json")
     assert code == 0
-    told = json.loads(out)
-    assert (told["messages"], told["live"], told["is_draining"], told["refused"]) == (5, 0, False, 0)
+    reported = json.loads(out)
+    assert (reported["messages"], reported["live"], reported["is_draining"], reported["refused"]) == (5, 0, False, 0)
     code, out = ran(capsys, "status", box)
     assert "5 messages" in out
 
@@ -84,8 +84,8 @@ def test_drain_says_what_is_left_and_why(box: Path, capsys: pytest.CaptureFixtur
 
 def test_a_drain_that_leaves_messages_prints_one_object(box: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out = ran(capsys, "drain", box, "--connection", NOWHERE, "--timeout", 1, "--json")
-    told, _, text = out.partition("\n")
-    found = json.loads(told)
+    reported, _, text = out.partition("\n")
+    found = json.loads(reported)
     assert (code, found["left"], found["error"]["code"]) == (1, 5, "timeout")
     assert text.startswith("isthmus: 5 messages still wait")
     assert "{" not in text
@@ -112,8 +112,8 @@ def test_ctrl_c_ends_a_drain_and_what_was_delivered_is_told(
 
     monkeypatch.setattr(DurableSender, "flush", interrupted)
     code, out = ran(capsys, "drain", box, "--json")
-    told, _, _ = out.partition("\n")
-    assert (code, json.loads(told)) == (130, {"waited": 5, "left": 5, "delivered": 0, "refused": 0, "damaged": 0})
+    reported, _, _ = out.partition("\n")
+    assert (code, json.loads(reported)) == (130, {"waited": 5, "left": 5, "delivered": 0, "refused": 0, "damaged": 0})
 
 
 def test_a_drain_whose_messages_were_refused_fails(

@@ -33,7 +33,7 @@ pairs:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (["run"], "has no tasks; write tasks:, or use isthmus pair run for its pairs"),
         (["pair", "status", "acme"], "declares no pair 'acme'; it has: contoso"),
@@ -44,14 +44,14 @@ pairs:
     ],
 )
 def test_bad_input_is_told(
-    words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], reported: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("isthmus.yaml").write_text(PAIRS)
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 2
-    assert told in capsys.readouterr().err
+    assert reported in capsys.readouterr().err
 
 
 class Session:
@@ -103,9 +103,9 @@ def test_a_forced_fail_over_tells_what_has_become_of_it(
         return int(ended.value.code or 0), *capsys.readouterr()
 
     found, out, _ = ran("--json")
-    told = json.loads(out)
-    assert (found, told["active"], told["pending"]) == (code, active, "gone")
-    assert (told["leads_to"] == "jfk") is not bool(code)
+    reported = json.loads(out)
+    assert (found, reported["active"], reported["pending"]) == (code, active, "gone")
+    assert (reported["leads_to"] == "jfk") is not bool(code)
     found, out, _ = ran()
     assert found == code
     assert ("jfk is active." in out) is not bool(code)
@@ -128,8 +128,8 @@ def test_ctrl_c_ends_a_forced_fail_over_that_tells_the_active_member(
     monkeypatch.setattr(pair, "_session", lambda *_: session)
     with pytest.raises(SystemExit) as ended:
         main(["pair", "failover", "contoso", "--force", "--json"])
-    told = json.loads(capsys.readouterr().out)
-    assert (ended.value.code, told["active"], told["pending"]) == (130, "jfk", "interrupted")
+    reported = json.loads(capsys.readouterr().out)
+    assert (ended.value.code, reported["active"], reported["pending"]) == (130, "jfk", "interrupted")
 
 
 def test_a_forced_fail_over_to_a_member_leads_there_where_this_machine_had_missed_another_one(
@@ -148,8 +148,8 @@ def test_a_forced_fail_over_to_a_member_leads_there_where_this_machine_had_misse
     monkeypatch.setattr(pair, "_session", lambda *_: session)
     with pytest.raises(SystemExit) as ended:
         main(["pair", "failover", "contoso", "--force", "--to", "jfk", "--json"])
-    told = json.loads(capsys.readouterr().out)
-    assert (ended.value.code or 0, told["active"], told["epoch"]) == (0, "jfk", 8)
+    reported = json.loads(capsys.readouterr().out)
+    assert (ended.value.code or 0, reported["active"], reported["epoch"]) == (0, "jfk", 8)
 
 
 @pytest.mark.usefixtures("interrupts")
@@ -170,8 +170,8 @@ def test_ctrl_c_ends_a_planned_fail_over_where_it_can_be_carried_on(
         main(["pair", "failover", "contoso", "--json"])
     assert ended.value.code == 130
     out, err = capsys.readouterr()
-    told = json.loads(out)
-    assert (told["active"], told["error"]["code"]) == ("ewr", "pair-stopping")
+    reported = json.loads(out)
+    assert (reported["active"], reported["error"]["code"]) == ("ewr", "pair-stopping")
     assert "isthmus pair run or failover continues it" in err
 
 
@@ -197,9 +197,9 @@ def test_ctrl_c_ends_a_round_between_two_changes_and_tells_what_was_made(
             main(["pair", verb, "contoso", *more])
         assert ended.value.code == 130
     as_json, _, text = capsys.readouterr().out.partition("\n")
-    told = json.loads(as_json)
+    reported = json.loads(as_json)
     assert made == ["bags", "bags"]
-    assert (told["in_step"], told["done"], told["pending"]) == (False, ["+ queue bags"], ["+ queue orders"])
+    assert (reported["in_step"], reported["done"], reported["pending"]) == (False, ["+ queue bags"], ["+ queue orders"])
     assert "interrupted, 1 changes are left; run it again" in text
 
 
@@ -288,9 +288,9 @@ def test_a_fault_elsewhere_in_the_file_is_told_after_a_forced_fail_over(
     with pytest.raises(SystemExit) as ended:
         main(["pair", "failover", "contoso", "--force"])
     assert ended.value.code == 2
-    told = capsys.readouterr().err
-    assert "unknown" in told
-    assert "the fail-over was made all the same: jfk is the active member (epoch 2); do not run it again" in told
+    reported = capsys.readouterr().err
+    assert "unknown" in reported
+    assert "the fail-over was made all the same: jfk is the active member (epoch 2); do not run it again" in reported
     assert kept.load().active == "jfk"
 
 
@@ -321,7 +321,7 @@ def test_what_may_be_lost_is_what_waited_at_the_member_that_was_left(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Not at the other one, which was counted while it was active before."""
-    for counted, told in (("ewr", {"orders": {"active": 3}}), ("jfk", {}), ("", {})):
+    for counted, reported in (("ewr", {"orders": {"active": 3}}), ("jfk", {}), ("", {})):
         state = PairState(
             pair="contoso", active="ewr", standby="jfk", seen={"orders": {"active": 3}}, seen_of=counted, seen_at=1.0
         )
@@ -330,6 +330,6 @@ def test_what_may_be_lost_is_what_waited_at_the_member_that_was_left(
             with pytest.raises(SystemExit):
                 main(["pair", "failover", "contoso", "--force", *more])
         as_json, _, text = capsys.readouterr().out.partition("\n")
-        assert json.loads(as_json)["may_be_lost"] == told
-        assert ("orders: 3 active" in text) is bool(told)
-        assert ("have not been counted yet" in text) is not bool(told)
+        assert json.loads(as_json)["may_be_lost"] == reported
+        assert ("orders: 3 active" in text) is bool(reported)
+        assert ("have not been counted yet" in text) is not bool(reported)

@@ -98,17 +98,17 @@ def test_a_document_that_has_moved_is_fetched_over_tls_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reported"),
     [
         ("orders.example.net", "no connection string"),
         (("orders.example.net", "key"), "not (host, credential)"),
         (7, "is no endpoint"),
     ],
 )
-def test_what_is_no_endpoint_is_refused_at_once(given: Any, told: str) -> None:
+def test_what_is_no_endpoint_is_refused_at_once(given: Any, reported: str) -> None:
     with pytest.raises(EndpointError) as raised:
         Endpoint.of(given)
-    assert told in str(raised.value)
+    assert reported in str(raised.value)
 
 
 def test_an_error_shows_no_key(tmp_path: Path) -> None:

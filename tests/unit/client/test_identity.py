@@ -120,12 +120,12 @@ def test_a_mended_message_keeps_where_it_comes_from_and_has_another_message_id()
     before = copied()
     made = mended(before, "good")
     again = received(made)
-    told = {
+    reported = {
         (name.decode() if isinstance(name, bytes) else name): value
         for name, value in (again.application_properties or {}).items()
     }
-    assert told["repl-message-id"] in ("order-1", b"order-1")
-    assert (told["repl-sequence"], told["isthmus-orders-1a2b3c"], told["count"]) == (b"7", b"order-1", 5)
+    assert reported["repl-message-id"] in ("order-1", b"order-1")
+    assert (reported["repl-sequence"], reported["isthmus-orders-1a2b3c"], reported["count"]) == (b"7", b"order-1", 5)
     assert again.message_id not in (None, "order-1")
     assert (b"".join(again.body), again.session_id, again.partition_key) == (b"good", "s", "s")
     twice = received(mended(again, b"better"))

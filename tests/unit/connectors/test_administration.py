@@ -23,11 +23,11 @@ def namespaces() -> dict[str, FakeAdministration]:
 
 
 def test_what_is_planned_is_made_in_order(namespaces: dict[str, FakeAdministration]) -> None:
-    told: list[Change] = []
+    reported: list[Change] = []
     with Administrations(FEDERATION, fake_opener(namespaces)) as administrations:
         made = plan(FEDERATION, administrations.observe())
-        applied = administrations.apply(made, told.append)
-        assert applied.done == made.changes == tuple(told)
+        applied = administrations.apply(made, reported.append)
+        assert applied.done == made.changes == tuple(reported)
         assert applied.failed is None
         assert not plan(FEDERATION, administrations.observe()).changes
     assert all(namespace.closed for namespace in namespaces.values())

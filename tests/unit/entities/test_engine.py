@@ -562,14 +562,14 @@ def test_a_store_that_cannot_be_reopened_is_healed_by_the_probe(
     engine.create_queue("q")
     namespace.send("q", message("kept"), message("completed"))
     queue = namespace.queue("q")
-    told: list[str] = []
+    reported: list[str] = []
     with monkeypatch.context() as patch:
 
         def fail(*_: object, **__: object) -> None:
             raise StoreError("the disk is away")
 
         journal.fail_syncs = OSError("I/O error")
-        queue.complete(queue.acquire(1).tags, None, lambda error: told.append(str(error)))
+        queue.complete(queue.acquire(1).tags, None, lambda error: reported.append(str(error)))
         commit = engine.begin_commit()
         with pytest.raises(StoreError):
             journal.sync()
@@ -583,14 +583,14 @@ def test_a_store_that_cannot_be_reopened_is_healed_by_the_probe(
             with pytest.raises(StoreError):
                 engine.receiver("q")
         # What memory holds, and the store does not, is never written.
-        queue.accept([message("early")], None, lambda error: told.append(str(error)))
+        queue.accept([message("early")], None, lambda error: reported.append(str(error)))
         with pytest.raises(StoreError):
             engine.begin_commit()
-        assert len(told) == 2
+        assert len(reported) == 2
     journal.fail_syncs = None
     engine.probe()
     namespace.commit()
-    assert told[0] == "I/O error"
+    assert reported[0] == "I/O error"
     assert namespace.queue("q") is queue
     assert list(queue.acquire(9).sequences) == [1, 2]
     namespace.send("q", message("after"))
@@ -696,10 +696,12 @@ def test_what_was_staged_before_the_store_is_back_fails_and_is_not_written(
     """Upon numbers that the store never had: they would lie over those that are given out once it is back."""
     namespace.engine.create_queue("q")
     namespace.commit()
-    queue, told = namespace.queue("q"), []
+    queue, reported = namespace.queue("q"), []
 
     def accept(text: str) -> None:
-        queue.accept([message(text)], lambda: told.append((text, True)), lambda error: told.append((text, False)))
+        queue.accept(
+            [message(text)], lambda: reported.append((text, True)), lambda error: reported.append((text, False))
+        )
 
     def closed() -> None:
         raise StoreError("cannot be opened")
@@ -712,11 +714,11 @@ def test_what_was_staged_before_the_store_is_back_fails_and_is_not_written(
     namespace.journal.fail_writes = None
     del namespace.journal.reopen
     namespace.engine.probe()
-    assert told == [("a", False), ("b", False)]
+    assert reported == [("a", False), ("b", False)]
     accept("c")
     namespace.commit()
     namespace.crash()
-    assert told[2:] == [("c", True)]
+    assert reported[2:] == [("c", True)]
     held = [read(each) for each in namespace.queue("q").peek(0, 9)]
     assert [(each.sequence, each.properties["message_id"]) for each in held] == [(1, "c")]
     assert namespace.queue("q").active_count == 1
@@ -1006,11 +1008,11 @@ def test_keys_and_hubs_are_there_while_the_store_could_not_be_read_again(
 
 
 def test_a_fault_in_a_listener_leaves_neither_others_waiting_nor_the_store_away(namespace: Any, message: Make) -> None:
-    told: list[str] = []
+    reported: list[str] = []
 
     def odd(name: str) -> Callable[[], None]:
         def listener() -> None:
-            told.append(name)
+            reported.append(name)
             raise ValueError(name)
 
         return listener
@@ -1024,13 +1026,13 @@ def test_a_fault_in_a_listener_leaves_neither_others_waiting_nor_the_store_away(
     namespace.sender("q").accept([message("a")])
     with pytest.raises(ExceptionGroup):
         namespace.commit()
-    assert told == ["q1", "q2"]
-    told.clear()
+    assert reported == ["q1", "q2"]
+    reported.clear()
     namespace.sender("q").accept([message("b")], None, lambda _: None)
     commit = namespace.engine.begin_commit()
     namespace.engine.fail_commit(commit, StoreError("no space"))
-    assert sorted(told) == ["q1", "q2", "r1", "r2"]
-    namespace.sender("r").accept([message("c")], lambda: told.append("durable"))
+    assert sorted(reported) == ["q1", "q2", "r1", "r2"]
+    namespace.sender("r").accept([message("c")], lambda: reported.append("durable"))
     with pytest.raises(ExceptionGroup):
         namespace.commit()
-    assert "durable" in told
+    assert "durable" in reported

@@ -51,8 +51,8 @@ def test_a_failed_commit_goes_back_i1() -> None:
     space = Space()
     space.hybrids.create("standing")
     space.commit()
-    told: list[str] = []
-    space.hybrids.on_change = told.append
+    reported: list[str] = []
+    space.hybrids.on_change = reported.append
     space.hybrids.create("new")
     space.hybrids.delete("standing")
     space.journal.fail_writes = OSError("full")
@@ -60,7 +60,7 @@ def test_a_failed_commit_goes_back_i1() -> None:
         space.engine.begin_commit()
     space.journal.fail_writes = None
     assert space.hybrids.names() == ["standing"]
-    assert told == ["standing", ""]
+    assert reported == ["standing", ""]
 
 
 def test_names_are_shared_with_all_entities_i2() -> None:

@@ -60,16 +60,16 @@ def test_an_alias_of_the_federation_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("alias", "told"),
+    ("alias", "reported"),
     [
         ("ew", "isthmus.yaml has no namespace 'ew'; write ewr"),
         ("log", "namespace log is of kind kafka; this command is for Service Bus namespaces, use the tools of kafka"),
     ],
 )
-def test_an_alias_that_is_of_no_use(alias: str, told: str) -> None:
+def test_an_alias_that_is_of_no_use(alias: str, reported: str) -> None:
     with pytest.raises(InvalidArgumentError) as refused:
         find_address(alias=alias)
-    assert str(refused.value) == told
+    assert str(refused.value) == reported
 
 
 def test_a_federation_file_that_is_not_there() -> None:

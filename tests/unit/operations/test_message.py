@@ -54,7 +54,7 @@ def test_what_cannot_be_read_of_a_message_hides_nothing_else_of_it(sections: byt
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "reported"),
     [
         (b"\0Su\xa0\x02ab" + b"\0Su\xa0\x02cd", "abcd"),
         (b"\0Sv\xc0\x03\x01\x54\x01" + b"\0Sv\xc0\x03\x01\x54\x02", "[1]\n[2]"),
@@ -62,8 +62,8 @@ def test_what_cannot_be_read_of_a_message_hides_nothing_else_of_it(sections: byt
         (b"\0Su\xa0\x04a\xe2\x82\xac", "a\N{EURO SIGN}"),
     ],
 )
-def test_the_whole_body_is_told_since_the_message_is_removed_then(body: bytes, told: str) -> None:
-    assert body_of(body) == told
+def test_the_whole_body_is_told_since_the_message_is_removed_then(body: bytes, reported: str) -> None:
+    assert body_of(body) == reported
 
 
 def test_a_preview_may_end_within_a_character() -> None:

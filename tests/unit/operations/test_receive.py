@@ -97,8 +97,8 @@ def test_that_no_session_has_messages_is_no_error(
         raise OperationTimeoutError("no answer to attach")
 
     monkeypatch.setattr(link, "wait_attached", unanswered)
-    told = nullcontext() if session_id is None else pytest.raises(OperationTimeoutError)
-    with told:
+    reported = nullcontext() if session_id is None else pytest.raises(OperationTimeoutError)
+    with reported:
         assert received(link, 1, print, in_session=True, session_id=session_id) == Received(0, 0, None)
     assert waited == [5.0 if session_id is None else 30.0]
 

@@ -63,7 +63,9 @@ def test_whatever_another_machine_is_at_a_broken_pair_stays_broken(
         members = {alias: FakeMember(alias) for alias in ("ewr", "jfk")}
         here, there = machines(tmp_path / str(at), members, is_fenced=is_fenced)
         ended: list[str] = []
-        clockwork = Clockwork(members, at, lambda session=here, told=ended: told.append(quietly(session.break_up)))  # type: ignore[misc]
+        clockwork = Clockwork(
+            members, at, lambda session=here, reported=ended: reported.append(quietly(session.break_up))
+        )  # type: ignore[misc]
         verbs = {
             "round": PairRun(there)._round,
             "sync": there.sync,

@@ -141,9 +141,9 @@ def test_i8_one_that_would_go_back_goes_on_to_where_the_forced_one_leads(
     members["ewr"].held = Counts(active=1)
     monkeypatch.setattr(session, "_move", move)
     monkeypatch.setattr(failover.time, "sleep", lambda seconds: None)
-    with pytest.raises(IsthmusError) as told:
+    with pytest.raises(IsthmusError) as reported:
         session.fail_over(consume_ms=0, leaves=False)
-    assert isinstance(told.value, SupersededError) or not is_settled
+    assert isinstance(reported.value, SupersededError) or not is_settled
     rounds(elsewhere, session, elsewhere)
     assert view(session)[:3] == view(elsewhere)[:3] == ("jfk", 3, Phase.STEADY)
     assert members["jfk"].statuses == {"orders": "Active"}

@@ -79,11 +79,11 @@ def test_the_run_keeps_nobody_from_a_fail_over_while_it_tells_the_members(
     fenced_standby(session, members)
     held = []
 
-    def told() -> None:
+    def reported() -> None:
         with session.file.locked(0.0):
             held.append("free")
 
-    members["ewr"].on_marker = told
+    members["ewr"].on_marker = reported
     PairRun(session)._round()
     assert held == ["free"]
 
@@ -178,7 +178,7 @@ def test_the_end_of_a_fail_over_does_not_replace_what_a_later_one_elsewhere_says
     assert [each.marker for each in members.values()] == [later[0], later[0]]
 
 
-def told(members: dict[str, FakeMember], state: PairState) -> None:
+def reported(members: dict[str, FakeMember], state: PairState) -> None:
     """Both members say of the pair."""
     for member in members.values():
         member.marker = state.marker
@@ -192,7 +192,7 @@ def test_a_fail_over_that_was_given_up_is_told_to_others(
     elsewhere = session_in(tmp_path / "elsewhere", members)
     state = PairState(pair="contoso", active="ewr", standby="jfk")
     elsewhere.file.save(state)
-    told(members, state)
+    reported(members, state)
     session.file.save(state.begin(1.0, statuses={}, consume_ms=0, leaves=False))
     session.abort()
     assert elsewhere.keeper.follow(elsewhere.state()).epoch == session.state().epoch == 2
@@ -526,7 +526,7 @@ def test_a_fail_over_after_one_that_was_killed_on_its_way_back_is_made(
     """Its exit code says that the other member is active."""
     members["ewr"].statuses["orders"] = "SendDisabled"
     begun = PairState(pair="contoso", active="ewr", standby="jfk").begin(1.0, statuses={}, consume_ms=0, leaves=False)
-    told(members, begun)
+    reported(members, begun)
     session.file.save(replace(begun.aborting(1.0), moved=3, left={"orders": 1}))
     state, work = session.fail_over(consume_ms=0, leaves=False)
     assert (state.active, state.epoch, state.phase) == ("jfk", 3, Phase.STEADY)
@@ -674,7 +674,7 @@ def test_what_was_made_under_an_alias_is_not_deleted_in_another_namespace(
     """The connection of the standby member was changed: what is there under the same name is somebody else's."""
     state = PairState(pair="contoso", active="ewr", standby="jfk", is_told=True, made={"jfk": ("legacy", "orders")})
     session.file.save(state)
-    told(members, state)
+    reported(members, state)
     members["jfk"].statuses["legacy"] = "Active"
     assert [step.action for step in session.keeper.compare(session.state()).drift.steps] == ["delete"]
     members["jfk"].marker = {}
@@ -691,6 +691,6 @@ def test_a_standby_member_that_gives_no_answer_keeps_what_was_made(
 ) -> None:
     state = PairState(pair="contoso", active="ewr", standby="jfk", is_told=True, made={"jfk": ("orders",)})
     session.file.save(state)
-    told(members, state)
+    reported(members, state)
     members["jfk"].is_away = True
     assert session.keeper.follow(state) is state

@@ -42,12 +42,12 @@ def test_processor_time_is_told_apart(tmp_path: Path, side_by_side: tuple[str, .
     )
     assert done.returncode == 0, done.stdout + done.stderr
     rows = re.findall(r"^ +(\d+) +([\d.]+) +([\d.]+) +([\d.]+)  (test_\w+\.py)", done.stdout, re.MULTILINE)
-    told = {
+    reported = {
         module: (int(tests), float(wall), float(own), float(children)) for tests, wall, own, children, module in rows
     }
-    assert set(told) == set(MODULES)
-    tests, wall, own, children = told["test_own.py"]
+    assert set(reported) == set(MODULES)
+    tests, wall, own, children = reported["test_own.py"]
     assert (tests, children) == (1, 0.0)
     assert wall >= own >= 0.1
-    assert told["test_child.py"][3] >= 0.1
+    assert reported["test_child.py"][3] >= 0.1
     assert "(collection)" in done.stdout

@@ -296,11 +296,11 @@ def test_a_topic_that_is_kept_in_a_table_is_compared_with_its_audit_subscription
     entities = archived(1, 3, 4)
     for number in (1, 2, 3, 4):
         entities.put("ewr/orders/Subscriptions/audit", number)
-    told = flow("ewr/orders", "table:/lake/orders", ARCHIVED, witness="ewr/orders/Subscriptions/audit")
-    result = entities.audit(told, routes=[ARCHIVED], now_ms=10_000_000)
+    reported = flow("ewr/orders", "table:/lake/orders", ARCHIVED, witness="ewr/orders/Subscriptions/audit")
+    result = entities.audit(reported, routes=[ARCHIVED], now_ms=10_000_000)
     assert counts(result, "entered", "arrived", "lost") == {"entered": 4, "arrived": 3, "lost": 1}
     entities.put("table:/lake/orders", 2, body=b"another content")
-    result = entities.audit(told, routes=[ARCHIVED], now_ms=10_000_000)
+    result = entities.audit(reported, routes=[ARCHIVED], now_ms=10_000_000)
     assert result.verdict is Verdict.FAULTY
 
 

@@ -22,19 +22,21 @@ tasks:
 
 
 @pytest.mark.parametrize(
-    ("told", "named"),
+    ("reported", "named"),
     [
         ("127.0.0.1:5672: Connection refused", "ewr (127.0.0.1:5672): Connection refused"),
         ("contoso-jfk.servicebus.windows.net:5671: gone", "jfk (contoso-jfk.servicebus.windows.net):5671: gone"),
         ("127.0.0.1:5673: Connection refused", "127.0.0.1:5673: Connection refused"),
     ],
 )
-def test_a_host_is_told_with_the_alias_of_its_namespace(told: str, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_is_told_with_the_alias_of_its_namespace(
+    reported: str, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(
         "EWR_CONNECTION",
         "Endpoint=sb://127.0.0.1:5672/;SharedAccessKeyName=k;SharedAccessKey=planted;UseDevelopmentEmulator=true",
     )
-    assert name_places(told, read(TEXT), ("ewr", "jfk")) == named
+    assert name_places(reported, read(TEXT), ("ewr", "jfk")) == named
 
 
 def test_a_namespace_whose_connection_string_is_away_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,6 +99,6 @@ def test_systems_without_an_identity_are_not_taken_for_each_other() -> None:
 
 @pytest.mark.usefixtures("nameless")
 def test_doctor_names_a_system_without_an_identity_by_its_address() -> None:
-    told = {each.alias: each.text for each in examine(read(RABBITS)) if each.subject == "connect"}
-    assert told["lga"].startswith("rabbit-1:5672 answered in ")
-    assert told["bos"].startswith("rabbit-2:5672 answered in ")
+    reported = {each.alias: each.text for each in examine(read(RABBITS)) if each.subject == "connect"}
+    assert reported["lga"].startswith("rabbit-1:5672 answered in ")
+    assert reported["bos"].startswith("rabbit-2:5672 answered in ")

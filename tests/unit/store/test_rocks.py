@@ -283,11 +283,11 @@ class FailsOnce:
 
     def __init__(self, database: object) -> None:
         self.database = database
-        self.told = False
+        self.reported = False
 
     def flush_wal(self, _: bool) -> None:
-        if not self.told:
-            self.told = True
+        if not self.reported:
+            self.reported = True
             raise OSError("Input/output error")
 
     def __getattr__(self, name: str) -> object:

@@ -73,16 +73,16 @@ def test_a_run_is_alive_while_spark_starts(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(run_module, "ClaimKeeper", MagicMock())
     for name in ("_check", "_decide", "FillWatch", "BacklogWatch"):
         monkeypatch.setattr(run_module, name, MagicMock())
-    told: list[dict[str, Any] | None] = []
+    reported: list[dict[str, Any] | None] = []
 
     def start(*_: object, **__: object) -> None:
-        told.append(read_status(tmp_path))
+        reported.append(read_status(tmp_path))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(run_module, "create_spark_session", start)
     with pytest.raises(KeyboardInterrupt):
         run_module.run_federation(federation, RunOptions(tmp_path), threading.Event())
-    [document] = told
+    [document] = reported
     assert document is not None
     assert (document["alive"], document["state"]) == (True, "starting")
     assert [route["state"] for route in document["routes"]] == ["pending: Spark is starting"] * 2

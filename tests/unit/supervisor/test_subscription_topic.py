@@ -33,9 +33,9 @@ def test_a_subscription_that_would_be_deleted_with_what_waits_there_is_refused(t
     check(federation("flights"), tmp_path)
     note(federation("flights"), tmp_path)
     check(federation("flights"), tmp_path)
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as reported:
         check(federation("gates"), tmp_path)
-    (fault,) = told.value.faults
+    (fault,) = reported.value.faults
     assert "the subscription isthmus.t.ewr at mq is of topic flights, and the task reads gates now" in fault.message
     assert f"remove mq/isthmus.t.ewr from {tmp_path / 'amqp-topics.json'}" in fault.hint
     check(federation("flights"), tmp_path)

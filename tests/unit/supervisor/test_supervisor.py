@@ -465,8 +465,8 @@ def test_a_note_is_logged_once_and_shown_as_it_is_now(caplog: pytest.LogCaptureF
         bench.step()
         assert describe(which, condition, 0.0)["note"] == note
         assert condition.is_well()
-    told = [each.getMessage() for each in caplog.records if "session" in each.getMessage()]
-    assert told == ["route a: 1 session waits"] * 2
+    reported = [each.getMessage() for each in caplog.records if "session" in each.getMessage()]
+    assert reported == ["route a: 1 session waits"] * 2
 
 
 def test_a_route_that_begins_again_by_itself_is_told_like_one_that_is_started_again() -> None:

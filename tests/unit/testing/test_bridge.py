@@ -40,8 +40,8 @@ def positions(events: Sequence[object]) -> list[int]:
 def opened(made: MemorySource, credit: int) -> list[int]:
     made.open()
     made.grant(0)
-    told = list(made.poll(time.monotonic()))
-    assert isinstance(told[0], SourceOpened)
+    reported = list(made.poll(time.monotonic()))
+    assert isinstance(reported[0], SourceOpened)
     made.grant(credit)
     return positions(made.poll(time.monotonic()))
 
@@ -229,8 +229,8 @@ def test_outcomes_come_late_and_out_of_order(system: System) -> None:
 def test_what_does_not_exist_is_fatal(system: System, end: Callable[..., MemorySource | MemoryTarget]) -> None:
     made = end(system, "nowhere")
     made.open()
-    told = made.poll(time.monotonic())[0]
-    assert told.is_fatal if isinstance(told, SourceLost) else told.refusal.kind is RefusalKind.FATAL  # type: ignore[union-attr]
+    reported = made.poll(time.monotonic())[0]
+    assert reported.is_fatal if isinstance(reported, SourceLost) else reported.refusal.kind is RefusalKind.FATAL  # type: ignore[union-attr]
 
 
 def test_a_pool_names_the_ends_that_have_something_to_tell_i1(system: System) -> None:

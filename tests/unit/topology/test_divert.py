@@ -208,8 +208,8 @@ def test_two_tasks_do_not_divert_one_message_to_one_entity(task: str, faults: in
     step = STEP % ("ops", "queue: bad")
     second = f"  u: {{pattern: copy, {task}, audit: 1d, steps: [{STEP % ('ops', 'queue: BAD')}]}}\n"
     found = lint(HEAD + TASK % ("", step) + second)
-    told = [each for each in found if "cannot be determined" in each.message]
-    assert len(told) == faults, found
+    reported = [each for each in found if "cannot be determined" in each.message]
+    assert len(reported) == faults, found
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -219,8 +219,8 @@ def test_a_divert_target_that_another_task_wants_as_a_topic_is_faulted_at_divert
     text = HEAD + (diverting + other if is_first else other + diverting)
     line = next(at for at, each in enumerate(text.splitlines(), 1) if "divert_to" in each)
     column = text.splitlines()[line - 1].index("{to: ops") + 1
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as reported:
         read(text)
-    (found,) = told.value.faults
+    (found,) = reported.value.faults
     assert "want both a queue and a topic bad at ops" in found.message
     assert (found.line, found.column) == (line, column)

@@ -51,7 +51,7 @@ def test_the_time_to_live_of_active_passive_is_the_mailboxes_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "told"),
+    ("task", "reported"),
     [
         ("{pattern: move, source: ewr, target: jfk, queue: a, mailbox: true}", "no replication subscription"),
         (
@@ -62,9 +62,9 @@ def test_the_time_to_live_of_active_passive_is_the_mailboxes_too() -> None:
         ("{pattern: copy, source: ewr, target: jfk, topic: a, mailbox: true, when_full: throw}", "unknown value"),
     ],
 )
-def test_what_cannot_be_is_told(task: str, told: str) -> None:
+def test_what_cannot_be_is_told(task: str, reported: str) -> None:
     faults = lint(HEAD + f"  a: {task}\n")
-    assert any(told in str(each) for each in faults), faults
+    assert any(reported in str(each) for each in faults), faults
 
 
 def test_a_spool_in_the_state_folder_is_refused_where_executors_are_elsewhere() -> None:
@@ -98,7 +98,7 @@ def test_what_is_left_where_nothing_reads_any_more_is_told(before: str, after: s
         )
         for change in found.changes:
             namespaces[change.alias].make(change)
-    told = [
+    reported = [
         note for note in found.notes if "are no longer moved by any task of this file" in note and " at ewr " in note
     ]
-    assert [note.split()[2] for note in told] == left
+    assert [note.split()[2] for note in reported] == left

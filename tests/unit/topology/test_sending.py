@@ -15,14 +15,14 @@ FAN_OUT = "  a: {{pattern: fan-out, topic: a, hub: ewr, members: {{jfk: [lga]}}{
 
 
 def test_routes_have_what_the_task_says() -> None:
-    told = [(each.options.compression, each.options.hop_budget) for each in routes(read(HEAD + FAN_OUT.format("")))]
-    assert told == [("none", 8)] * 2
+    reported = [(each.options.compression, each.options.hop_budget) for each in routes(read(HEAD + FAN_OUT.format("")))]
+    assert reported == [("none", 8)] * 2
     text = HEAD + FAN_OUT.format(", compression: deflate, hop_budget: 2")
     assert [(each.options.compression, each.options.hop_budget) for each in routes(read(text))] == [("deflate", 2)] * 2
 
 
 @pytest.mark.parametrize(
-    ("task", "told"),
+    ("task", "reported"),
     [
         (FAN_OUT.format(", hop_budget: 1"), "member lga is 2 copies away from the hub, 1 at most"),
         (FAN_OUT.format(", hop_budget: 0"), "hop_budget"),
@@ -40,6 +40,6 @@ def test_routes_have_what_the_task_says() -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_told(task: str, told: str) -> None:
+def test_what_cannot_be_is_told(task: str, reported: str) -> None:
     faults = lint(HEAD + task)
-    assert any(told in str(each) for each in faults), faults
+    assert any(reported in str(each) for each in faults), faults

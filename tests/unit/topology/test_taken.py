@@ -12,7 +12,7 @@ STREAM = "{pattern: queue-to-stream, source: ewr, queue: q, target: hub, stream:
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "told"),
+    ("first", "second", "reported"),
     [
         ("{pattern: move, source: ewr, target: jfk, queue: Q}", STREAM, "consumes from ewr/q already"),
         ("{pattern: archive, source: ewr, queue: q, table: t}", STREAM, "consumes from ewr/q already"),
@@ -27,10 +27,10 @@ STREAM = "{pattern: queue-to-stream, source: ewr, queue: q, target: hub, stream:
         ("{pattern: split, source: ewr, queue: q, targets: [{to: jfk, queue: a}]}", STREAM, "ForwardTo isthmus.a"),
     ],
 )
-def test_each_message_would_go_to_one_of_them_only(first: str, second: str, told: str) -> None:
+def test_each_message_would_go_to_one_of_them_only(first: str, second: str, reported: str) -> None:
     faults = [str(each) for each in lint(HEAD + f"  a: {first}\n  b: {second}\n")]
     assert len(faults) == 1, faults
-    assert told in faults[0]
+    assert reported in faults[0]
 
 
 def test_tasks_that_read_one_topic_or_stream_each_on_their_own_are_none() -> None:
@@ -49,7 +49,7 @@ FROM = "{pattern: stream-to-queue, source: %s, stream: s, target: ewr, queue: %s
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "told"),
+    ("first", "second", "reported"),
     [
         (("hub", "q", ""), ("iot", "Q", ""), True),
         (("hub", "q", ", duplicate_detection: off"), ("iot", "q", ""), True),
@@ -60,17 +60,17 @@ FROM = "{pattern: stream-to-queue, source: %s, stream: s, target: ewr, queue: %s
     ],
 )
 def test_streams_of_one_name_that_detection_would_take_for_one(
-    first: tuple[str, str, str], second: tuple[str, str, str], told: bool
+    first: tuple[str, str, str], second: tuple[str, str, str], reported: bool
 ) -> None:
     """A MessageId is made of stream, partition and offset: records of two clusters have equal ones."""
     faults = [str(each) for each in lint(TWO + f"  a: {FROM % first}\n  b: {FROM % second}\n")]
-    assert len(faults) == told, faults
-    if told:
+    assert len(faults) == reported, faults
+    if reported:
         assert "have equal MessageIds" in faults[0]
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "told"),
+    ("first", "second", "reported"),
     [
         (
             "{pattern: all-active, topic: F, members: [ewr, jfk]}",
@@ -99,9 +99,9 @@ def test_streams_of_one_name_that_detection_would_take_for_one(
         ),
     ],
 )
-def test_two_tasks_that_bring_a_message_to_one_place_are_warned_of(first: str, second: str, told: bool) -> None:
+def test_two_tasks_that_bring_a_message_to_one_place_are_warned_of(first: str, second: str, reported: bool) -> None:
     """The second copy is dropped where copies are known by origin, also where it was to be another one; elsewhere it is there twice."""
     text = HEAD + f"  a: {first}\n  b: {second}\n"
     assert not lint(text)
     found = [str(each) for each in warnings(text) if "both bring messages of ewr/" in str(each)]
-    assert len(found) == told, found
+    assert len(found) == reported, found

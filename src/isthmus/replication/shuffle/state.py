@@ -50,15 +50,17 @@ def kind_of(state: Mapping[str, Any]) -> str:
 
 def leave(incoming: Path, outgoing: Path) -> None:
     """A route without the query is going to read the incoming spool (I2)."""
-    told = read_state(outgoing)
-    if told and "left" not in told:
-        write_state(outgoing, told | {"left": _taken(incoming)})
+    reported = read_state(outgoing)
+    if reported and "left" not in reported:
+        write_state(outgoing, reported | {"left": _taken(incoming)})
 
 
 def past(incoming: Path, outgoing: Path) -> str:
     """The incoming spool's identity and the first record that a route without the query has left in it; empty: none has read it (I2)."""
-    told = read_state(outgoing)
-    return f"{SpoolReader(incoming).identity} {_taken(incoming)}" if "left" in told else str(told.get("past", ""))
+    reported = read_state(outgoing)
+    return (
+        f"{SpoolReader(incoming).identity} {_taken(incoming)}" if "left" in reported else str(reported.get("past", ""))
+    )
 
 
 def beginning_of(incoming: Path, outgoing: Path) -> dict[str, Any]:
@@ -78,13 +80,13 @@ def in_windows(incoming: Path, outgoing: Path, note: BatchNote | None = None) ->
         outgoing: folder of the spool that it writes.
         note: its last note there, if it was read already.
     """
-    told = read_state(outgoing)
-    began = told.get("began")
+    reported = read_state(outgoing)
+    began = reported.get("began")
     if not isinstance(began, dict) or began.get("spool") != SpoolReader(incoming).identity:
         return 0
     with suppress(SpoolError, KeyError, TypeError, ValueError):
         went = _noted(incoming, last_note(outgoing) if note is None else note)
-        taken = int(told.get("left", _taken(incoming)))
+        taken = int(reported.get("left", _taken(incoming)))
         came, went = taken - int(began["taken"]), went - int(began["noted"])
         return max(0, came - went)
     return 0

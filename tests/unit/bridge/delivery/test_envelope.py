@@ -10,15 +10,15 @@ from isthmus.bridge.delivery.envelope import MANY_MESSAGES, WAIT_SECONDS, Envelo
 from isthmus.bridge.delivery.settings import DeliverySettings
 
 
-def choice(told: int = 0, most: int = 200) -> EnvelopeChoice:
-    made = EnvelopeChoice(DeliverySettings(envelope_messages=told))
+def choice(reported: int = 0, most: int = 200) -> EnvelopeChoice:
+    made = EnvelopeChoice(DeliverySettings(envelope_messages=reported))
     made.opened(most)
     return made
 
 
-@pytest.mark.parametrize("told", [1, 7])
-def test_what_a_route_is_told_wins_i1(told: int) -> None:
-    assert choice(told).size(500, 1, 999, 0.0) == told
+@pytest.mark.parametrize("reported", [1, 7])
+def test_what_a_route_is_told_wins_i1(reported: int) -> None:
+    assert choice(reported).size(500, 1, 999, 0.0) == reported
 
 
 @pytest.mark.parametrize(

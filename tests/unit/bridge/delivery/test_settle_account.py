@@ -131,6 +131,6 @@ def test_no_frame_is_larger_than_a_channel_takes() -> None:
     for position in range(0, 2 * 1_000, 2):  # every other one: none are told together
         text = "\N{GRINNING FACE}" * 10_000
         account.dispose(1, position, Disposition("dead-letter", text, text))
-    told = account.take(0.0)
-    assert max(len(payload) for _, payload in told) <= FRAME_LIMIT_BYTES
-    assert sum(len(unpack_json(payload)) for _, payload in told) == 1_000
+    reported = account.take(0.0)
+    assert max(len(payload) for _, payload in reported) <= FRAME_LIMIT_BYTES
+    assert sum(len(unpack_json(payload)) for _, payload in reported) == 1_000

@@ -30,7 +30,7 @@ class Reader:
 
     def __init__(self, number: int, slot: int) -> None:
         self.number, self.slot = number, slot
-        self.told: deque[Any] = deque()  # frames on their way to it
+        self.reported: deque[Any] = deque()  # frames on their way to it
         self.says: deque[Any] = deque()  # messages on their way to the driver
         self.carried: dict[str, RouteState] = {}
         self.again: set[str] = set()
@@ -103,14 +103,14 @@ class Model:
                 continue
             match effect:
                 case Assign(_, routes, _):
-                    reader.told.extend(("add", each.name) for each in routes)
+                    reader.reported.extend(("add", each.name) for each in routes)
                 case Add(_, each):
-                    reader.told.append(("add", each.name))
+                    reader.reported.append(("add", each.name))
                 case SendFrame(number, kind, payload):
                     if kind == Kind.REMOVE:
-                        reader.told.append(("remove", unpack_json(payload)["name"]))
+                        reader.reported.append(("remove", unpack_json(payload)["name"]))
                     elif kind == Kind.STOP:
-                        reader.told.append(("stop", ""))
+                        reader.reported.append(("stop", ""))
                         self.account.on_stop_sent(number)
 
     def begin(self, slot: int) -> None:
@@ -147,8 +147,8 @@ class Model:
                 self.begin(slot)
         for reader in list(self.readers.values()):
             for _ in range(choose.randint(0, 3)):
-                if reader.told:
-                    reader.take(reader.told.popleft())
+                if reader.reported:
+                    reader.take(reader.reported.popleft())
             reader.work(choose)
             for _ in range(choose.randint(0, 3)):
                 if reader.says:

@@ -56,8 +56,8 @@ def test_a_lease_from_assignment_to_its_end(server: ControlServer, deaths: list[
         )
         host.start()
         sink = FakeSink(path)
-        told = sink.opens()[0]
-        sink.ready(told["handle"])
+        reported = sink.opens()[0]
+        sink.ready(reported["handle"])
         system.put("a", 1, 2)
         moved = 0
         while moved < 2:

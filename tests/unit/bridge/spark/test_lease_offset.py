@@ -99,8 +99,8 @@ def test_a_query_of_what_is_available_now_has_one_lease(clock: Clock) -> None:
 def test_no_lease_starts_while_the_run_is_stopping_i2(clock: Clock, driver: Driver) -> None:
     dialled: list[tuple[object, ...]] = []
 
-    def dial(*told: object) -> Channel:
-        dialled.append(told)
+    def dial(*reported: object) -> Channel:
+        dialled.append(reported)
         return Channel(driver.here)
 
     made = offsets(clock, dial)

@@ -55,7 +55,7 @@ class Host:
     made: Host
     finish_error: Exception | None = None
 
-    def __init__(self, **told: Any) -> None:
+    def __init__(self, **reported: Any) -> None:
         self.calls: list[Any] = []
         Host.made = self
 

@@ -77,8 +77,8 @@ class Host:
 
     made: Host
 
-    def __init__(self, **told: Any) -> None:
-        self.told = told
+    def __init__(self, **reported: Any) -> None:
+        self.reported = reported
         self.calls: list[Any] = []
         self.items: list[Any] = [Rows(1, range(3), [b"m"] * 3), LeaseEnd(None)]
         Host.made = self
@@ -120,9 +120,9 @@ def test_a_lease_is_read_until_it_ends(settings: dict[str, str]) -> None:
     batches = list(READER.read(PARTITION))
     assert sum(batch.num_rows for batch in batches if 1 in batch["route"].to_pylist()) == 5
     host = Host.made
-    assert host.told["lease"] == LeaseName("q", 7, 0)
-    assert host.told["routes"] == routes(1)
-    assert (host.told["control"], host.told["lease_seconds"]) == (None, 60.0)
+    assert host.reported["lease"] == LeaseName("q", 7, 0)
+    assert host.reported["routes"] == routes(1)
+    assert (host.reported["control"], host.reported["lease_seconds"]) == (None, 60.0)
     assert host.calls == ["start", (0, {}), (1, {1: 3}), "the reader was closed", "join"]
 
 

@@ -139,8 +139,8 @@ async def test_health(served: Served) -> None:
     for health in (Health("unhealthy", "no room"), Health("stopping", "bye")):
         served.health = health
         response = await served.request("GET", "/health", token="")
-        told = {"status": health.status, "reason": health.reason}
-        assert (response.status, await response.json()) == (503, told)
+        reported = {"status": health.status, "reason": health.reason}
+        assert (response.status, await response.json()) == (503, reported)
     served.health = HEALTHY._replace(partition_stores_down=(1, 3))
     response = await served.request("GET", "/health", token="")
     assert (response.status, await response.json()) == (200, {"status": "healthy", "partition_stores_down": [1, 3]})
@@ -533,12 +533,12 @@ async def test_other_verbs_and_places(served: Served) -> None:
 async def test_a_start_has_an_id_that_no_other_has(served: Served) -> None:
     other = Served()
     await other.client.start_server()
-    told = [
+    reported = [
         (await each.request("GET", "/$namespaceinfo?api-version=2021-05")).headers[INSTANCE_HEADER]
         for each in (served, served, other)
     ]
     await other.client.close()
-    assert told[0] == told[1] != told[2]
+    assert reported[0] == reported[1] != reported[2]
 
 
 async def test_namespace_information(served: Served) -> None:

@@ -166,9 +166,9 @@ def test_partitions_that_were_added_keep_no_namespace_from_starting(engine: Engi
     provision(engine, read_config(file, "file"))
     for name in ("telemetry", "few"):
         engine.hubs.update(name, replace(engine.hubs.row(name).description, partition_count=8))
-    with pytest.raises(ConfigError, match="cannot be reduced") as told:
+    with pytest.raises(ConfigError, match="cannot be reduced") as reported:
         provision(engine, read_config(file, "file"))
-    assert [fault.message.partition(":")[0] for fault in told.value.faults] == ["few"], "what the file says wins"
+    assert [fault.message.partition(":")[0] for fault in reported.value.faults] == ["few"], "what the file says wins"
     unsaid = file.replace("partition_count: 2", "")
     assert provision(engine, read_config(unsaid, "file")) == []
     assert [len(engine.hubs.row(name).numbers) for name in ("telemetry", "few")] == [8, 8]

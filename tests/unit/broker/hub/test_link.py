@@ -277,12 +277,12 @@ async def test_runtime_metric(broker, hub, message):
     own = section.encode_map_section(section.DELIVERY_ANNOTATIONS, {"x-own": 1})
     headed = section.encode_message(b"c", header=section.Header(durable=True))
     await send(client, "hub/Partitions/0", message("a"), own + message("b"), headed)
-    told = receive(client, desired_capabilities=["com.microsoft:enable-receiver-runtime-metric"], name="t")
+    reported = receive(client, desired_capabilities=["com.microsoft:enable-receiver-runtime-metric"], name="t")
     untold = receive(client, name="u")
     await client.settle()
     state = hub.partitions[0].committed
-    assert client.bodies(told) == client.bodies(untold) == [b"a", b"b", b"c"]
-    for number, payload in enumerate(client.payloads(told)):
+    assert client.bodies(reported) == client.bodies(untold) == [b"a", b"b", b"c"]
+    for number, payload in enumerate(client.payloads(reported)):
         found = section.locate(payload)
         marks = section.decode_map(payload, found.delivery_annotations)
         assert marks.pop("x-own", None) == (1 if number == 1 else None)
@@ -314,9 +314,9 @@ def ask(client, properties, name="m"):
 
 
 async def test_properties_of_a_hub(broker, hub):
-    reply, told = ask(broker.client(), {"operation": "READ", "type": "com.microsoft:eventhub", "name": "HUB"})
+    reply, reported = ask(broker.client(), {"operation": "READ", "type": "com.microsoft:eventhub", "name": "HUB"})
     assert reply["status-code"] == 200
-    assert told == {
+    assert reported == {
         "name": "hub",
         "type": "com.microsoft:eventhub",
         "created_at": broker.clock.wall_ms(),
@@ -476,9 +476,9 @@ async def test_an_event_whose_delivery_annotations_are_broken_holds_up_none(brok
     client = broker.client()
     broken = b"\0Sq\xa1\x01A" + message("b")
     await send(client, "hub/Partitions/0", message("a"), broken, message("c"))
-    told = receive(client, desired_capabilities=["com.microsoft:enable-receiver-runtime-metric"], name="t")
+    reported = receive(client, desired_capabilities=["com.microsoft:enable-receiver-runtime-metric"], name="t")
     await client.settle()
-    assert client.bodies(told) == [b"a", b"b", b"c"]
+    assert client.bodies(reported) == [b"a", b"b", b"c"]
 
 
 async def test_a_partition_that_is_a_long_number_is_refused(broker, hub):

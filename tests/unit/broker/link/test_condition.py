@@ -20,8 +20,8 @@ from isthmus.broker.link.condition import INTERNAL_TEXT, amqp_error, refusal
     ],
 )
 def test_each_error_has_the_services_condition(error, status, condition):
-    told = refusal(error)
-    assert (told.status, told.condition) == (status, condition)
+    reported = refusal(error)
+    assert (reported.status, reported.condition) == (status, condition)
     assert amqp_error(error).condition == condition
 
 
@@ -31,8 +31,8 @@ def test_a_missing_entity_reads_as_clients_expect():
 
 @pytest.mark.parametrize("error", [RuntimeError("/secret/path"), errors.StoreError("IO error: /secret/path")])
 def test_nothing_of_the_inside_is_told_i1(error):
-    told = refusal(error)
-    assert told.condition == "amqp:internal-error"
-    assert "secret" not in told.text
+    reported = refusal(error)
+    assert reported.condition == "amqp:internal-error"
+    assert "secret" not in reported.text
     if isinstance(error, RuntimeError):
-        assert told.text == INTERNAL_TEXT
+        assert reported.text == INTERNAL_TEXT

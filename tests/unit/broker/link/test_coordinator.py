@@ -134,7 +134,7 @@ async def test_a_failing_discharge_undoes_sends_and_settlements(broker: Any, con
     assert broker.engine.runtime("orders").locked_message_count == 0
 
 
-def told(control: Control, delivery: int) -> list[tuple[bool, Any]]:
+def reported(control: Control, delivery: int) -> list[tuple[bool, Any]]:
     """What the broker said of a delivery that it sent: settled, and the state."""
     return [(e.settled, e.state) for e in control.client.seen(SentSettled) if e.first <= delivery <= e.last]
 
@@ -146,11 +146,11 @@ async def test_a_delivery_is_settled_when_the_commit_is_durable_i5(broker: Any, 
     txn_id = await control.declare()
     await control.dispose(receiver, one, txn_id, Accepted())
     await control.dispose(receiver, two, txn_id, Modified(delivery_failed=True))
-    assert [settled for settled, _ in told(control, one)] == [False]
+    assert [settled for settled, _ in reported(control, one)] == [False]
     discharged = discharge(control.link, txn_id)
     assert isinstance(await control.outcome(discharged), Accepted)
     for delivery, outcome in ((one, Accepted), (two, Modified)):
-        _, (settled, state) = told(control, delivery)
+        _, (settled, state) = reported(control, delivery)
         assert settled
         assert (state.txn_id, type(state.outcome)) == (txn_id, outcome)
     events = control.client.events
@@ -158,7 +158,7 @@ async def test_a_delivery_is_settled_when_the_commit_is_durable_i5(broker: Any, 
     assert last < next(n for n, e in enumerate(events) if isinstance(e, Disposed) and e.first == discharged)
     receiver.dispose(one, one, Accepted(), settled=False)
     await control.client.settle()
-    assert len(told(control, one)) == 2
+    assert len(reported(control, one)) == 2
 
 
 async def test_after_a_roll_back_a_delivery_may_be_settled_otherwise_i5(broker: Any, control: Control) -> None:
@@ -169,7 +169,7 @@ async def test_after_a_roll_back_a_delivery_may_be_settled_otherwise_i5(broker: 
     for delivery in deliveries:
         await control.dispose(receiver, delivery, txn_id, Accepted())
     await control.discharge(txn_id, fail=True)
-    assert all([settled for settled, _ in told(control, delivery)] == [False] for delivery in deliveries)
+    assert all([settled for settled, _ in reported(control, delivery)] == [False] for delivery in deliveries)
     one, two, three = deliveries
     receiver.dispose(one, one, Released(), settled=True)
     receiver.dispose(two, two, Modified(delivery_failed=True), settled=False)
@@ -178,7 +178,7 @@ async def test_after_a_roll_back_a_delivery_may_be_settled_otherwise_i5(broker: 
     assert isinstance(await control.discharge(txn_id), Accepted)
     assert held(broker) == ["one", "two"]
     assert broker.engine.runtime("orders").locked_message_count == 0
-    (settled, state) = told(control, two)[-1]
+    (settled, state) = reported(control, two)[-1]
     assert settled
     assert isinstance(state, Modified)
 
@@ -221,7 +221,7 @@ async def test_what_a_client_releases_within_a_transaction_waits_for_its_end_i5(
         await control.dispose(receiver, delivery, txn_id, Accepted())
     receiver.dispose(one, one, Modified(delivery_failed=True), settled=False)
     await control.client.settle()
-    settled, state = told(control, one)[-1]
+    settled, state = reported(control, one)[-1]
     assert not settled
     assert condition(state) == "amqp:not-allowed"
     assert condition(await control.dispose(receiver, one, txn_id, Released())) == "amqp:not-allowed"
@@ -260,7 +260,7 @@ async def test_what_the_disk_refuses_settles_deliveries_as_lost_i5(broker: Any, 
     await control.dispose(receiver, delivery, txn_id, Accepted())
     broker.store.error = StoreError("the disk is gone")
     assert condition(await control.discharge(txn_id)) == "amqp:transaction:rollback"
-    settled, state = told(control, delivery)[-1]
+    settled, state = reported(control, delivery)[-1]
     assert settled
     assert condition(state) == "com.microsoft:message-lock-lost"
 
@@ -326,7 +326,7 @@ async def test_a_transaction_over_two_sessions(broker: Any, control: Control, se
     await control.client.settle()
     assert sorted(held(broker, "sessions")) == ["a2", "a3", "b2", "c1"]
     assert held(broker, "sessions/$DeadLetterQueue") == ["b1"]
-    assert [settled for settled, _ in told(control, a1)] == [False, True]
+    assert [settled for settled, _ in reported(control, a1)] == [False, True]
     assert control.client.bodies(a) == [b"a1", b"a2", b"a3"]
 
 
@@ -691,8 +691,8 @@ async def ask(
     node: Node, operation: str, body: dict[str, Any], txn_id: bytes, *, settled: bool = False
 ) -> tuple[int, str]:
     """A request to a node within a transaction: status and condition of the reply."""
-    told, _ = await ask_for(node, operation, body, txn_id, settled=settled)
-    return told["statusCode"], str(told.get("errorCondition", ""))
+    reported, _ = await ask_for(node, operation, body, txn_id, settled=settled)
+    return reported["statusCode"], str(reported.get("errorCondition", ""))
 
 
 async def ask_for(
@@ -734,8 +734,8 @@ def off(*numbers: int) -> dict[str, Any]:
 
 
 async def schedule(node: Node, request: dict[str, Any], txn_id: bytes, *, settled: bool = False) -> list[int]:
-    told, body = await ask_for(node, "schedule-message", request, txn_id, settled=settled)
-    assert told["statusCode"] == 200
+    reported, body = await ask_for(node, "schedule-message", request, txn_id, settled=settled)
+    assert reported["statusCode"] == 200
     return list(body["sequence-numbers"])
 
 

@@ -309,7 +309,7 @@ async def test_a_link_that_oversteps_its_credit_has_its_outcomes_first_i3(broker
 
 def test_the_two_directions_have_names_of_their_own_i4():
     amqp_session = object()
-    told = []
+    reported = []
 
     class Leaving:
         name = "same"
@@ -319,18 +319,18 @@ def test_the_two_directions_have_names_of_their_own_i4():
             self.amqp_session = amqp_session
 
         def finish_detach(self):
-            told.append(f"left {self.role.name}")
+            reported.append(f"left {self.role.name}")
 
     departures = Departures(lambda: None)
     owed = {role: Owed() for role in Role}
     for role in Role:
         owed[role].add()
         departures.detach(Leaving(role), owed[role])
-        assert departures.after(Leaving(role), lambda role=role: told.append(f"attached {role.name}"))
+        assert departures.after(Leaving(role), lambda role=role: reported.append(f"attached {role.name}"))
     owed[Role.SENDER].paid()
-    assert told == ["left SENDER", "attached SENDER"]
+    assert reported == ["left SENDER", "attached SENDER"]
     owed[Role.RECEIVER].paid()
-    assert told[2:] == ["left RECEIVER", "attached RECEIVER"]
+    assert reported[2:] == ["left RECEIVER", "attached RECEIVER"]
 
 
 async def test_a_client_that_is_sent_away_has_its_outcomes_first_i1(broker, message, monkeypatch):

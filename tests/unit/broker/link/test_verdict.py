@@ -70,8 +70,8 @@ def test_what_is_settled_without_an_outcome_has_the_default_one_i2(source: Any, 
 
 def test_the_reason_of_a_rejection_is_its_own_or_its_condition() -> None:
     info = {"DeadLetterReason": "Bad", "DeadLetterErrorDescription": "it is", "more": 1}
-    told = Rejected(Error(Symbol("com.microsoft:dead-letter"), None, info))
-    assert asked(told)[2] == {
+    reported = Rejected(Error(Symbol("com.microsoft:dead-letter"), None, info))
+    assert asked(reported)[2] == {
         "reason": "Bad", "description": "it is", "properties": {"more": 1}, "on_durable": None, "on_failed": None,
     }  # fmt: skip
     plain = asked(Rejected(Error(Symbol("amqp:decode-error"), "no message")))[2]

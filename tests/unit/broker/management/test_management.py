@@ -44,10 +44,10 @@ class Node:
         assert len(replies) == before + 1
         sections = section.locate(replies[-1])
         assert section.decode_properties(replies[-1], sections.properties)["correlation_id"] == asked
-        told = section.decode_map(replies[-1], sections.application_properties)
-        assert isinstance(told["statusDescription"], str)
+        reported = section.decode_map(replies[-1], sections.application_properties)
+        assert isinstance(reported["statusDescription"], str)
         value, _ = codec.decode(replies[-1], sections.body[0] + 3)
-        return told["statusCode"], value, told.get("errorCondition")
+        return reported["statusCode"], value, reported.get("errorCondition")
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ class ScriptedListener:
         self.relay = relay
         self.socket = socket
 
-    async def told(self) -> dict[str, Any]:
+    async def reported(self) -> dict[str, Any]:
         """What the next text message says."""
         message = await self.socket.receive(timeout=10)
         assert message.type is aiohttp.WSMsgType.TEXT, message
@@ -60,8 +60,8 @@ class ScriptedListener:
 
     async def answer(self, request: dict[str, Any], body: bytes = b"", **more: Any) -> None:
         """Answer a request over the control channel."""
-        told = {"requestId": request["id"], "statusCode": 200, "body": bool(body), **more}
-        await self.socket.send_json({"response": told})
+        reported = {"requestId": request["id"], "statusCode": 200, "body": bool(body), **more}
+        await self.socket.send_json({"response": reported})
         if body:
             await self.socket.send_bytes(body)
 

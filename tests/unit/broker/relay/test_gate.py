@@ -50,7 +50,7 @@ async def phrase(served, path, action, rule):
 async def test_a_small_request_goes_over_the_control_channel(served):
     listener = await served.listen()
     asked = served.begin("stock/level?a=1&sb-hc-id=7&b=%20x", "POST", data=b"body", headers={"X-Own": "1"})
-    request = (await listener.told())["request"]
+    request = (await listener.reported())["request"]
     assert (request["requestTarget"], request["method"], request["body"]) == ("/stock/level?a=1&b=%20x", "POST", True)
     assert request["requestHeaders"]["X-Own"] == "1"
     assert request["requestHeaders"]["Via"] == f"1.1 {served.host}"
@@ -69,7 +69,9 @@ async def test_a_small_request_goes_over_the_control_channel(served):
 async def test_answers_in_any_order_and_bodies_in_fragments(served):
     listener = await served.listen()
     asked = [served.begin(f"stock/{number}") for number in range(2)]
-    requests = {request["requestTarget"]: request for request in [(await listener.told())["request"] for _ in asked]}
+    requests = {
+        request["requestTarget"]: request for request in [(await listener.reported())["request"] for _ in asked]
+    }
     # As hyco-https sends it: a binary message in fragments, the last one empty; and an empty one where there is no body.
     await listener.socket.send_json(
         {"response": {"requestId": requests["/stock/1"]["id"], "statusCode": 200, "body": True}}
@@ -85,19 +87,19 @@ async def test_a_large_request_is_fetched_and_answered_over_a_rendezvous(served)
     listener = await served.listen()
     large = bytes(range(256)) * 4000
     asked = served.begin("stock", "PUT", data=large)
-    told = (await listener.told())["request"]
-    assert set(told) == {"address", "id"}
-    meeting = await listener.meet(told["address"])
+    reported = (await listener.reported())["request"]
+    assert set(reported) == {"address", "id"}
+    meeting = await listener.meet(reported["address"])
     request = (await meeting.receive_json())["request"]
-    assert (request["id"], request["method"], request["body"]) == (told["id"], "PUT", True)
+    assert (request["id"], request["method"], request["body"]) == (reported["id"], "PUT", True)
     assert (await meeting.receive(timeout=10)).data == large
-    await meeting.send_json({"response": {"requestId": told["id"], "statusCode": 200, "body": True}})
+    await meeting.send_json({"response": {"requestId": reported["id"], "statusCode": 200, "body": True}})
     await meeting.send_bytes(large[::-1])
     status, body, _ = await asked
     assert (status, body) == (200, large[::-1])
     assert (await meeting.receive(timeout=10)).data == 1000
     # An address is good for one connection.
-    assert await refusal(listener.meet(told["address"])) == 403
+    assert await refusal(listener.meet(reported["address"])) == 403
 
 
 async def test_a_chunked_request_is_fetched_and_a_large_answer_upgrades(served):
@@ -108,17 +110,17 @@ async def test_a_chunked_request_is_fetched_and_a_large_answer_upgrades(served):
         yield b"b" * 10
 
     asked = served.begin("stock", "POST", data=chunks())
-    told = (await listener.told())["request"]
-    meeting = await listener.meet(told["address"])
+    reported = (await listener.reported())["request"]
+    meeting = await listener.meet(reported["address"])
     await meeting.receive_json()
     assert (await meeting.receive(timeout=10)).data == b"a" * 10 + b"b" * 10
-    await meeting.send_json({"response": {"requestId": told["id"], "statusCode": 200}})
+    await meeting.send_json({"response": {"requestId": reported["id"], "statusCode": 200}})
     assert (await asked)[:2] == (200, b"")
     asked = served.begin("stock")
-    told = (await listener.told())["request"]
-    assert told["method"] == "GET"
-    meeting = await listener.meet(told["address"])
-    await meeting.send_json({"response": {"requestId": told["id"], "statusCode": 200, "body": True}})
+    reported = (await listener.reported())["request"]
+    assert reported["method"] == "GET"
+    meeting = await listener.meet(reported["address"])
+    await meeting.send_json({"response": {"requestId": reported["id"], "statusCode": 200, "body": True}})
     await meeting.send_bytes(b"x" * 300_000)
     assert (await asked)[1] == b"x" * 300_000
 
@@ -128,7 +130,7 @@ async def test_a_body_with_an_encoding_passes_as_it_is(served):
     small, large = gzip.compress(b"x" * 200_000), gzip.compress(random.Random(1).randbytes(200_000))
     for body in (small, b"not what the header says", large):
         asked = served.begin("stock", "POST", data=body, headers={"Content-Encoding": "gzip"})
-        request = (await listener.told())["request"]
+        request = (await listener.reported())["request"]
         if body is large:
             meeting = await listener.meet(request["address"])
             request = (await meeting.receive_json())["request"]
@@ -147,9 +149,9 @@ async def test_an_answer_comes_as_it_is_made(served):
     listener = await served.listen()
     headers = {"ServiceBusAuthorization": served.token("sender")}
     asked = asyncio.create_task(served.http.get(f"http://{served.host}/stock", headers=headers))
-    told = (await listener.told())["request"]
-    meeting = await listener.meet(told["address"])
-    await meeting.send_json({"response": {"requestId": told["id"], "statusCode": 200, "body": True}})
+    reported = (await listener.reported())["request"]
+    meeting = await listener.meet(reported["address"])
+    await meeting.send_json({"response": {"requestId": reported["id"], "statusCode": 200, "body": True}})
     answer = await asked
     transport = meeting._writer.transport
     transport.write(b"\x02\x83\0\0\0\0one")  # a fragment that is not the last
@@ -163,9 +165,9 @@ async def test_a_slow_requester_stops_the_rendezvous(served):
     listener = await served.listen()
     headers = {"ServiceBusAuthorization": served.token("sender")}
     asked = asyncio.create_task(served.http.get(f"http://{served.host}/stock", headers=headers))
-    told = (await listener.told())["request"]
-    meeting = await listener.meet(told["address"])
-    await meeting.send_json({"response": {"requestId": told["id"], "statusCode": 200, "body": True}})
+    reported = (await listener.reported())["request"]
+    meeting = await listener.meet(reported["address"])
+    await meeting.send_json({"response": {"requestId": reported["id"], "statusCode": 200, "body": True}})
     answer = await asked
     sending = asyncio.create_task(meeting.send_bytes(b"x" * (16 << 20)))
     await passes(100)
@@ -185,9 +187,9 @@ async def test_a_requester_that_takes_nothing_of_its_answer_is_ended_i4(served, 
     writer.write(
         f"GET /stock HTTP/1.1\r\nHost: h\r\nServiceBusAuthorization: {served.token('sender')}\r\n\r\n".encode()
     )
-    told = (await listener.told())["request"]
-    meeting = await listener.meet(told["address"])
-    await meeting.send_json({"response": {"requestId": told["id"], "statusCode": 200, "body": True}})
+    reported = (await listener.reported())["request"]
+    meeting = await listener.meet(reported["address"])
+    await meeting.send_json({"response": {"requestId": reported["id"], "statusCode": 200, "body": True}})
     sending = asyncio.create_task(meeting.send_bytes(b"x" * (16 << 20)))
     assert (await meeting.receive(timeout=10)).data == 1001
     await until_async(lambda: served.relay._at_work == 0)
@@ -200,7 +202,7 @@ async def test_a_requester_that_takes_nothing_of_its_answer_is_ended_i4(served, 
 async def test_a_listener_that_goes_leaves_a_clear_answer_i2(served, large):
     listener = await served.listen()
     asked = served.begin("stock", "POST", data=b"x" * (100_000 if large else 1))
-    await listener.told()
+    await listener.reported()
     await listener.socket.close()
     status, body, answer = await asked
     # 502: nobody has it. 504: somebody may.
@@ -235,23 +237,23 @@ async def test_a_request_that_takes_long_to_come_is_answered_in_time_behind_its_
 
     asked = served.begin("stock", "POST", data=body())
     parts.put_nowait(b"x")
-    told = (await listener.told())["request"]
-    meeting = await listener.meet(told["address"])
+    reported = (await listener.reported())["request"]
+    meeting = await listener.meet(reported["address"])
     await meeting.receive_json()
     for part in (*[b"x"] * 8, b""):
         await passes(40)
         parts.put_nowait(part)
     assert (await meeting.receive(timeout=10)).data == b"x" * 9
-    await meeting.send_json({"response": {"requestId": told["id"], "statusCode": 200}})
+    await meeting.send_json({"response": {"requestId": reported["id"], "statusCode": 200}})
     assert (await asked)[0] == 200
 
 
 async def test_half_an_answer_ends_the_connection(served):
     listener = await served.listen()
     asked = served.begin("stock")
-    told = (await listener.told())["request"]
-    meeting = await listener.meet(told["address"])
-    await meeting.send_json({"response": {"requestId": told["id"], "statusCode": 200, "body": True}})
+    reported = (await listener.reported())["request"]
+    meeting = await listener.meet(reported["address"])
+    await meeting.send_json({"response": {"requestId": reported["id"], "statusCode": 200, "body": True}})
     meeting._writer.transport.write(b"\x02\x83\0\0\0\0one")
     await passes(20)
     meeting._writer.transport.abort()
@@ -263,13 +265,13 @@ async def test_a_large_answer_over_the_control_channel_fails_alone(served):
     listener = await served.listen()
     headers = {"ServiceBusAuthorization": served.token("sender")}
     asked = asyncio.create_task(served.http.get(f"http://{served.host}/stock", headers=headers))
-    told = (await listener.told())["request"]
-    await listener.answer(told, b"x" * (32 << 20))
+    reported = (await listener.reported())["request"]
+    await listener.answer(reported, b"x" * (32 << 20))
     with pytest.raises(aiohttp.ClientError):
         async with await asked as answer:
             await answer.read()
     other = served.begin("stock")
-    await listener.answer((await listener.told())["request"], b"fine")
+    await listener.answer((await listener.reported())["request"], b"fine")
     assert (await other)[1] == b"fine"
 
 
@@ -281,7 +283,7 @@ async def test_a_body_that_breaks_off_is_the_requester_s_fault(served, caplog):
         head = f"POST /stock HTTP/1.1\r\nHost: h\r\nServiceBusAuthorization: {token}\r\n{framing}\r\n\r\n"
         writer.write(f"{head}{body}".encode())
         if "chunked" in framing:
-            meeting = await listener.meet((await listener.told())["request"]["address"])
+            meeting = await listener.meet((await listener.reported())["request"]["address"])
             await meeting.receive_json()
             writer.close()
             assert (await meeting.receive(timeout=10)).data == 1001
@@ -296,7 +298,7 @@ async def test_head_and_options(served):
     listener = await served.listen()
     for method in ("HEAD", "OPTIONS"):
         asked = served.begin("stock", method)
-        request = (await listener.told())["request"]
+        request = (await listener.reported())["request"]
         assert request["method"] == method
         await listener.answer(request, b"body", responseHeaders={"Allow": "GET"})
         status, body, answer = await asked
@@ -327,9 +329,9 @@ async def test_rights_and_tokens(served):
         ("open", {}, 502, "no listeners"),
         ("shop/prices/today", {"ServiceBusAuthorization": served.token("sender")}, 502, "'shop/prices'"),
     ]
-    for path, headers, status, told in cases:
+    for path, headers, status, reported in cases:
         async with served.http.get(URL(f"http://{served.host}/{path}", encoded=True), headers=headers) as answer:
-            assert (answer.status, told in await answer.text()) == (status, True), (path, headers, answer.reason)
+            assert (answer.status, reported in await answer.text()) == (status, True), (path, headers, answer.reason)
             assert re.search(r"TrackingId:[0-9a-f]{16}", answer.reason)
     token = served.token("sender")
     async with served.http.get(f"http://{served.host}/stock", params={"sb-hc-token": token}) as answer:
@@ -351,11 +353,11 @@ async def test_who_may_listen(served):
 async def test_an_own_token_reaches_nobody_and_others_pass(served):
     listener = await served.listen("open")
     asked = served.begin("open?sb-hc-token=secret&x=1", headers={"Authorization": "Basic mine"})
-    told = (await listener.told())["request"]
-    assert told["requestTarget"] == "/open?x=1"
-    assert told["requestHeaders"]["Authorization"] == "Basic mine"
-    assert "ServiceBusAuthorization" not in told["requestHeaders"]
-    await listener.answer(told)
+    reported = (await listener.reported())["request"]
+    assert reported["requestTarget"] == "/open?x=1"
+    assert reported["requestHeaders"]["Authorization"] == "Basic mine"
+    assert "ServiceBusAuthorization" not in reported["requestHeaders"]
+    await listener.answer(reported)
     assert (await asked)[0] == 200
 
 
@@ -368,7 +370,7 @@ async def test_a_token_is_renewed_or_the_channel_ends_i2(served):
     await wrong.socket.send_json({"renewToken": {"token": served.token("sender")}})
     assert (await wrong.closed())[0] == 1008
     asked = served.begin()
-    await kept.answer((await kept.told())["request"])
+    await kept.answer((await kept.reported())["request"])
     assert (await asked)[0] == 200
 
 
@@ -385,12 +387,12 @@ async def test_a_key_that_is_taken_away_ends_its_channels_i2(served):
 async def test_a_connection_is_relayed_frame_by_frame(served):
     listener = await served.listen()
     connecting = served.connect("stock/more?x=1&sb-hc-id=me", protocols=("own", "other"), headers={"X-Own": "1"})
-    told = (await listener.told())["accept"]
-    assert told["id"] == "me"
-    assert told["connectHeaders"]["X-Own"] == "1"
-    assert "ServiceBusAuthorization" not in told["connectHeaders"]
-    assert "/$hc/stock/more?x=1&" in told["address"]
-    theirs = await listener.meet(told["address"], protocols=("other",))
+    reported = (await listener.reported())["accept"]
+    assert reported["id"] == "me"
+    assert reported["connectHeaders"]["X-Own"] == "1"
+    assert "ServiceBusAuthorization" not in reported["connectHeaders"]
+    assert "/$hc/stock/more?x=1&" in reported["address"]
+    theirs = await listener.meet(reported["address"], protocols=("other",))
     mine = await connecting
     assert (mine.protocol, theirs.protocol) == ("other", "other")
     await mine.send_str("text")
@@ -414,7 +416,7 @@ async def test_a_connection_is_relayed_frame_by_frame(served):
 async def test_what_a_listener_says_at_once_waits_for_the_requester(served):
     listener = await served.listen()
     connecting = served.connect()
-    theirs = await listener.meet((await listener.told())["accept"]["address"])
+    theirs = await listener.meet((await listener.reported())["accept"]["address"])
     await theirs.send_str("welcome")
     assert (await (await connecting).receive(timeout=10)).data == "welcome"
 
@@ -423,7 +425,7 @@ async def test_what_a_listener_says_at_once_waits_for_the_requester(served):
 async def test_when_one_side_vanishes_the_other_is_closed_i3(served, side):
     listener = await served.listen()
     connecting = served.connect()
-    theirs = await listener.meet((await listener.told())["accept"]["address"])
+    theirs = await listener.meet((await listener.reported())["accept"]["address"])
     mine = await connecting
     gone, other = (mine, theirs) if side == "requester" else (theirs, mine)
     gone._writer.transport.abort()
@@ -435,7 +437,7 @@ async def test_when_one_side_vanishes_the_other_is_closed_i3(served, side):
 async def test_a_side_that_does_not_read_stops_the_other_i2(served):
     listener = await served.listen()
     connecting = served.connect()
-    theirs = await listener.meet((await listener.told())["accept"]["address"])
+    theirs = await listener.meet((await listener.reported())["accept"]["address"])
     mine = await connecting
     theirs._response.connection.transport.pause_reading()
     sending = asyncio.create_task(mine.send_bytes(b"x" * (16 << 20)))
@@ -450,7 +452,7 @@ async def test_a_side_that_does_not_read_stops_the_other_i2(served):
 async def test_who_left_is_noticed_behind_a_side_that_does_not_read_i4(served, leave):
     listener = await served.listen()
     connecting = served.connect()
-    theirs = await listener.meet((await listener.told())["accept"]["address"])
+    theirs = await listener.meet((await listener.reported())["accept"]["address"])
     mine = await connecting
     theirs._response.connection.transport.pause_reading()
     (tunnel,) = served.relay._served["stock"].tunnels
@@ -475,10 +477,10 @@ async def test_sockets_of_a_listener_are_no_strangers(served):
     """Who shows an address that only a listener was told of goes before no stranger."""
     listener = await served.listen()
     connecting = served.connect()
-    connected = await listener.meet((await listener.told())["accept"]["address"])
+    connected = await listener.meet((await listener.reported())["accept"]["address"])
     await connecting
     asked = served.begin("stock", "PUT", data=bytes(100_000))
-    fetched = await listener.meet((await listener.told())["request"]["address"])
+    fetched = await listener.meet((await listener.reported())["request"]["address"])
     await fetched.receive_json()
     assert served.namespace.admission.strangers == 0
     assert served.namespace.admission.sockets == 5
@@ -494,7 +496,7 @@ async def test_a_query_of_the_requesters_rejects_nothing(served, query):
     url = URL(served.address(f"stock?{query}", "connect"), encoded=True)
     headers = {"ServiceBusAuthorization": served.token("sender")}
     connecting = asyncio.create_task(served.http.ws_connect(url, headers=headers))
-    address = (await listener.told())["accept"]["address"]
+    address = (await listener.reported())["accept"]["address"]
     assert ("statusCode" in address) is query.startswith("status")
     meeting = await listener.meet(URL(address, encoded=True))
     await asyncio.gather((await connecting).close(), meeting.close())
@@ -508,11 +510,11 @@ async def test_a_listener_rejects_a_connection(served):
         ("sb-hc-statusCode=200", (502, "rejected")),
     ):
         connecting = asyncio.create_task(phrase(served, "stock", "connect", "sender"))
-        address = (await listener.told())["accept"]["address"]
+        address = (await listener.reported())["accept"]["address"]
         assert await refusal(listener.meet(f"{address}&{names}")) == 410
         assert expected[1] in await connecting
         connecting = served.connect()
-        address = (await listener.told())["accept"]["address"]
+        address = (await listener.reported())["accept"]["address"]
         assert await refusal(listener.meet(f"{address}&{names}")) == 410
         assert await refusal(connecting) == expected[0]
 
@@ -522,7 +524,7 @@ async def test_connections_that_nobody_takes(served):
     assert await refusal(served.connect()) == 404
     listener = await served.listen()
     connecting = served.connect()
-    address = (await listener.told())["accept"]["address"]
+    address = (await listener.reported())["accept"]["address"]
     assert await refusal(connecting) == 504
     assert await refusal(listener.meet(address)) == 403
     assert await refusal(served.connect(headers={"ServiceBusAuthorization": served.token("listener")})) == 403
@@ -540,7 +542,7 @@ async def test_listeners_share_what_comes_and_are_limited(served):
 
     async def answer(number):
         while True:
-            await listeners[number].answer((await listeners[number].told())["request"])
+            await listeners[number].answer((await listeners[number].reported())["request"])
             seen[number] += 1
 
     answering = [asyncio.create_task(answer(number)) for number in range(2)]
@@ -559,7 +561,7 @@ async def test_a_listener_that_is_silent_is_dropped_i3(served, monkeypatch):
     monkeypatch.setattr(listener_module, "SILENCE_SECONDS", 2.5)
     silent = await served.listen(autoping=False)
     there = await served.listen()
-    reading = asyncio.create_task(there.told())
+    reading = asyncio.create_task(there.reported())
     await until_async(lambda: served.relay.listeners("stock") == 1)
     asked = served.begin()
     await there.answer((await reading)["request"])
@@ -579,10 +581,10 @@ async def test_nonsense_of_a_listener_ends_its_channel(served):
 async def test_a_hybrid_connection_that_goes_takes_all_with_it(served, how):
     listener = await served.listen()
     connecting = served.connect()
-    theirs = await listener.meet((await listener.told())["accept"]["address"])
+    theirs = await listener.meet((await listener.reported())["accept"]["address"])
     mine = await connecting
     asked = served.begin()
-    await listener.told()
+    await listener.reported()
     hybrids = served.namespace.engine.hybrid_connections
     if how == "deleted":
         hybrids.delete("stock")
@@ -612,7 +614,7 @@ async def test_too_much_at_once_is_refused(served):
 async def test_numbers(served):
     listener = await served.listen()
     asked = served.begin("stock", "POST", data=b"1234")
-    await listener.answer((await listener.told())["request"], b"123456")
+    await listener.answer((await listener.reported())["request"], b"123456")
     await asked
     await served.request("shop/prices")
     async with served.http.get(f"http://{served.host}/metrics") as answer:
@@ -644,7 +646,7 @@ async def test_the_administration_api_beside_it(served):
 async def test_a_namespace_that_stops_says_so(served):
     listener = await served.listen()
     connecting = served.connect()
-    theirs = await listener.meet((await listener.told())["accept"]["address"])
+    theirs = await listener.meet((await listener.reported())["accept"]["address"])
     mine = await connecting
     stopping = asyncio.create_task(served.server.stop())
     assert await listener.closed() == (1001, "The namespace is stopping.")

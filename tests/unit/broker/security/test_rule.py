@@ -34,9 +34,9 @@ def test_rules_that_the_service_refuses(rules: list[AuthorizationRule]) -> None:
 
 def test_i1_no_error_text_holds_a_key() -> None:
     for rules in ([rule("a", ["Manage"])], [rule("a", ["Send"]), rule("a", ["Send"])]):
-        with pytest.raises(InvalidArgumentError) as told:
+        with pytest.raises(InvalidArgumentError) as reported:
             check_rules(rules)
-        assert "primary-a" not in str(told.value)
+        assert "primary-a" not in str(reported.value)
 
 
 def test_a_key_that_is_not_written_is_the_one_that_stands_or_a_new_one() -> None:

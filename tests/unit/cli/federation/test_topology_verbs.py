@@ -106,8 +106,8 @@ def test_lint_warns_of_what_fills_a_topic_and_finds_no_fault_in_it(folder: Path)
     assert output.startswith("warning: a.yaml:")
     assert "keeps its messages for ever" in output
     assert "write audit: 1d" in output
-    code, told = call_json("lint", "a.yaml")
-    assert (code, told["ok"], len(told["warnings"])) == (0, True, 1)
+    code, reported = call_json("lint", "a.yaml")
+    assert (code, reported["ok"], len(reported["warnings"])) == (0, True, 1)
 
 
 @pytest.mark.parametrize("verb", ["lint", "plan", "apply"])
@@ -193,13 +193,13 @@ def test_a_run_that_is_alive_is_told_where_something_changes(
     """A member that was added would get its copies twice: they bear the mark that it has read."""
     (folder / "isthmus.yaml").write_text(SOUND)
     status = StatusFile(state_folder(folder / "isthmus.yaml"))
-    told = f"a run of this file is alive, process {os.getpid()}"
-    assert not any(told in each for each in call_json("plan")[1]["notes"])
+    reported = f"a run of this file is alive, process {os.getpid()}"
+    assert not any(reported in each for each in call_json("plan")[1]["notes"])
     status.write("running", [], Footprint())
     for verb in ("plan", "apply"):
-        (note,) = [each for each in call_json(verb)[1]["notes"] if told in each]
+        (note,) = [each for each in call_json(verb)[1]["notes"] if reported in each]
         assert note.endswith("end it before apply, and restart it")
-    assert not any(told in each for each in call_json("apply")[1]["notes"])  # nothing changes
+    assert not any(reported in each for each in call_json("apply")[1]["notes"])  # nothing changes
 
 
 def test_a_failed_apply_tells_done_from_not_begun(folder: Path, namespaces: dict[str, FakeAdministration]) -> None:
@@ -234,22 +234,22 @@ def test_ctrl_c_ends_apply_after_the_change_that_is_under_way_and_what_was_done_
     """It ended in the middle of a change, and printed nothing."""
     (folder / "isthmus.yaml").write_text(SOUND)
     planned = call_json("plan")[1]["changes"]
-    code, told = _interrupted(monkeypatch, "apply")
-    assert (code, told["ok"], told["failed"]) == (130, False, None)
-    assert [len(told["applied"]), len(told["pending"])] == [1, len(planned) - 1]
+    code, reported = _interrupted(monkeypatch, "apply")
+    assert (code, reported["ok"], reported["failed"]) == (130, False, None)
+    assert [len(reported["applied"]), len(reported["pending"])] == [1, len(planned) - 1]
     assert sum(len(each.changes) for each in namespaces.values()) == 1
-    code, told = call_json("apply")
-    assert (code, told["ok"], len(told["applied"])) == (0, True, len(planned) - 1)
+    code, reported = call_json("apply")
+    assert (code, reported["ok"], len(reported["applied"])) == (0, True, len(planned) - 1)
 
 
 def test_ctrl_c_ends_remove_after_the_deletion_that_is_under_way(
     shrunk: dict[str, FakeAdministration], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, told = _interrupted(monkeypatch, "remove", "isthmus.yaml", "lga", "--yes")
-    assert (code, told["ok"]) == (130, False)
-    assert [len(told["removed"]["applied"]), len(told["removed"]["pending"])] == [1, 5]
-    code, told = call_json("remove", "isthmus.yaml", "lga", "--yes")
-    assert (code, len(told["removed"]["applied"])) == (0, 5)
+    code, reported = _interrupted(monkeypatch, "remove", "isthmus.yaml", "lga", "--yes")
+    assert (code, reported["ok"]) == (130, False)
+    assert [len(reported["removed"]["applied"]), len(reported["removed"]["pending"])] == [1, 5]
+    code, reported = call_json("remove", "isthmus.yaml", "lga", "--yes")
+    assert (code, len(reported["removed"]["applied"])) == (0, 5)
 
 
 def test_init_writes_a_file_without_faults_once(folder: Path) -> None:
@@ -396,8 +396,8 @@ def test_what_waits_in_a_spool_of_a_task_that_is_gone_is_told(
     for verb in (("remove", "isthmus.yaml", "gates", "--yes"), ("apply", "--prune")):
         code, answer = call_json(*verb)
         assert (code, answer["spools"]) == (0, [{"spool": str(spool), "messages": 3}])
-        told = " ".join(call(*verb)[1].split())
-        assert f"spool {spool} has 3 messages that were taken from their source" in told
+        reported = " ".join(call(*verb)[1].split())
+        assert f"spool {spool} has 3 messages that were taken from their source" in reported
     assert "spools" not in call_json("apply")[1]
 
 
@@ -564,9 +564,9 @@ def test_what_a_task_has_left_at_its_former_topic_is_noted(
     (folder / "isthmus.yaml").write_text(SOUND)
     assert call("apply")[0] == 0
     (folder / "isthmus.yaml").write_text(SOUND.replace("topic: flights", "topic: arrivals"))
-    code, told = call_json(verb)
+    code, reported = call_json(verb)
     assert code == 0
-    assert [note.partition(",")[0] for note in told["notes"]] == [
+    assert [note.partition(",")[0] for note in reported["notes"]] == [
         f"subscription isthmus.flights.{other} of flights at {alias} belongs to task flights"
         for alias, other in (("ewr", "jfk"), ("jfk", "ewr"))
     ]
@@ -580,5 +580,5 @@ def test_what_a_namespace_does_not_tell_of_former_topics_is_no_fault_of_a_plan(
 
     (folder / "isthmus.yaml").write_text(SOUND)
     monkeypatch.setattr(namespaces["ewr"], "inventory", refused)
-    code, told = call_json("plan")
-    assert (code, told["ok"]) == (0, True)
+    code, reported = call_json("plan")
+    assert (code, reported["ok"]) == (0, True)

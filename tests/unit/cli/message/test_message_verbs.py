@@ -54,8 +54,8 @@ def test_a_send_that_fails_half_way_tells_how_many_were_accepted(
     monkeypatch.setattr(send, "address_of", lambda *_: SimpleNamespace(target=lambda: TARGET))
     monkeypatch.setattr("isthmus.operations.deliver.deliver", deliver)
     monkeypatch.setattr("isthmus.transport.Sender", lambda *_: SimpleNamespace(wait_ready=lambda: None))
-    _, told = failed(capsys, "send", "orders", "body", "--count", "700")
-    assert f"{501 if is_lost else 502} of 700 messages were accepted" in told
+    _, reported = failed(capsys, "send", "orders", "body", "--count", "700")
+    assert f"{501 if is_lost else 502} of 700 messages were accepted" in reported
 
 
 def test_an_export_tells_what_could_not_be_removed(
@@ -63,9 +63,9 @@ def test_an_export_tells_what_could_not_be_removed(
 ) -> None:
     monkeypatch.setattr(export, "target_of", lambda *_: TARGET)
     monkeypatch.setattr("isthmus.operations.file.carry.export", lambda *_, **__: (3, Removal(removed=2, left=1)))
-    told, _ = failed(capsys, "export", "orders", str(tmp_path / "file"), "--remove")
-    assert "wrote 3 messages" in told
-    assert "removed 2, 1 are locked, or were removed by others" in told
+    reported, _ = failed(capsys, "export", "orders", str(tmp_path / "file"), "--remove")
+    assert "wrote 3 messages" in reported
+    assert "removed 2, 1 are locked, or were removed by others" in reported
 
 
 def test_receive_names_the_options_that_an_entity_with_sessions_needs(
@@ -100,10 +100,10 @@ def test_ctrl_c_lets_what_resubmit_has_sent_leave_its_queue_and_tells_it(
     monkeypatch.setattr("isthmus.operations.resubmit.resubmit", resubmitted)
     with pytest.raises(SystemExit) as ended:
         main(["resubmit", "orders", "--yes"])
-    out, told = capsys.readouterr()
+    out, reported = capsys.readouterr()
     assert ended.value.code == 130
     assert "sent 1 messages to orders, 0 refused, 2 left: interrupted" in out
-    assert told.startswith("interrupted: sent messages are removed from their queue")
+    assert reported.startswith("interrupted: sent messages are removed from their queue")
 
 
 def exported(
@@ -127,7 +127,7 @@ def interrupted(done: Any) -> Callable[..., Any]:
 
 @pytest.mark.usefixtures("interrupts")
 @pytest.mark.parametrize(
-    ("words", "place", "work", "told"),
+    ("words", "place", "work", "reported"),
     [
         (
             "purge orders --yes",
@@ -152,7 +152,12 @@ def interrupted(done: Any) -> Callable[..., Any]:
     ids=["purge", "export", "import", "receive"],
 )
 def test_ctrl_c_and_sigterm_end_a_verb_in_good_order(
-    words: str, place: str, work: Any, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: str,
+    place: str,
+    work: Any,
+    reported: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     census = Census(RunSet(), RunSet(), RunSet())
     census.active.add(1, 3)
@@ -167,7 +172,7 @@ def test_ctrl_c_and_sigterm_end_a_verb_in_good_order(
         main(words.split())
     out, err = capsys.readouterr()
     assert ended.value.code == 130
-    assert out.strip() == told
+    assert out.strip() == reported
     assert err.startswith("interrupted: ")
 
 
@@ -203,8 +208,8 @@ def test_a_send_that_is_interrupted_tells_how_many_were_accepted(
     out, _ = capsys.readouterr()
     assert ended.value.code == 130
     if as_json:
-        told = json.loads(out)
-        assert (told["sent"], len(told["message_ids"])) == (500, 500)
+        reported = json.loads(out)
+        assert (reported["sent"], len(reported["message_ids"])) == (500, 500)
     else:
         assert out == "orders: sent 500 messages of 700: interrupted\n"
 
@@ -223,12 +228,12 @@ def test_resubmit_tells_what_is_deferred(monkeypatch: pytest.MonkeyPatch, capsys
         with pytest.raises(SystemExit) as ended:
             main(["resubmit", "orders", *more])
         assert not ended.value.code
-        out, told = capsys.readouterr()
+        out, reported = capsys.readouterr()
         if more:
             assert json.loads(out) | {"meant": 3, "deferred": 2} == json.loads(out)
         else:
             assert "3 messages would be sent" in out
-            assert "2 deferred ones stay" in told
+            assert "2 deferred ones stay" in reported
 
 
 @pytest.mark.parametrize("number", ["9223372036854775808", "-9223372036854775809", "1" * 5000])

@@ -54,13 +54,13 @@ def test_a_namespace_that_serves(ask):
         assert ask(data=running.data)[0] == 1
         running.start()
         running.kill()  # what it said of itself stays behind
-        code, told = ask("--wait", "0.3", data=running.data)
-        assert (code, told["status"]) == (1, "absent")
-        assert "does not answer" in told["reason"]
+        code, reported = ask("--wait", "0.3", data=running.data)
+        assert (code, reported["status"]) == (1, "absent")
+        assert "does not answer" in reported["reason"]
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "code", "told"),
+    ("status", "body", "code", "reported"),
     [
         (200, b'{"status": "healthy"}', 0, {"status": "healthy", "reason": ""}),
         (
@@ -81,13 +81,13 @@ def test_a_namespace_that_serves(ask):
         (200, b'{"status": "healthy", "partition_stores_down": "all"}', 1, None),
     ],
 )
-def test_what_is_told_decides(ask, tmp_path, status, body, code, told):
+def test_what_is_told_decides(ask, tmp_path, status, body, code, reported):
     with answering(status, body) as port:
         write_running(tmp_path, {"host": "127.0.0.1", "ports": {"http": port}, "plain": True})
         found = ask()
         assert found[0] == code
         assert found[1] == (
-            told or {"status": "absent", "reason": f"127.0.0.1:{port} does not answer like a namespace."}
+            reported or {"status": "absent", "reason": f"127.0.0.1:{port} does not answer like a namespace."}
         )
 
 

@@ -75,16 +75,16 @@ def test_a_fault_of_the_file_does_not_hide_what_was_sent_before(
 ) -> None:
     """Exit code 2 says that nothing was changed."""
     fault = ConfigError([Fault("step 1: no such file")])
-    code, told = run([Redriven(sent=3), fault], tmp_path, monkeypatch, capsys)
-    assert (code, told["sent"], told["left"]) == (1, 3, 3)
-    assert "no such file" in told["queues"][1]["error"]
+    code, reported = run([Redriven(sent=3), fault], tmp_path, monkeypatch, capsys)
+    assert (code, reported["sent"], reported["left"]) == (1, 3, 3)
+    assert "no such file" in reported["queues"][1]["error"]
 
 
 def test_a_fault_of_the_file_ends_the_verb_where_nothing_was_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, told = run([ConfigError([Fault("step 1: no such file")])], tmp_path, monkeypatch, capsys)
-    assert (code, "no such file" in told["error"]["message"]) == (2, True)
+    code, reported = run([ConfigError([Fault("step 1: no such file")])], tmp_path, monkeypatch, capsys)
+    assert (code, "no such file" in reported["error"]["message"]) == (2, True)
 
 
 def test_the_dead_letters_of_an_archive_are_counted(
@@ -92,8 +92,8 @@ def test_the_dead_letters_of_an_archive_are_counted(
 ) -> None:
     """A table is no namespace."""
     text = TEXT + "  lake: {pattern: archive, source: ewr, topic: flights, table: lake}\n"
-    code, told = run([Redriven(sent=3), Redriven(sent=3)], tmp_path, monkeypatch, capsys, text=text)
-    row = told["queues"][2]
+    code, reported = run([Redriven(sent=3), Redriven(sent=3)], tmp_path, monkeypatch, capsys, text=text)
+    row = reported["queues"][2]
     assert (code, row["found"], row["sent"]) == (1, 0, 0)
     assert "ends in a table" in row["error"]
 
@@ -102,9 +102,9 @@ def test_a_queue_that_is_lost_half_way_tells_what_its_target_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     half = Redriven(sent=2, left=1, failure="127.0.0.1:5702: Connection refused")
-    code, told = run([half, Redriven(sent=1, dropped=2)], tmp_path, monkeypatch, capsys)
-    assert (code, told["sent"], told["dropped"], told["left"]) == (1, 3, 2, 1)
-    assert told["queues"][0]["error"] == "jfk (127.0.0.1:5702): Connection refused"
+    code, reported = run([half, Redriven(sent=1, dropped=2)], tmp_path, monkeypatch, capsys)
+    assert (code, reported["sent"], reported["dropped"], reported["left"]) == (1, 3, 2, 1)
+    assert reported["queues"][0]["error"] == "jfk (127.0.0.1:5702): Connection refused"
 
 
 @pytest.mark.parametrize(
@@ -128,10 +128,10 @@ def test_a_queue_into_which_nobody_could_look_has_no_count(
             raise answer
         return answer
 
-    code, told = run([], tmp_path, monkeypatch, capsys, count_queue=count_queue)
-    assert (code, told["found"]) == (1, 0)
-    assert [each["found"] for each in told["queues"]] == [None, 0]
-    assert told["queues"][0]["error"] == text
+    code, reported = run([], tmp_path, monkeypatch, capsys, count_queue=count_queue)
+    assert (code, reported["found"]) == (1, 0)
+    assert [each["found"] for each in reported["queues"]] == [None, 0]
+    assert reported["queues"][0]["error"] == text
 
 
 def test_what_the_divert_queue_dead_lettered_itself_is_told_with_the_way_back(
@@ -156,9 +156,9 @@ def test_ctrl_c_lets_what_was_sent_leave_its_queue_and_tells_it(
         assert is_stopped()
         return Redriven(sent=1, left=2)
 
-    code, told = run([answer], tmp_path, monkeypatch, capsys)
-    assert (code, told["sent"], told["left"], len(told["queues"])) == (130, 1, 2, 1)
-    assert told["queues"][0]["error"] == "interrupted: run it again to send the rest"
+    code, reported = run([answer], tmp_path, monkeypatch, capsys)
+    assert (code, reported["sent"], reported["left"], len(reported["queues"])) == (130, 1, 2, 1)
+    assert reported["queues"][0]["error"] == "interrupted: run it again to send the rest"
     assert signal.getsignal(signal.SIGINT) is interrupts
 
 
@@ -173,5 +173,5 @@ def test_ctrl_c_while_the_next_queue_is_looked_at_hides_nothing(
             raise KeyboardInterrupt
         return each()
 
-    code, told = run([Redriven(sent=3)], tmp_path, monkeypatch, capsys, count_queue=count_queue)
-    assert (code, told["sent"], len(told["queues"])) == (130, 3, 1)
+    code, reported = run([Redriven(sent=3)], tmp_path, monkeypatch, capsys, count_queue=count_queue)
+    assert (code, reported["sent"], len(reported["queues"])) == (130, 3, 1)

@@ -32,10 +32,10 @@ def test_a_replay_that_is_killed_has_told_its_name(
 
     def replay(client: object, entity: str, table: Path, wanted: SimpleNamespace, **_: object) -> None:
         given.append(wanted.name)
-        told.append(capsys.readouterr())
+        reported.append(capsys.readouterr())
         raise KeyboardInterrupt
 
-    told: list[tuple[str, str]] = []
+    reported: list[tuple[str, str]] = []
     monkeypatch.setattr(
         namespace_clients.NamespaceClients, "open", lambda *_: SimpleNamespace(close=lambda seconds: None)
     )
@@ -44,7 +44,7 @@ def test_a_replay_that_is_killed_has_told_its_name(
     (tmp_path / "isthmus.yaml").write_text(TEXT)
     with pytest.raises((SystemExit, KeyboardInterrupt)):
         main(["replay", str(tmp_path / "isthmus.yaml"), "kept", "ewr/orders", "--yes", *options])
-    out, err = told[0]
+    out, err = reported[0]
     assert out == ""
     assert (re.findall(r"--name (\w+)", err) == given) is ("--name" not in options)
 

@@ -232,9 +232,9 @@ def test_verify_fails_on_what_is_lost_doubled_or_out_of_order(
 ) -> None:
     monkeypatch.setattr(verify_module, "verify", proved(arrived))
     assert code_of("verify", file, "--json") == code
-    told = last_line(capsys)
-    assert told["clean"] is (code == 0)
-    assert len(told["tasks"][0]["comparisons"]) == 4
+    reported = last_line(capsys)
+    assert reported["clean"] is (code == 0)
+    assert len(reported["tasks"][0]["comparisons"]) == 4
     assert code_of("verify", file) == code
     assert "task flights" in capsys.readouterr().out
 
@@ -278,17 +278,17 @@ def test_verify_shows_hours_to_who_asks_for_them(
     assert (BY_HOUR in out) is shown
     assert ("by hour" in out) is shown
     assert code_of("verify", file, *options, "--json") == 1
-    told = last_line(capsys)["tasks"][0]
-    assert ("hours" in told) is shown
+    reported = last_line(capsys)["tasks"][0]
+    assert ("hours" in reported) is shown
     if shown:
-        flows = {(each["origin"], each["member"]): each["hours"] for each in told["comparisons"]}
+        flows = {(each["origin"], each["member"]): each["hours"] for each in reported["comparisons"]}
         assert [(each["hour"], each["lost"]) for each in flows["ewr", "jfk"]] == [
             ("2026-11-27T09:00:00Z", 0),
             ("2026-11-27T10:00:00Z", 2),
             ("2026-11-27T11:00:00Z", 0),
             ("unknown", 2),
         ]
-        assert sum(each["entered"] for each in told["hours"]) == told["entered"] == 32
+        assert sum(each["entered"] for each in reported["hours"]) == reported["entered"] == 32
 
 
 def test_verify_by_hour_of_an_unknown_kind_is_a_wrong_option(file: str) -> None:
@@ -338,8 +338,8 @@ def test_verify_ends_with_3_where_it_cannot_tell(
 
     monkeypatch.setattr(verify_module, "verify", verify)
     assert code_of("verify", file, "--json") == 3
-    told = last_line(capsys)
-    assert (told["clean"], told["verdict"], told["tasks"][0]["lost"], told["tasks"][0]["consumed"]) == (
+    reported = last_line(capsys)
+    assert (reported["clean"], reported["verdict"], reported["tasks"][0]["lost"], reported["tasks"][0]["consumed"]) == (
         False,
         "unclear",
         0,
@@ -399,8 +399,12 @@ def test_verify_of_one_task_that_cannot_be_read_hides_no_other(
 
     monkeypatch.setattr(verify_module, "verify", verify)
     assert code_of("verify", file, "--json") == 1  # the last one has lost a message
-    told = last_line(capsys)
-    assert (told["verdict"], list(told["unread"]), len(told["tasks"])) == ("faulty", ["flights", "gates"], 1)
+    reported = last_line(capsys)
+    assert (reported["verdict"], list(reported["unread"]), len(reported["tasks"])) == (
+        "faulty",
+        ["flights", "gates"],
+        1,
+    )
     assert code_of("verify", file) == 1
     shown = capsys.readouterr().out
     assert "cannot tell: task flights: lga (10.0.0.7:5671): Connection refused" in shown

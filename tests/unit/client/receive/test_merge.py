@@ -500,7 +500,7 @@ class _Run:
         else:
             self.on_the_way.append(what)
 
-    def ask(self, receiver: dict, keys: tuple[bytes, ...], told: Callable[..., list[Effect]]) -> None:  # type: ignore[type-arg]
+    def ask(self, receiver: dict, keys: tuple[bytes, ...], reported: Callable[..., list[Effect]]) -> None:  # type: ignore[type-arg]
         """The list answers, and the answer comes, both soon."""
         merge: Merge = receiver["merge"]
         question = merge.asks()
@@ -509,7 +509,7 @@ class _Run:
             [verdict] = self.window.claim([keys], receiver["owner"], self.ms())
 
             def come() -> None:
-                effects = told(verdict, self.now, question)
+                effects = reported(verdict, self.now, question)
                 merge.asked(question)
                 self.carry_out(receiver, effects)
 
@@ -607,10 +607,10 @@ class _Session:
         self.is_open = False
         self.now = 0.0
 
-    def claim(self, keys: tuple[bytes, ...], told: Callable[..., list[Effect]]) -> None:
+    def claim(self, keys: tuple[bytes, ...], reported: Callable[..., list[Effect]]) -> None:
         question = self.merge.asks()
         [verdict] = self.window.claim([keys], "me", round(self.now * 1000))
-        effects = told(verdict, self.now, question)
+        effects = reported(verdict, self.now, question)
         self.merge.asked(question)
         self.carry_out(effects)
 

@@ -22,7 +22,7 @@ def encoded(body: bytes = b"body", message_id: str = "1", sequence: int = 7, **s
     return section.encode_message(body, properties=properties, annotations=annotations, **sections)  # type: ignore[arg-type]
 
 
-def told(payload: bytes) -> Arrived:
+def reported(payload: bytes) -> Arrived:
     return arrived(ServiceBusReceivedMessage.from_bytes(payload))
 
 
@@ -41,41 +41,41 @@ def test_a_message_and_its_copy_share_a_key_whatever_the_file_calls_the_namespac
     """I1."""
     original = encoded()
     for alias in ("ewr", "newark"):
-        copy = told(copy_of(original, alias=alias))
+        copy = reported(copy_of(original, alias=alias))
         assert is_proven_copy(copy)
-        assert set(keys_of(told(original), "NS-A", "orders")) & set(keys_of(copy, "NS-B", "orders"))
+        assert set(keys_of(reported(original), "NS-A", "orders")) & set(keys_of(copy, "NS-B", "orders"))
         assert was_enqueued_ms(copy, "ns-a", "Orders") == NOW
 
 
 def test_names_of_entities_are_compared_as_the_service_does() -> None:
     original = encoded()
-    copy = told(copy_of(original))
-    assert set(keys_of(told(original), "ns-a", "ORDERS")) & set(keys_of(copy, "NS-B", "orders"))
+    copy = reported(copy_of(original))
+    assert set(keys_of(reported(original), "ns-a", "ORDERS")) & set(keys_of(copy, "NS-B", "orders"))
 
 
 def test_a_copy_of_a_copy_is_known_by_where_it_entered() -> None:
     original = encoded()
     first = copy_of(original)
     second = copy_of(first, namespace="NS-B")
-    assert set(keys_of(told(first), "NS-B", "orders")) == set(keys_of(told(second), "NS-C", "orders"))
+    assert set(keys_of(reported(first), "NS-B", "orders")) == set(keys_of(reported(second), "NS-C", "orders"))
 
 
 def test_one_message_sent_to_two_namespaces_shares_a_key() -> None:
     """I2."""
-    one, two = told(encoded(sequence=7)), told(encoded(sequence=4000))
+    one, two = reported(encoded(sequence=7)), reported(encoded(sequence=4000))
     assert set(keys_of(one, "NS-A", "orders")) & set(keys_of(two, "NS-B", "orders"))
 
 
 def test_equal_ids_with_other_contents_or_another_origin_are_two_messages() -> None:
     """I3."""
-    one = keys_of(told(encoded(b"of one")), "NS-A", "orders")
-    assert not set(one) & set(keys_of(told(encoded(b"of another", sequence=8)), "NS-B", "orders"))
-    copied = keys_of(told(copy_of(encoded(b"of one"))), "NS-B", "orders")
-    assert not set(copied) & set(keys_of(told(encoded(b"of one")), "NS-B", "orders"))
+    one = keys_of(reported(encoded(b"of one")), "NS-A", "orders")
+    assert not set(one) & set(keys_of(reported(encoded(b"of another", sequence=8)), "NS-B", "orders"))
+    copied = keys_of(reported(copy_of(encoded(b"of one"))), "NS-B", "orders")
+    assert not set(copied) & set(keys_of(reported(encoded(b"of one")), "NS-B", "orders"))
 
 
 def test_a_message_that_bears_a_copys_properties_is_a_new_one() -> None:
-    copy = told(copy_of(encoded()))
+    copy = reported(copy_of(encoded()))
     published = Arrived(
         message_id="2", body=b"new", is_data=True, properties=copy.properties, sequence=1, enqueued_ms=NOW
     )
@@ -86,9 +86,9 @@ def test_a_message_that_bears_a_copys_properties_is_a_new_one() -> None:
 def test_a_message_without_id_is_known_by_its_place_and_its_copy_by_the_same() -> None:
     """I5."""
     original = encoded(message_id="")
-    [key] = keys_of(told(original), "NS-A", "orders")
-    assert keys_of(told(copy_of(original)), "NS-B", "orders") == (key,)
-    assert keys_of(told(encoded(message_id="", sequence=8)), "NS-A", "orders") != (key,)
+    [key] = keys_of(reported(original), "NS-A", "orders")
+    assert keys_of(reported(copy_of(original)), "NS-B", "orders") == (key,)
+    assert keys_of(reported(encoded(message_id="", sequence=8)), "NS-A", "orders") != (key,)
 
 
 def test_values_and_sequences_are_compared_by_their_contents() -> None:
@@ -98,7 +98,7 @@ def test_values_and_sequences_are_compared_by_their_contents() -> None:
             section.encode_message(b"", properties={"message_id": "1"}).partition(b"\0Su")[0] + kind + value
             for _ in range(2)
         ]
-        one, two = (keys_of(told(each), "NS-A", "orders") for each in payloads)
+        one, two = (keys_of(reported(each), "NS-A", "orders") for each in payloads)
         assert one[-1] == two[-1]
         assert len(one) == 2
 
@@ -107,7 +107,7 @@ def test_what_was_handled_in_one_subscription_or_before_it_was_dead_lettered_is_
     """I4."""
     scopes = ("orders/subscriptions/a", "orders/subscriptions/b", "orders/subscriptions/a/deadletter", "orders", "")
     for payload in (encoded(), copy_of(encoded()), encoded(message_id="")):
-        keys = [set(keys_of(told(payload), "NS-A", "orders", scope)) for scope in scopes]
+        keys = [set(keys_of(reported(payload), "NS-A", "orders", scope)) for scope in scopes]
         assert len(set().union(*keys)) == sum(map(len, keys))
 
 
@@ -120,12 +120,12 @@ def test_each_copy_that_a_rule_with_an_action_made_is_a_message_of_its_own(scope
         found = []
         for rule in ({}, {"RuleName": "heavy"}, {"RuleName": "all"}):
             delivered = encoded(message_id=message_id, application_properties=rule)
-            keys = set(keys_of(told(delivered), "NS-A", "orders", scope))
+            keys = set(keys_of(reported(delivered), "NS-A", "orders", scope))
             if message_id:  # sent to both namespaces
                 sent_twice = encoded(message_id=message_id, sequence=4000, application_properties=rule)
-                assert keys & set(keys_of(told(sent_twice), "NS-B", "orders", scope))
+                assert keys & set(keys_of(reported(sent_twice), "NS-B", "orders", scope))
             before = delivered if is_emptied else encoded(message_id=message_id)
-            other = told(copy_of(before, policy=policy))
+            other = reported(copy_of(before, policy=policy))
             other = replace(other, properties={**other.properties, **rule})  # by the same rule at the other namespace
             assert is_proven_copy(other)
             there = set(keys_of(other, "NS-B", "orders", scope))
@@ -140,9 +140,9 @@ def test_messages_that_rules_made_of_one_and_forwarded_to_a_queue_are_messages_o
         found = []
         for rule in ({}, {"RuleName": "heavy"}, {"RuleName": "all"}):
             original = encoded(message_id=message_id, application_properties=rule)
-            copy = told(copy_of(original, policy=CopyPolicy(dead_letters_returning=True)))
+            copy = reported(copy_of(original, policy=CopyPolicy(dead_letters_returning=True)))
             assert "RuleName" not in copy.properties
-            keys, there = set(keys_of(told(original), "NS-A", "orders")), set(keys_of(copy, "NS-B", "orders"))
+            keys, there = set(keys_of(reported(original), "NS-A", "orders")), set(keys_of(copy, "NS-B", "orders"))
             assert keys & there
             found.append(keys | there)
         assert len(set().union(*found)) == sum(map(len, found))
@@ -155,12 +155,12 @@ def test_a_copy_tells_when_its_original_was_enqueued_in_an_entity() -> None:
         b"body",
         properties={"message_id": "1"},
         annotations={"x-opt-sequence-number": Long(8), "x-opt-enqueued-time": Timestamp(NOW + 60_000)},
-        application_properties=dict(told(copy_of(entered, namespace="NS-X")).properties),
+        application_properties=dict(reported(copy_of(entered, namespace="NS-X")).properties),
     )
-    copy = told(copy_of(passed, namespace="NS-A"))
+    copy = reported(copy_of(passed, namespace="NS-A"))
     assert was_enqueued_ms(copy, "NS-X", "orders") == NOW
     assert was_enqueued_ms(copy, "NS-A", "orders") == NOW + 60_000
     assert was_enqueued_ms(copy, "", "orders") == NOW + 60_000
     assert was_enqueued_ms(copy, "NS-B", "orders") is None
     assert was_enqueued_ms(copy, "NS-A", "returns") is None
-    assert was_enqueued_ms(told(entered), "", "orders") is None
+    assert was_enqueued_ms(reported(entered), "", "orders") is None

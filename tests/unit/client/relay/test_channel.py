@@ -24,16 +24,16 @@ KEY = "SharedAccessKeyName=k;SharedAccessKey=v"
 
 
 @pytest.mark.parametrize(
-    ("more", "told", "wanted"),
+    ("more", "reported", "wanted"),
     [
         ("", "ws://relay.example.org/$hc/orders?a=1", "wss://relay.example.org/$hc/orders?a=1"),
         ("", "wss://relay.example.org/$hc/orders", "wss://relay.example.org/$hc/orders"),
         (";UseDevelopmentEmulator=true", "ws://relay.example.org/$hc/orders", "ws://relay.example.org/$hc/orders"),
     ],
 )
-def test_a_listener_that_came_by_tls_never_goes_on_without(more: str, told: str, wanted: str) -> None:
+def test_a_listener_that_came_by_tls_never_goes_on_without(more: str, reported: str, wanted: str) -> None:
     place = RelayAddress(f"Endpoint=sb://relay.example.org/;{KEY}{more}", "orders").resolve()
-    assert _secured(told, place) == wanted
+    assert _secured(reported, place) == wanted
 
 
 class Gone:
@@ -158,8 +158,8 @@ async def test_a_handler_that_gives_no_answer_leaves_nobody_waiting_and_the_chan
     sent: list[Any] = []
 
     class Control:
-        async def send_json(self, told: Any) -> None:
-            sent.append(told["response"])
+        async def send_json(self, reported: Any) -> None:
+            sent.append(reported["response"])
 
         async def send_bytes(self, body: bytes) -> None:
             memoryview(body)
@@ -173,8 +173,8 @@ async def test_a_handler_that_gives_no_answer_leaves_nobody_waiting_and_the_chan
         "primary", nothing, Handlers(handler, nothing), nothing, asyncio.Semaphore(), heartbeat=1.0, max_body_bytes=1,
         on_change=lambda: None,
     )  # fmt: skip
-    told = {"id": "1", "method": "GET", "requestTarget": "/orders", "address": "wss://relay"}
-    channel._begin(lambda: channel._answer(Control(), told, b"", nothing))  # type: ignore[arg-type]
+    reported = {"id": "1", "method": "GET", "requestTarget": "/orders", "address": "wss://relay"}
+    channel._begin(lambda: channel._answer(Control(), reported, b"", nothing))  # type: ignore[arg-type]
     await asyncio.gather(*channel._working)
     head, body = sent
     assert (head["statusCode"], head["body"], body) == (500, True, b"The service failed.\n")
@@ -183,7 +183,7 @@ async def test_a_handler_that_gives_no_answer_leaves_nobody_waiting_and_the_chan
 
 async def test_an_answer_that_could_not_be_given_is_not_counted_as_one() -> None:
     class Control:
-        async def send_json(self, told: Any) -> None:
+        async def send_json(self, reported: Any) -> None:
             raise ConnectionResetError("the relay is gone")
 
     async def handler(request: Any) -> RelayResponse:
@@ -194,8 +194,8 @@ async def test_an_answer_that_could_not_be_given_is_not_counted_as_one() -> None
         "primary", nothing, Handlers(handler, nothing), nothing, asyncio.Semaphore(), heartbeat=1.0, max_body_bytes=1,
         on_change=lambda: None,
     )  # fmt: skip
-    told = {"id": "1", "method": "GET", "requestTarget": "/orders", "address": "wss://relay"}
-    channel._begin(lambda: channel._answer(Control(), told, b"", nothing))  # type: ignore[arg-type]
+    reported = {"id": "1", "method": "GET", "requestTarget": "/orders", "address": "wss://relay"}
+    channel._begin(lambda: channel._answer(Control(), reported, b"", nothing))  # type: ignore[arg-type]
     await asyncio.gather(*channel._working)
     assert (channel.state.requests, channel.state.failed) == (0, 1)
 

@@ -73,8 +73,8 @@ async def echo(request: RelayRequest) -> RelayResponse:
         raise RuntimeError("no")
     if request.target.endswith("/slow"):
         await asyncio.Event().wait()
-    told = f"{request.method} {request.target} {request.side} {len(request.body)}"
-    return RelayResponse(201, request.body or told.encode(), {"X-Told": told})
+    reported = f"{request.method} {request.target} {request.side} {len(request.body)}"
+    return RelayResponse(201, request.body or reported.encode(), {"X-Told": reported})
 
 
 async def talk(connection: RelayConnection) -> None:

@@ -124,12 +124,12 @@ def test_what_handle_returned_for_is_there_after_kill_9_of_one_of_two_processes(
     for process in processes:
         assert process.stdout is not None
         lines.append([process.stdout.readline() for _ in range(20)])
-    for process, told in zip(processes, lines, strict=True):
+    for process, reported in zip(processes, lines, strict=True):
         process.send_signal(signal.SIGKILL)
-        told.extend(process.communicate()[0].splitlines(keepends=True))
+        reported.extend(process.communicate()[0].splitlines(keepends=True))
     store = SqliteSeen(path)
-    for told in lines:
-        keys = [(b"%016d" % int(line),) for line in told if line.endswith(b"\n")]
+    for reported in lines:
+        keys = [(b"%016d" % int(line),) for line in reported if line.endswith(b"\n")]
         assert len(keys) >= 20
         assert store.claim(keys, "late") == [Verdict.HANDLED] * len(keys)
     store.close()

@@ -63,8 +63,8 @@ def test_a_message_stays_not_durable_where_that_is_wanted() -> None:
 def test_annotations_of_clients_go_on_and_those_of_service_bus_do_not(options: dict[str, str]) -> None:
     """I1"""
     own = {"x-opt-sequence-number": 5, "x-opt-enqueued-time": 7, "x-opt-lock-token": "t"}
-    for told in (JMS, JMS | own):
-        message = section.encode_message(b"x", annotations=told, properties={"message_id": "m"})
+    for reported in (JMS, JMS | own):
+        message = section.encode_message(b"x", annotations=reported, properties={"message_id": "m"})
         copy = only_copy(copier(**options), message)
         kept = section.decode_map(copy, section.locate(copy).message_annotations)
         assert {str(key): value for key, value in kept.items()} == JMS

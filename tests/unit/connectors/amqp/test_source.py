@@ -51,7 +51,7 @@ def test_i6_the_end_is_not_told_while_the_broker_may_hold_messages_for_a_lost_li
 
     def receiver(**more: Any) -> Any:
         link = SimpleNamespace(peer=SimpleNamespace(snd_settle_mode=0))
-        told = {
+        reported = {
             "attached": True,
             "error": None,
             "arrived": [],
@@ -61,7 +61,7 @@ def test_i6_the_end_is_not_told_while_the_broker_may_hold_messages_for_a_lost_li
             "take": list,
         }
         return SimpleNamespace(
-            **told, link=link, drain=lambda: None, grant=lambda credit: None, close=lambda: None, **more
+            **reported, link=link, drain=lambda: None, grant=lambda credit: None, close=lambda: None, **more
         )
 
     lost = AmqpSource(pool, 1, options, only_present=True)
@@ -74,10 +74,10 @@ def test_i6_the_end_is_not_told_while_the_broker_may_hold_messages_for_a_lost_li
         source.step = Step.ATTACHING
         source._receiver = receiver(client=SimpleNamespace(error=None))
         source._receiver.__dict__["credit"] = 5
-        told: list[float] = []
+        reported: list[float] = []
         for now in (100.1, 100.5, 101.0, 130.0, 159.0, 160.0, 160.5, 161.0):
-            told += [now for event in source.poll(now) if isinstance(event, Exhausted)]
-        assert told == ([101.0] if not held_seconds else [160.5])
+            reported += [now for event in source.poll(now) if isinstance(event, Exhausted)]
+        assert reported == ([101.0] if not held_seconds else [160.5])
     pool.close()
 
 
@@ -87,8 +87,8 @@ def test_a_closed_source_gives_nothing_back_whose_copy_is_on_its_way(is_stored: 
     pool = ConnectionPool()
     options = read_source({"url": "amqp://127.0.0.1", "entity": "q", "dead_letters": "dead"})
     source = AmqpSource(pool, 1, options, only_present=True)
-    told: list[tuple[int, int, str]] = []
-    source._settle = lambda first, last, state: told.append((first, last, type(state).__name__))  # type: ignore[method-assign]
+    reported: list[tuple[int, int, str]] = []
+    source._settle = lambda first, last, state: reported.append((first, last, type(state).__name__))  # type: ignore[method-assign]
     source._receiver = SimpleNamespace(  # type: ignore[assignment]
         error=None,
         credit=0,
@@ -106,15 +106,15 @@ def test_a_closed_source_gives_nothing_back_whose_copy_is_on_its_way(is_stored: 
     dead._sender = sender
     dead.send(5, encode_message(b"x"), Disposition("dead-letter", "Odd", ""))
     source.close()
-    assert told == [(0, 4, "Released"), (6, (1 << 64) - 1, "Released")]
+    assert reported == [(0, 4, "Released"), (6, (1 << 64) - 1, "Released")]
     assert not source.leave(source.leave_by - 1)
     if is_stored:
         sender.outcomes.append(SimpleNamespace(first=0, last=0, error=None))
         assert source.leave(source.leave_by - 1)
-        assert told[2:] == [(5, 5, "NoneType")]
+        assert reported[2:] == [(5, 5, "NoneType")]
     else:
         assert source.leave(source.leave_by)
-        assert told[2:] == []
+        assert reported[2:] == []
     assert source.has_left
     pool.close()
 

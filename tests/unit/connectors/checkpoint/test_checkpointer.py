@@ -47,7 +47,7 @@ class Account:
     def __init__(self) -> None:
         self.due: dict[int, Checkpoint] = {}
         self.left: dict[int, Checkpoint] = {}
-        self.told: list[bool] = []
+        self.reported: list[bool] = []
 
     def begin_commit(self, now: float) -> dict[int, Checkpoint]:
         return self.due
@@ -56,7 +56,7 @@ class Account:
         return self.left
 
     def written(self, checkpoints: Mapping[int, Checkpoint], *, failed: bool, now: float) -> None:
-        self.told.append(failed)
+        self.reported.append(failed)
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_i2_a_first_checkpoint_is_written_again_until_that_succeeds(
     assert checkpointer.take(0.0, is_opening=True) is None
     checkpointer.write_first()
     assert thread.written == [FIRST, FIRST]
-    assert account.told == [True, False]
+    assert account.reported == [True, False]
 
 
 def test_i2_the_end_writes_a_first_checkpoint_that_is_not_written(

@@ -86,7 +86,7 @@ def answer(status: int, body: io.BytesIO) -> urllib.error.HTTPError:
 
 
 @pytest.mark.parametrize(
-    ("error", "wanted", "told"),
+    ("error", "wanted", "reported"),
     [
         (http.client.BadStatusLine("SSH-2.0"), ConnectionLostError, "SSH-2.0"),
         (answer(500, Body()), ConnectionLostError, "HTTP 500"),
@@ -100,10 +100,10 @@ def answer(status: int, body: io.BytesIO) -> urllib.error.HTTPError:
     ],
 )
 def test_what_is_no_answer_of_the_administration_is_an_error_of_ours(
-    error: Exception, wanted: type[IsthmusError], told: str, monkeypatch: pytest.MonkeyPatch
+    error: Exception, wanted: type[IsthmusError], reported: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(urllib.request, "build_opener", lambda *_: Refusing(error))
-    with pytest.raises(wanted, match=told):
+    with pytest.raises(wanted, match=reported):
         BlockingHubs(OPTIONS, PLACE).create_hub("flights", 2)
 
 

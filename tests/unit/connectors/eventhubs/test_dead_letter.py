@@ -16,5 +16,5 @@ def test_a_message_names_the_event_hub_that_the_connection_has_told_of() -> None
     path = "iothub-ehub-contoso"
     hub.add((2 << PARTITION_SHIFT) + 7, section.encode_message(b"x"), Disposition("dead-letter", "Bad", "it is"))
     event = hub._waiting[0].payload
-    told = section.decode_map(event, section.locate(event).application_properties)
-    assert told[DEAD_LETTER_PLACE] == "iothub-ehub-contoso/2/7"
+    reported = section.decode_map(event, section.locate(event).application_properties)
+    assert reported[DEAD_LETTER_PLACE] == "iothub-ehub-contoso/2/7"

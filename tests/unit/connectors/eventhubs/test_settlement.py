@@ -84,8 +84,8 @@ def test_i2_what_is_under_way_is_settled_before_the_source_is_lost() -> None:
     now = time.monotonic()
     assert settlement.take_refused(now) == ""
     settlement.settle(1, 1)
-    told = settlement.take_refused(now)
-    assert "partition 0, sequence number 0 would have to be set aside (Bad: it is)" in told
+    reported = settlement.take_refused(now)
+    assert "partition 0, sequence number 0 would have to be set aside (Bad: it is)" in reported
     assert settlement.take_refused(now) == ""
 
 

@@ -69,8 +69,8 @@ class Hub:
             remote=lambda _: None, mark=lambda _: None, unmark=lambda _: None, leave=lambda *_: None,
             threads=SimpleNamespace(mark=lambda _: None),
         )  # fmt: skip
-        told = {"connection": "env:HUB", "topic": "hub", "checkpoints": "/nowhere", **options}
-        self.source = EventHubsSource(pool, 1, read_source(told), only_present=False, thread=lambda *_: thread)  # type: ignore[arg-type,return-value]
+        reported = {"connection": "env:HUB", "topic": "hub", "checkpoints": "/nowhere", **options}
+        self.source = EventHubsSource(pool, 1, read_source(reported), only_present=False, thread=lambda *_: thread)  # type: ignore[arg-type,return-value]
         self.source._checkpoints.group = GroupKey("identity", "localhost", "hub", "$Default")
 
     def _take(self) -> list[Any]:
@@ -88,9 +88,9 @@ class Hub:
         )
         kept = Checkpoint(checkpoint, str(checkpoint * 10), created_ms=kept_ms)
         source._checkpoints.kept = {0: kept} if checkpoint >= 0 else {}
-        told = list(source.poll(0.0))
+        reported = list(source.poll(0.0))
         source.grant(100)
-        return told
+        return reported
 
     def give(self, first: int, stop: int) -> list[int]:
         """Events come; the positions that the owner is given."""
@@ -111,8 +111,8 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
     return Hub(monkeypatch)
 
 
-def lost(told: list[Any]) -> str:
-    [event] = [each for each in told if isinstance(each, SourceLost)]
+def lost(reported: list[Any]) -> str:
+    [event] = [each for each in reported if isinstance(each, SourceLost)]
     return str(event.text)
 
 
@@ -159,8 +159,8 @@ def test_a_hub_that_was_made_again_while_nobody_read_is_known_by_its_checkpoint(
     hub.give(max(begins_at, 0), 10)
     hub.source.settle(0, 9)
     hub.lose()
-    told = hub.open(last=9, checkpoint=5, created_ms=2_000, kept_ms=kept_ms)
-    assert not [each for each in told if isinstance(each, SourceLost)], "the checkpoint was not written yet"
+    reported = hub.open(last=9, checkpoint=5, created_ms=2_000, kept_ms=kept_ms)
+    assert not [each for each in reported if isinstance(each, SourceLost)], "the checkpoint was not written yet"
 
 
 def test_a_hub_that_is_made_again_twice_is_told_of_twice(hub: Hub) -> None:
@@ -216,8 +216,8 @@ def test_a_source_is_exhausted_once_what_was_set_aside_has_its_outcome(monkeypat
     )
     hub.open(last=1)
     hub.source._links._links[0].payloads += events(0, 2)  # type: ignore[attr-defined]
-    told = hub.source.poll(0.0)
-    assert Exhausted() not in told
+    reported = hub.source.poll(0.0)
+    assert Exhausted() not in reported
     hub.source.settle(0, 0)
     hub.source.settle(1, 1, Disposition("dead-letter", "Bad", "it is"))
     assert Exhausted() not in hub.source.poll(0.0)
@@ -358,11 +358,11 @@ def test_a_partition_that_is_added_while_it_is_read_is_read(
     assert hub.open(last=9) == [SourceOpened("")]
     assert hub.source.poll(59.0) == []
     for _ in range(2):
-        told = list(hub.source.poll(60.0))
+        reported = list(hub.source.poll(60.0))
     if options:
-        assert (told, looks) == ([], []), "others were chosen"
+        assert (reported, looks) == ([], []), "others were chosen"
         return
-    assert "partition 1 was added" in lost(told)
-    assert not told[0].is_fatal
+    assert "partition 1 was added" in lost(reported)
+    assert not reported[0].is_fatal
     begins = _open_all(hub, [9, 3], {0: END[0]})
     assert begins[1][0] == -1

@@ -190,7 +190,7 @@ class World:
         self.settled: set[int] = set()
         self.back: set[int] = set()
         self.seen: dict[int, int] = {}
-        self.told: set[int] = set()
+        self.reported: set[int] = set()
         self.credit = 0
         self.links: list[Link] = []
         self.store = Store(self)
@@ -305,9 +305,9 @@ class World:
             for sequence in range(int(first), int(last) + 1):
                 assert sequence not in self.logs[int(partition)].there, f"W3: {text}"
                 position = int(partition) << PARTITION_SHIFT | sequence
-                assert position not in self.told, f"W3: {text}"
-                self.told.add(position)
-        self.lost |= self.told
+                assert position not in self.reported, f"W3: {text}"
+                self.reported.add(position)
+        self.lost |= self.reported
 
     def wrote(self, partition: int, checkpoint: Checkpoint) -> None:
         for position in self.out | self.back:

@@ -74,8 +74,8 @@ def test_what_the_publisher_wrote_stays() -> None:
 
 
 def test_feedback() -> None:
-    told = [{"originalMessageId": "m", "deviceId": "d", "statusCode": "Expired", "description": "late"}, 5, {}]
-    assert read_feedback(section.encode_message(json.dumps(told).encode())) == [
+    reported = [{"originalMessageId": "m", "deviceId": "d", "statusCode": "Expired", "description": "late"}, 5, {}]
+    assert read_feedback(section.encode_message(json.dumps(reported).encode())) == [
         Feedback("m", "d", "Expired", "late"),
         Feedback("", "", "", ""),
     ]

@@ -89,8 +89,11 @@ def test_a_policy_is_read_and_what_a_record_cannot_have_is_refused() -> None:
     """I1."""
     target = {"bootstrap_servers": "a", "topic": "t"}
     assert read_target({**target, "policy": '{"removed": ["x"]}'}).policy == '{"removed": ["x"]}'
-    for text, told in (("nonsense", "cannot be read"), ('{"ttl_ceiling_ms": 1, "deadline_ms": 1}', "does not expire")):
-        with pytest.raises(ConfigError, match=told):
+    for text, reported in (
+        ("nonsense", "cannot be read"),
+        ('{"ttl_ceiling_ms": 1, "deadline_ms": 1}', "does not expire"),
+    ):
+        with pytest.raises(ConfigError, match=reported):
             read_target({**target, "policy": text})
 
 

@@ -222,11 +222,11 @@ def test_a_log_without_a_dead_letter_topic_blocks_and_says_so(rig: Rig) -> None:
     rig.source.settle(1, 1, Disposition("dead-letter", "TooLarge", "5 MB"))
     assert rig.poll() == []  # what is under way is settled first
     rig.source.settle(0, 0)
-    told = rig.poll()
-    assert [type(each) for each in told] == [SourceLost]
-    assert told[0].is_fatal
-    assert "offset 1" in told[0].text
-    assert "dead_letter_topic" in told[0].text
+    reported = rig.poll()
+    assert [type(each) for each in reported] == [SourceLost]
+    assert reported[0].is_fatal
+    assert "offset 1" in reported[0].text
+    assert "dead_letter_topic" in reported[0].text
     assert rig.commits() == {0: 1}
 
 
@@ -467,9 +467,9 @@ def test_i6_what_was_given_back_and_does_not_come_again_is_told(rig: Rig) -> Non
     rig.source.release(1, 3)
     rig.thread._go_back(rig.consumer)
     rig.read(2, 5)
-    told = rig.thread._removed.query(rig.consumer, 1.0)
-    assert "partition 0: records 1 to 1 were removed by the retention" in told
-    assert "partition 0: records 3 to 3 were released, and compaction" in told
+    reported = rig.thread._removed.query(rig.consumer, 1.0)
+    assert "partition 0: records 1 to 1 were removed by the retention" in reported
+    assert "partition 0: records 3 to 3 were released, and compaction" in reported
     assert rig.thread._delivered.account.to_commit() == {0: 2}
 
 
@@ -511,17 +511,17 @@ def test_i6_a_loss_is_told_beside_another_reason(rig: Rig) -> None:
         return []
 
     rig.consumer.consume = fail  # type: ignore[attr-defined]
-    told: list[Any] = []
+    reported: list[Any] = []
 
     def tell(event: Any) -> None:
-        told.append(event)
+        reported.append(event)
         rig.thread._wants_open = True  # its owner opens it again at once
 
     rig.thread._report = tell
     rig.thread._step()
-    assert len(told) == 1
-    assert "all brokers are down" in told[0].text
-    assert "records 2 to 4 were removed" in told[0].text
+    assert len(reported) == 1
+    assert "all brokers are down" in reported[0].text
+    assert "records 2 to 4 were removed" in reported[0].text
 
 
 def _begins(rig: Rig, offsets: dict[int, int]) -> list[tuple[int, int]]:

@@ -108,8 +108,8 @@ def test_answers_become_outcomes_by_ordinal(rig: Rig) -> None:
     rig.send(*map(record, range(5)))
     rig.threads[0].answer(1, 0, 4)
     rig.threads[0].answer(3, refusal=BUSY)
-    told = rig.target.poll(rig.now)
-    assert told == [Outcome(0, 1), Outcome(4, 4), Outcome(3, 3, BUSY), Granted(CREDIT - 1)]
+    reported = rig.target.poll(rig.now)
+    assert reported == [Outcome(0, 1), Outcome(4, 4), Outcome(3, 3, BUSY), Granted(CREDIT - 1)]
 
 
 def test_an_envelope_is_answered_once_when_all_of_it_is(rig: Rig) -> None:
@@ -147,9 +147,9 @@ def test_another_cluster_is_refused(rig: Rig) -> None:
     """I2."""
     rig.opened("c1")
     rig.target.open()
-    told = rig.opened("c2")
-    assert isinstance(told[0], Lost)
-    assert told[0].refusal.kind is RefusalKind.FATAL
+    reported = rig.opened("c2")
+    assert isinstance(reported[0], Lost)
+    assert reported[0].refusal.kind is RefusalKind.FATAL
 
 
 def test_a_cluster_that_acknowledges_nothing_is_lost(rig: Rig) -> None:
@@ -160,9 +160,9 @@ def test_a_cluster_that_acknowledges_nothing_is_lost(rig: Rig) -> None:
     due = rig.target.deadline(rig.now)
     assert rig.now < due < rig.now + 30
     assert not rig.target.poll(due - 0.1)
-    told = rig.target.poll(due)
-    assert [type(each) for each in told] == [Lost]
-    assert told[0].refusal.kind is RefusalKind.UNKNOWN  # type: ignore[union-attr]
+    reported = rig.target.poll(due)
+    assert [type(each) for each in reported] == [Lost]
+    assert reported[0].refusal.kind is RefusalKind.UNKNOWN  # type: ignore[union-attr]
     rig.send(record(2))  # nothing happens: it is not open
     rig.target.open()
     assert rig.opened() == [Opened(), Granted(CREDIT)]
@@ -181,10 +181,10 @@ def test_what_decides_the_partition(how: str, expected: list[int]) -> None:
 def test_what_cannot_be_read_is_refused_for_itself(rig: Rig) -> None:
     rig.opened()
     rig.target.send(Send([b"nonsense"]))
-    told = rig.target.poll(rig.now)
-    assert isinstance(told[0], Outcome)
-    assert told[0].refusal is not None
-    assert told[0].refusal.kind is RefusalKind.MESSAGE
+    reported = rig.target.poll(rig.now)
+    assert isinstance(reported[0], Outcome)
+    assert reported[0].refusal is not None
+    assert reported[0].refusal.kind is RefusalKind.MESSAGE
 
 
 def test_copies_tell_where_they_have_been_and_never_return() -> None:

@@ -72,14 +72,14 @@ def test_i3_a_receive_that_waits_holds_up_no_opening() -> None:
     """What is settled waits for it, and its lock ends."""
     fake = Fake()
     threads = PullThreads(fake, parallel=1, most=10, pause_seconds=1.0, only_present=False, wake=lambda: None)
-    told: list[object] = []
+    reported: list[object] = []
     positions: list[int] = []
 
     def look() -> list[object]:
         more, helds = threads.take()
-        told.extend(more)
+        reported.extend(more)
         positions.extend(held.position for held in helds)
-        return told
+        return reported
 
     threads.open()
     threads.grant(10)
@@ -107,11 +107,11 @@ def test_the_end_of_what_was_there_is_told_though_what_came_later_cannot_be_give
 
     fake = Later()
     threads = PullThreads(fake, parallel=1, most=10, pause_seconds=1.0, only_present=True, wake=lambda: None)
-    told: list[object] = []
+    reported: list[object] = []
 
     def has_ended() -> bool:
-        told.extend(threads.take()[0])
-        return any(isinstance(each, Exhausted) for each in told)
+        reported.extend(threads.take()[0])
+        return any(isinstance(each, Exhausted) for each in reported)
 
     threads.open()
     threads.grant(10)
@@ -153,11 +153,11 @@ def test_what_another_reader_holds_is_waited_for_though_something_is_completed_m
         until(lambda: look() and 1 in order)
 
     def look() -> list[object]:
-        told, helds = threads.take()
+        reported, helds = threads.take()
         for held in helds:
             order.append(len(fake.completed) + 1)
             threads.settle(held.position, held.position)
-        order.extend(type(each) for each in told)
+        order.extend(type(each) for each in reported)
         return order
 
     fake.settle = settle

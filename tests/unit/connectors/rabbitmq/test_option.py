@@ -40,12 +40,12 @@ def test_what_a_route_says_is_taken() -> None:
 
 def test_everything_wrong_is_told_at_once() -> None:
     """I1."""
-    told = faults(read_source, entity="q", dead_letters="q", wrong="x", prefetch="0")
-    assert "'wrong'" in told
-    assert "prefetch" in told
-    told = faults(read_source, entity="q", dead_letters="q", entity_type="topic", mechanism="EXTERNAL")
+    reported = faults(read_source, entity="q", dead_letters="q", wrong="x", prefetch="0")
+    assert "'wrong'" in reported
+    assert "prefetch" in reported
+    reported = faults(read_source, entity="q", dead_letters="q", entity_type="topic", mechanism="EXTERNAL")
     for each in ("subscription", "certificate_file", "username needs PLAIN"):
-        assert each in told
+        assert each in reported
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_everything_wrong_is_told_at_once() -> None:
     ],
 )
 def test_faults_of_a_source(options: dict[str, str], expected: str) -> None:
-    told = faults(read_source, **{"entity": "q", **options})
-    assert expected in told
-    assert "hunter2" not in told
+    reported = faults(read_source, **{"entity": "q", **options})
+    assert expected in reported
+    assert "hunter2" not in reported
 
 
 @pytest.mark.parametrize(
@@ -75,6 +75,6 @@ def test_faults_of_a_source(options: dict[str, str], expected: str) -> None:
     ],
 )
 def test_faults_of_a_target(options: dict[str, str], expected: str) -> None:
-    told = faults(read_target, entity="q", **options)
-    assert expected in told
-    assert "hunter2" not in told
+    reported = faults(read_target, entity="q", **options)
+    assert expected in reported
+    assert "hunter2" not in reported

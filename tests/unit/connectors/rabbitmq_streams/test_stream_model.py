@@ -52,7 +52,7 @@ class World:
         self.aside: set[int] = set()
         self.seen: set[int] = set()
         self.again: set[int] = set()  # may come again
-        self.told: set[int] = set()
+        self.reported: set[int] = set()
         self.reader = Reader(self.stream, self.clock, self.thread, **self.options)
         self.reader.source.open()
 
@@ -85,8 +85,8 @@ class World:
         ranges = text.partition(" were removed by the retention")
         for first, last in re.findall(r"(\d+) to (\d+)", ranges[0] if ranges[1] else ""):
             offsets = set(range(int(first), int(last) + 1))
-            assert not offsets & (self.told | self.out | self.stream.messages.keys()), f"W3: {text}"
-            self.told |= offsets
+            assert not offsets & (self.reported | self.out | self.stream.messages.keys()), f"W3: {text}"
+            self.reported |= offsets
             self.lost |= offsets
 
     def take_messages(self, offsets: Sequence[int], payloads: Sequence[bytes]) -> None:
@@ -203,7 +203,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     for name in CLOCKS:
         monkeypatch.setattr(name, clock)
     logged: list[str] = []
-    monkeypatch.setattr(source, "_log", SimpleNamespace(error=lambda _, told: logged.append(str(told))))
+    monkeypatch.setattr(source, "_log", SimpleNamespace(error=lambda _, reported: logged.append(str(reported))))
 
     def play_seed(seed: int) -> None:
         monkeypatch.setattr(waiting, "KEPT_BYTES", [50, 200, 4 << 20][seed % 3])

@@ -36,10 +36,10 @@ def test_a_stream_that_ends_before_what_was_read_is_another_one(kept: Checkpoint
     """I1."""
     with pytest.raises(
         StreamMadeAgainError, match=r"its last offset is 9.*remove the route's folder in /checkpoints"
-    ) as told:
+    ) as reported:
         opened(9, kept, reached)
-    assert not told.value.retryable
-    assert str(pickle.loads(pickle.dumps(told.value))) == str(told.value)
+    assert not reported.value.retryable
+    assert str(pickle.loads(pickle.dumps(reported.value))) == str(reported.value)
 
 
 @pytest.mark.parametrize(("kept", "reached"), [(Checkpoint(4, "abc"), -1), (None, 3)])

@@ -60,9 +60,9 @@ def test_options_at_odds_are_refused(changed: dict[str, str], text: str) -> None
 
 
 def test_a_message_is_set_aside_only_where_there_is_a_place_for_it() -> None:
-    told = PLACE | {"topic": "orders"}
-    assert dispositions_of(told) == {"abandon"}
-    assert dispositions_of(told | {"dead_letter_topic": "dead"}) == {"abandon", "dead-letter"}
+    reported = PLACE | {"topic": "orders"}
+    assert dispositions_of(reported) == {"abandon"}
+    assert dispositions_of(reported | {"dead_letter_topic": "dead"}) == {"abandon", "dead-letter"}
 
 
 def test_it_is_read_only() -> None:

@@ -49,8 +49,8 @@ def stream() -> Stream:
 
 def opened(reader: Reader, credit: int = 1000) -> list[int]:
     """Opens it; the positions that come."""
-    told = reader.open()
-    assert SourceOpened() in told, told
+    reported = reader.open()
+    assert SourceOpened() in reported, reported
     reader.source.grant(credit)
     reader.events = reader.run()
     return positions(reader.events)
@@ -93,9 +93,9 @@ def test_only_what_was_present_is_given(stream: Stream, clock: Clock) -> None:
     assert SourceOpened() in reader.open()
     stream.add(30, 40)
     reader.source.grant(1000)
-    told = reader.run()
-    assert positions(told) == list(range(30))
-    assert Exhausted() in told
+    reported = reader.run()
+    assert positions(reported) == list(range(30))
+    assert Exhausted() in reported
 
 
 def test_a_drain_is_answered(stream: Stream, clock: Clock) -> None:
@@ -125,9 +125,9 @@ def test_a_broker_that_does_not_answer_the_end_of_the_channel_is_not_waited_for_
     reader.run()
     assert reader.source.deadline(clock.now) <= clock.now + STEP_SECONDS
     clock.now += STEP_SECONDS
-    told = lost(reader.run())
-    assert not told.is_fatal
-    assert "'orders': waited 30 s" in told.text
+    reported = lost(reader.run())
+    assert not reported.is_fatal
+    assert "'orders': waited 30 s" in reported.text
     stream.is_silent = False
     assert opened(reader) == [7, 8, 9, *range(20, 30)]
 
@@ -146,9 +146,9 @@ def test_a_retention_that_removes_more_each_time_does_not_keep_the_source_from_o
     assert "offsets 5 to 19 were removed" in lost(reader.open()).text
     stream.remove(20, 30)
     assert opened(reader, 3) == [30, 31, 32]
-    told = lost(reader.events)
-    assert "offsets 20 to 29 were removed" in told.text
-    assert not told.is_fatal
+    reported = lost(reader.events)
+    assert "offsets 20 to 29 were removed" in reported.text
+    assert not reported.is_fatal
     stream.remove(30, 50)
     assert opened(reader, 100) == list(range(33, 70)), "what was read before is not lost"
 
@@ -169,9 +169,9 @@ def test_a_loss_is_told_though_the_source_is_lost_for_another_reason_at_the_same
     assert SourceOpened() in reader.open()
     reader.source.grant(3)
     reader.source.fail(ConnectionLostError("gone"))
-    told = reader.run()
-    assert positions(told) == [30, 31, 32]
-    assert lost(told).text == "gone"
+    reported = reader.run()
+    assert positions(reported) == [30, 31, 32]
+    assert lost(reported).text == "gone"
     assert opened(reader, 3) == [33, 34, 35]
     assert "offsets 20 to 29 were removed" in lost(reader.events).text
 
@@ -201,8 +201,8 @@ def test_a_gap_is_looked_at_again_where_the_connection_is_lost_meanwhile(stream:
     stream.add(50, 60)
     stream.remove(0, 30)
     reader.link.serve()
-    told = reader.source.poll(clock.now)
-    assert positions(list(told)) == list(range(50, 60))
+    reported = reader.source.poll(clock.now)
+    assert positions(list(reported)) == list(range(50, 60))
     reader.source.fail(ConnectionLostError("gone"))  # before the new channel tells anything
     assert lost(reader.run()).text == "gone"
     assert "offsets 30 to 49 were removed" in lost(reader.open()).text
@@ -217,8 +217,10 @@ def test_a_loss_is_told_though_the_broker_has_notes_of_its_own_before(stream: St
     stream.add(50, 60)
     reader.link.push()
     stream.remove(0, 34)
-    told = lost(reader.run())
-    assert "offsets 30 to 30, 34 to 49 were removed" in told.text, "whether the first is a note cannot be told any more"
+    reported = lost(reader.run())
+    assert "offsets 30 to 30, 34 to 49 were removed" in reported.text, (
+        "whether the first is a note cannot be told any more"
+    )
 
 
 def test_a_stream_that_was_made_again_before_there_was_a_checkpoint_is_not_read(stream: Stream, clock: Clock) -> None:
@@ -228,9 +230,9 @@ def test_a_stream_that_was_made_again_before_there_was_a_checkpoint_is_not_read(
     stream.messages.clear()
     stream.add(0, 30, body=b"another one")
     assert not lost(reader.lose()).is_fatal
-    told = lost(reader.open())
-    assert told.is_fatal
-    assert "the message at offset 29 differs from" in told.text
+    reported = lost(reader.open())
+    assert reported.is_fatal
+    assert "the message at offset 29 differs from" in reported.text
 
 
 def test_a_copy_that_is_set_aside_is_confirmed_though_much_waits_here(
@@ -270,13 +272,13 @@ def test_the_place_where_it_begins_is_kept_before_it_is_open_and_stays_though_th
     end = max(stream.messages)
     reader = Reader(stream, clock, start="latest")
     reader.thread.error = CheckpointError("the disk is full")
-    told = reader.open()
-    assert SourceOpened() not in told
-    assert "the disk is full" in lost(told).text
+    reported = reader.open()
+    assert SourceOpened() not in reported
+    assert "the disk is full" in lost(reported).text
     stream.add(end + 1, end + 4)
     reader.thread.error = None
-    told = reader.open()
-    assert SourceOpened() in told
+    reported = reader.open()
+    assert SourceOpened() in reported
     assert reader.thread.kept[0].sequence == end
     reader.source.grant(100)
     assert positions(reader.run()) == [end + 1, end + 2, end + 3]
@@ -330,10 +332,10 @@ def test_what_came_before_the_connection_was_lost_is_given(stream: Stream, clock
     stream.add(30, 34)
     reader.link.serve()
     reader.source.on_closed(ClosedByBrokerError("", place="h", reply_code=541, reply_text="INTERNAL_ERROR"))
-    told = reader.run()
-    assert positions(told) == [30, 31, 32, 33]
-    assert "compressed sub-entry batch" in lost(told).text
-    assert not lost(told).is_fatal
+    reported = reader.run()
+    assert positions(reported) == [30, 31, 32, 33]
+    assert "compressed sub-entry batch" in lost(reported).text
+    assert not lost(reported).is_fatal
 
 
 def test_the_end_waits_for_the_copies_of_what_was_set_aside(stream: Stream, clock: Clock) -> None:
@@ -377,12 +379,12 @@ def test_a_gap_in_what_is_read_again_takes_nothing_with_it(stream: Stream, clock
     reader.source.release(5, 20)
     stream.remove(10, 13)  # a broker that has them no more in one of its copies
     reader.source.grant(1000)
-    told = []
+    reported = []
     for _ in range(300):  # each message in a poll of its own
         reader.link.push()
         if reader.link.answers:
             channel, which, arguments = reader.link.answers.popleft()
             on = reader.source.on_content if isinstance(arguments, Content) else reader.source.on_method
             on(channel, which, arguments)
-        told += reader.source.poll(clock.now)
-    assert positions(told) == [*range(5, 10), *range(13, 21)]
+        reported += reader.source.poll(clock.now)
+    assert positions(reported) == [*range(5, 10), *range(13, 21)]

@@ -207,13 +207,13 @@ def test_i4_a_failure_is_told_after_the_answers_to_what_was_under_way() -> None:
     threads = target._threads
     assert threads is not None
     until(lambda: threads._failure is not None)
-    told = list(target.poll(time.monotonic()))
-    assert not any(isinstance(each, Lost) for each in told)
+    reported = list(target.poll(time.monotonic()))
+    assert not any(isinstance(each, Lost) for each in reported)
     gate.set()
-    while not any(isinstance(each, Lost) for each in told) and time.monotonic() < limit:
-        told += target.poll(time.monotonic())
-    assert Outcome(0, 0) in told
-    assert isinstance(told[-1], Lost)
+    while not any(isinstance(each, Lost) for each in reported) and time.monotonic() < limit:
+        reported += target.poll(time.monotonic())
+    assert Outcome(0, 0) in reported
+    assert isinstance(reported[-1], Lost)
     target.close()
     pool.close()
 
@@ -261,7 +261,7 @@ def test_a_queue_that_is_the_source_takes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answers", "told"),
+    ("answers", "reported"),
     [
         ((None, "no"), Outcome(0, 0, NO, (0, 1))),
         ((busy_but_for(1), None), Outcome(0, 0, BUSY, (1, 2, 3))),
@@ -269,7 +269,7 @@ def test_a_queue_that_is_the_source_takes_nothing() -> None:
         ((failed_but_for(1),), Outcome(0, 0, GONE, (1,))),
     ],
 )
-def test_what_was_taken_of_an_envelope_is_told_with_its_refusal(answers: Sequence[object], told: Outcome) -> None:
+def test_what_was_taken_of_an_envelope_is_told_with_its_refusal(answers: Sequence[object], reported: Outcome) -> None:
     """Sent again with the others, it would be there twice."""
     pool, news = RequestPool(), threading.Event()
     fake = Fake(*answers)
@@ -286,7 +286,7 @@ def test_what_was_taken_of_an_envelope_is_told_with_its_refusal(answers: Sequenc
         news.wait(1.0)
         news.clear()
     outcomes = [each for each in found if isinstance(each, Outcome)]
-    assert outcomes == [told]
-    assert isinstance(found[-1], Lost) is (told.refusal == GONE)
+    assert outcomes == [reported]
+    assert isinstance(found[-1], Lost) is (reported.refusal == GONE)
     target.close()
     pool.close()

@@ -36,7 +36,7 @@ def test_each_kind_of_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "written", "told"),
+    ("kind", "written", "reported"),
     [
         ("queue", "lock_duraton=1m", "a queue has no setting 'lock_duraton'; write lock_duration"),
         ("topic", "lock_duration=1m", "a topic has no setting 'lock_duration'"),
@@ -53,10 +53,10 @@ def test_each_kind_of_value() -> None:
         ("queue", "lock_duration", "'lock_duration' is not a setting; write NAME=VALUE, e.g. max_delivery_count=5"),
     ],
 )
-def test_i1_what_is_not_known_is_refused_with_what_to_write(kind: str, written: str, told: str) -> None:
+def test_i1_what_is_not_known_is_refused_with_what_to_write(kind: str, written: str, reported: str) -> None:
     with pytest.raises(InvalidArgumentError) as refused:
         parse_settings(kind, [written])
-    assert told in str(refused.value)
+    assert reported in str(refused.value)
 
 
 def test_a_setting_stands_once() -> None:

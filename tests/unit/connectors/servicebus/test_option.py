@@ -76,10 +76,10 @@ def test_a_write_wants_origin_and_source_whole() -> None:
 
 
 def test_a_connection_string_is_refused_and_not_repeated_i2() -> None:
-    told = faults(SourceOptions, connection="Endpoint=sb://h/;SharedAccessKeyName=n;SharedAccessKey=hunter2")
-    assert len(told) == 1
-    assert "hunter2" not in told[0]
-    assert "env:NAME" in told[0]
+    reported = faults(SourceOptions, connection="Endpoint=sb://h/;SharedAccessKeyName=n;SharedAccessKey=hunter2")
+    assert len(reported) == 1
+    assert "hunter2" not in reported[0]
+    assert "env:NAME" in reported[0]
 
 
 def test_what_spark_hands_over_itself_passes_i3() -> None:

@@ -171,12 +171,12 @@ class TestForwarding:
     def test_the_first_sequence_number_goes_with_them(self, held: Stores) -> None:
         forward(held, "plain", "p")
         send(held, "plain", message("a"), message("b"))
-        told = {}
+        reported = {}
         for payload in held.engine.receiver("p").peek(0, 9):
             assert isinstance(payload, bytes)
             annotations = section.decode_map(payload, section.locate(payload).message_annotations)
-            told[body_of(payload)] = annotations["x-opt-enqueue-sequence-number"]
-        assert told == {"a": 1, "b": 2}
+            reported[body_of(payload)] = annotations["x-opt-enqueue-sequence-number"]
+        assert reported == {"a": 1, "b": 2}
 
     def test_topics_and_subscriptions(self, held: Stores) -> None:
         engine = held.engine

@@ -89,14 +89,14 @@ class TestPlacement:
         code = (
             "from isthmus.entities.fragment.message_key import place; print([place(f'key-{n}', 16) for n in range(50)])"
         )
-        told = {
+        reported = {
             subprocess.run(
                 [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
                 capture_output=True, text=True, check=True,
             ).stdout
             for seed in ("1", "2")
         }  # fmt: skip
-        assert told == {f"{[place(f'key-{number}', 16) for number in range(50)]}\n"}
+        assert reported == {f"{[place(f'key-{number}', 16) for number in range(50)]}\n"}
         assert [place(key, 16) for key in ("", "a", "orders", "é")] == [0, 4, 12, 4]
 
     def test_keys_go_over_all_fragments(self) -> None:
@@ -213,15 +213,15 @@ class TestReceiving:
             queue_of(held).delete_batch(5)
 
     def test_listeners_are_told_by_every_fragment_and_let_go(self, held: Stores) -> None:
-        told: list[int] = []
-        queue, listener = queue_of(held), lambda: told.append(1)
+        reported: list[int] = []
+        queue, listener = queue_of(held), lambda: reported.append(1)
         queue.add_listener(listener)
         for number in range(FRAGMENTS):
             send(held, "q", message(str(number)))
-        assert len(told) == FRAGMENTS
+        assert len(reported) == FRAGMENTS
         queue.remove_listener(listener)
         send(held, "q", message("x"))
-        assert len(told) == FRAGMENTS
+        assert len(reported) == FRAGMENTS
 
     def test_peek_goes_on_where_it_ended(self, held: Stores) -> None:
         send(held, "q", *(message(str(number)) for number in range(20)))
@@ -257,17 +257,17 @@ class TestReceiving:
         held.engine.create_topic("t", TopicDescription(enable_partitioning=True))
         held.engine.create_subscription("t", "all")
         held.commit()
-        told: list[str] = []
+        reported: list[str] = []
         due = held.clock.wall_ms() + 60_000
         messages = [(message(str(n), key=key_in(n)), due) for n in range(STORES)]
         held.engine.sender(path).schedule(
-            messages, lambda: told.append("ok"), lambda error: told.append(type(error).__name__)
+            messages, lambda: reported.append("ok"), lambda error: reported.append(type(error).__name__)
         )
         held.journals[1].fail_syncs = OSError("bad sector")
         for index in order:
             held.commit_store(index)
         held.journals[1].fail_syncs = None
-        assert told == ["StoreError"]
+        assert reported == ["StoreError"]
         held.stores.retry()
         held.commit()
         assert held.engine.runtime(path).scheduled_message_count == 0
@@ -408,7 +408,7 @@ class TestFailingStore:
         assert send(held, "q", message("before", key=bad)) == ["ok"]
         held.journals[1].fail_syncs = OSError("bad sector")
         assert send(held, "q", message("lost", key=bad)) == ["StoreError"]
-        assert held.told == [(1, False)]
+        assert held.reported == [(1, False)]
         assert send(held, "q", *(message(str(number)) for number in range(20))) == ["ok"] * 20
         with pytest.raises(ServerBusyError, match="store 1"):
             held.engine.sender("q").accept([message("x", key=bad)])
@@ -420,7 +420,7 @@ class TestFailingStore:
         held.journals[1].fail_syncs = None
         held.stores.retry()
         held.commit()
-        assert held.told == [(1, False), (1, True)]
+        assert held.reported == [(1, False), (1, True)]
         assert send(held, "q", message("after", key=bad)) == ["ok"]
         assert [body for body, _ in drain(held) if body != "lost"] == ["before", "after"]
 
@@ -433,12 +433,12 @@ class TestFailingStore:
         assert send(held, "plain", message("p")) == ["ok"]
         held.stores.retry()
         held.commit()
-        assert held.told[-1] == (0, False)
+        assert held.reported[-1] == (0, False)
         held.advance(30_000)
         held.journals[0].fail_writes = None
         held.stores.retry()
         held.commit()
-        assert held.told[-1] == (0, True)
+        assert held.reported[-1] == (0, True)
         assert drain(held) == []
 
     def test_locks_in_it_are_lost_and_those_of_others_are_kept(self, held: Stores) -> None:
@@ -524,10 +524,10 @@ class TestFailingStore:
             patched.setattr(held.journals[1], "get", refuses)
             assert held.engine.update_queue("q", changed) == changed
             held.commit()
-        assert held.told == [(1, False)]
+        assert held.reported == [(1, False)]
         held.stores.retry()
         held.commit()
-        assert held.told == [(1, False), (1, True)]
+        assert held.reported == [(1, False), (1, True)]
         found = queue_of(held)
         assert {slot.member.lock_duration_ms for slot in found.slots if slot.member is not None} == {7_000}
         held.crash()
@@ -549,11 +549,11 @@ class TestFailingStore:
         assert send(held, "q", *(message(str(number)) for number in range(10))) == ["ok"] * 10
         held.stores.retry()
         held.advance(60_000)
-        assert held.told == [(1, False)]
+        assert held.reported == [(1, False)]
         journal.reopen = reopen  # type: ignore[method-assign]
         held.stores.retry()
         held.commit()
-        assert held.told == [(1, False), (1, True)]
+        assert held.reported == [(1, False), (1, True)]
         assert {"a"} <= {body for body, _ in drain(held)}
 
     def test_one_that_cannot_be_opened_at_the_start(self, held: Stores) -> None:
@@ -565,8 +565,8 @@ class TestFailingStore:
         send(held, "t", message("b", key=bad))
         held.broken.add(1)
         held.crash()
-        told: list[int] = []
-        queue_of(held).add_listener(lambda: told.append(1))
+        reported: list[int] = []
+        queue_of(held).add_listener(lambda: reported.append(1))
         assert send(held, "q", *(message(str(number)) for number in range(10))) == ["ok"] * 10
         assert len(drain(held)) == 10
         with pytest.raises(ServerBusyError):
@@ -574,10 +574,10 @@ class TestFailingStore:
         held.stores.retry()
         assert drain(held) == []
         held.broken.clear()
-        before = len(told)
+        before = len(reported)
         held.stores.retry()
         held.commit()
-        assert len(told) > before
+        assert len(reported) > before
         assert [body for body, _ in drain(held)] == ["a"]
         send(held, "t", message("c", key=bad))
         assert [body for body, _ in drain(held, "t/Subscriptions/all")] == ["b", "c"]
@@ -672,13 +672,13 @@ class TestRemoval:
 
     @pytest.mark.parametrize("path", ["q", "q/$DeadLetterQueue", "q/$Transfer/$DeadLetterQueue"])
     def test_receivers_are_told(self, held: Stores, path: str) -> None:
-        told: list[str] = []
+        reported: list[str] = []
         queue = queue_of(held, path)
-        queue.add_listener(lambda: told.append("listener"))
+        queue.add_listener(lambda: reported.append("listener"))
         held.engine.delete_queue("q")
         held.engine.create_queue("q", QUEUE)
         held.commit()
-        assert "listener" in told
+        assert "listener" in reported
         with pytest.raises(EntityNotFoundError):
             queue.check_receivable()
         queue_of(held, path).check_receivable()
@@ -987,8 +987,8 @@ class TestABadBlock:
 def test_those_who_wait_look_again_when_a_store_is_back_whatever_settings_meet(
     held: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[str] = []
-    queue_of(held).add_listener(lambda: told.append("listener"))
+    reported: list[str] = []
+    queue_of(held).add_listener(lambda: reported.append("listener"))
     store = held.stores.get(1)
 
     def refused() -> None:
@@ -997,7 +997,7 @@ def test_those_who_wait_look_again_when_a_store_is_back_whatever_settings_meet(
     monkeypatch.setattr(held.engine._partitions, "_settle", refused)
     with pytest.raises(StoreError):
         held.engine._partitions._on_store(store)
-    assert told == ["listener"]
+    assert reported == ["listener"]
 
 
 def test_a_store_is_up_when_its_commit_has_ended_whatever_a_callback_raises(held: Stores) -> None:
@@ -1019,7 +1019,7 @@ def test_a_store_is_up_when_its_commit_has_ended_whatever_a_callback_raises(held
     with pytest.raises(ExceptionGroup):
         store.engine.end_commit(commit)
     assert store.is_up
-    assert held.told[-1] == (1, True)
+    assert held.reported[-1] == (1, True)
 
 
 def test_that_a_store_went_down_is_told_whatever_its_entities_meet(
@@ -1034,4 +1034,4 @@ def test_that_a_store_went_down_is_told_whatever_its_entities_meet(
     monkeypatch.setattr(held.engine._partitions, "_settle", refused)
     with pytest.raises(StoreError):
         store.engine._fail(StoreError("broken"))
-    assert held.told[-1] == (1, False)
+    assert held.reported[-1] == (1, False)

@@ -163,7 +163,7 @@ class PartitionedMachine(RuleBasedStateMachine):
 
     @invariant()
     def down_is_told(self) -> None:
-        state = dict(self.held.told)
+        state = dict(self.held.reported)
         assert all(store.is_up == state.get(store.index, True) for store in self.held.stores)
 
     def teardown(self) -> None:

@@ -258,11 +258,11 @@ def test_what_is_deleted_as_it_goes_goes_also_where_the_store_failed_and_kept_th
     namespace.engine.create_queue("r", QueueDescription(requires_session=kind == "in a session"))
     namespace.send("r", message("a", group_id="s"), message("b", group_id="s"))
     queue: Any = namespace.queue("r")
-    told: list[str] = []
+    reported: list[str] = []
     asked: dict[str, Any] = {
         "lock": False,
-        "on_durable": lambda: told.append("durable"),
-        "on_failed": lambda error: told.append("failed"),
+        "on_durable": lambda: reported.append("durable"),
+        "on_failed": lambda error: reported.append("failed"),
     }
     if kind == "in a session":
         queue.sessions.open_session("s").messages.acquire(1, **asked)
@@ -279,27 +279,27 @@ def test_what_is_deleted_as_it_goes_goes_also_where_the_store_failed_and_kept_th
         with suppress(StoreError):
             namespace.engine.fail_commit(commit, StoreError("no space left on device"))
         if not is_open:
-            assert told == []
+            assert reported == []
             is_open = True
             namespace.engine.probe()
-        assert told == ([] if is_kept else ["failed"])
+        assert reported == ([] if is_kept else ["failed"])
         namespace.engine.probe()
     namespace.commit()
-    assert told == (["durable"] if is_kept else ["failed"])
+    assert reported == (["durable"] if is_kept else ["failed"])
     assert namespace.engine.runtime("r").message_count == (1 if is_kept else 2)
 
 
 def test_what_was_not_set_aside_after_all_is_not_gone(namespace: Any, queue: Any, message: Make) -> None:
     """The store has lost that the message was deferred, together with its deletion."""
     namespace.send("q", message("a"))
-    told: list[str] = []
+    reported: list[str] = []
     queue.defer(queue.acquire(1).tags)
-    asked = {"on_durable": lambda: told.append("durable"), "on_failed": lambda error: told.append("failed")}
+    asked = {"on_durable": lambda: reported.append("durable"), "on_failed": lambda error: reported.append("failed")}
     queue.receive_deferred([1], lock=False, **asked)
     namespace.engine.fail_commit(namespace.engine.begin_commit(), StoreError("no space left on device"))
     namespace.engine.probe()
     namespace.commit()
-    assert (told, list(queue.acquire(5).sequences)) == (["failed"], [1])
+    assert (reported, list(queue.acquire(5).sequences)) == (["failed"], [1])
 
 
 def test_scheduled_messages(namespace: Any, queue: Any, message: Make, read: Any) -> None:

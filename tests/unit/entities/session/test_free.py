@@ -30,60 +30,60 @@ def test_sessions_are_given_out_in_the_order_in_which_they_became_free_i1() -> N
 
 def test_receivers_are_served_in_the_order_in_which_they_came_i1() -> None:
     free: Any = FreeSessions(())
-    told: list[str] = []
+    reported: list[str] = []
     for name in ("a", "b", "c"):
-        free.wait(lambda name=name: told.append(name) or free.discard(free.next()))
+        free.wait(lambda name=name: reported.append(name) or free.discard(free.next()))
     free.add(Free())
-    assert told == ["a"]
+    assert reported == ["a"]
     free.add(Free())
-    assert (told, free.waiting_count) == (["a", "b"], 1)
+    assert (reported, free.waiting_count) == (["a", "b"], 1)
 
 
 def test_a_receiver_that_gives_its_session_back_at_once_does_not_start_a_round_of_its_own() -> None:
     free: Any = FreeSessions(())
-    session, told = Free(), []
+    session, reported = Free(), []
 
     def give_back() -> None:
-        told.append("first")
+        reported.append("first")
         free.add(session)
-        assert told == ["first"]
+        assert reported == ["first"]
 
     free.wait(give_back)
-    free.wait(lambda: told.append("second"))
+    free.wait(lambda: reported.append("second"))
     free.add(session)
-    assert told == ["first", "second"]
+    assert reported == ["first", "second"]
 
 
 def test_who_waits_no_longer_is_not_called() -> None:
     free: Any = FreeSessions(())
-    told: list[str] = []
+    reported: list[str] = []
 
     def tell() -> None:
-        told.append("told")
+        reported.append("told")
 
     free.wait(tell)
     assert free.cancel(tell)
     assert not free.cancel(tell)
     free.add(Free())
-    assert told == []
+    assert reported == []
 
 
 def test_a_receiver_that_raises_keeps_no_other_one_from_being_called() -> None:
     free: Any = FreeSessions(())
-    told: list[str] = []
+    reported: list[str] = []
 
     def odd() -> None:
-        told.append("odd")
+        reported.append("odd")
         raise ValueError("odd")
 
     free.wait(odd)
-    free.wait(lambda: told.append("even") or free.discard(free.next()))  # type: ignore[func-returns-value]
+    free.wait(lambda: reported.append("even") or free.discard(free.next()))  # type: ignore[func-returns-value]
     with pytest.raises(ValueError, match="odd"):
         free.add(Free())
-    assert told == ["odd", "even"]
-    told.clear()
+    assert reported == ["odd", "even"]
+    reported.clear()
     free.wait(odd)
-    free.wait(lambda: told.append("even"))
+    free.wait(lambda: reported.append("even"))
     with pytest.raises(ValueError, match="odd"):
         free.wake_all()
-    assert told == ["odd", "even"]
+    assert reported == ["odd", "even"]

@@ -95,21 +95,21 @@ def test_a_sender_is_told_when_all_its_copies_are_durable_i3(
 ) -> None:
     topic = make_topic(namespace, *NAMES)
     budget(5, 5)
-    told: list[tuple[str, int]] = []
+    reported: list[tuple[str, int]] = []
 
     def tell(name: str) -> Callable[[], None]:
-        return lambda: told.append((name, namespace.queue("t/Subscriptions/e").last))
+        return lambda: reported.append((name, namespace.queue("t/Subscriptions/e").last))
 
     topic.accept([message(f"m{n}") for n in range(4)], tell("first"))
     topic.accept([message("late")], tell("second"))
     namespace.commit()
-    assert told == []
+    assert reported == []
     rest(namespace)
-    assert [name for name, _ in told] == ["first", "second"]
-    assert told[0][1] >= 4
+    assert [name for name, _ in reported] == ["first", "second"]
+    assert reported[0][1] >= 4
     topic.accept([message("alone")], tell("third"))
     namespace.commit()
-    assert told[2:] == [("third", 6)]
+    assert reported[2:] == [("third", 6)]
 
 
 @pytest.mark.parametrize("kill", range(12))
@@ -135,13 +135,13 @@ def test_a_failed_commit_in_the_midst_is_made_up_for_i1(
 ) -> None:
     topic = make_topic(namespace, *NAMES)
     budget(3, 4)
-    told: list[str] = []
-    topic.accept([message(f"m{n}") for n in range(8)], lambda: told.append("durable"))
+    reported: list[str] = []
+    topic.accept([message(f"m{n}") for n in range(8)], lambda: reported.append("durable"))
     namespace.commit()
     namespace.commit()
     commit = namespace.engine.begin_commit()
     namespace.engine.fail_commit(commit, StoreError("no space"))
-    assert told == ["durable"]  # it is, and nobody will be asked again
+    assert reported == ["durable"]  # it is, and nobody will be asked again
     rest(namespace)
     assert {len(held(namespace, read, name)) for name in NAMES} == {8}
 
@@ -201,12 +201,12 @@ def test_a_subscription_that_goes_takes_nothing_more(
 def test_a_topic_that_goes_tells_its_senders(namespace: Any, message: Make, budget: Callable[[int, int], None]) -> None:
     topic = make_topic(namespace, *NAMES)
     budget(3, 4)
-    told: list[str] = []
-    topic.accept([message(f"m{n}") for n in range(8)], lambda: told.append("durable"))
+    reported: list[str] = []
+    topic.accept([message(f"m{n}") for n in range(8)], lambda: reported.append("durable"))
     namespace.commit()
     namespace.engine.delete_topic("t")
     rest(namespace)
-    assert told == ["durable"]
+    assert reported == ["durable"]
     assert not namespace.engine._context.fan_out.is_waiting
 
 
@@ -366,11 +366,11 @@ def test_a_transaction_that_ends_while_a_store_comes_back_has_its_copies() -> No
         journal.fail_writes = None
         del journal.reopen
     stores.stores.retry()  # the fragments are loaded, and not in service before the next commit
-    told: list[str] = []
-    transaction.commit(lambda: told.append("durable"))
+    reported: list[str] = []
+    transaction.commit(lambda: reported.append("durable"))
     stores.commit()
     held_there = [body_of(one) for one in stores.engine.receiver("t/Subscriptions/a").peek(0, 100)]
-    assert (told, held_there) == (["durable"], ["x"])
+    assert (reported, held_there) == (["durable"], ["x"])
 
 
 def test_a_failed_commit_costs_no_topic_its_turns(
@@ -411,9 +411,9 @@ def test_a_row_that_nothing_can_be_made_of_is_set_aside_and_named(
 ) -> None:
     topic = make_topic(namespace, *NAMES)
     budget(0, 7)
-    told: list[str] = []
+    reported: list[str] = []
     texts = [f"m{n}" for n in range(1, 7)]
-    topic.accept([message(text) for text in texts], lambda: told.append("accepted"))
+    topic.accept([message(text) for text in texts], lambda: reported.append("accepted"))
     commit = namespace.engine.begin_commit()
     namespace.journal.sync()
     damage(namespace, topic, place)
@@ -422,7 +422,7 @@ def test_a_row_that_nothing_can_be_made_of_is_set_aside_and_named(
     rests = [text for text in texts if text != f"m{place}"]
     assert {name: held(namespace, read, name) for name in NAMES} == dict.fromkeys(NAMES, rests)
     assert topic.active_count == 0
-    assert told == ["accepted"]
+    assert reported == ["accepted"]
     assert dict(namespace.journal.scan(*numbered_span(UNREADABLE, topic.number))) == {
         message_key(UNREADABLE, topic.number, place): b"\0\0"
     }
@@ -482,16 +482,16 @@ def test_a_sender_that_raises_where_it_is_told_keeps_no_other_from_being_told(
 ) -> None:
     topic = make_topic(namespace, *NAMES)
     budget(1, 1)
-    told: list[str] = []
+    reported: list[str] = []
 
     def odd() -> None:
-        told.append("odd")
+        reported.append("odd")
         raise ValueError("odd")
 
     topic.accept([message("a")], odd)
-    topic.accept([message("b")], lambda: told.append("even"))
+    topic.accept([message("b")], lambda: reported.append("even"))
     namespace.commit()
-    assert not told
+    assert not reported
     if way == "copied":
         rest(namespace)
     elif way == "deleted":
@@ -500,4 +500,4 @@ def test_a_sender_that_raises_where_it_is_told_keeps_no_other_from_being_told(
         namespace.sender("t").accept([message("c")], None, lambda _: None)
         commit = namespace.engine.begin_commit()
         namespace.engine.fail_commit(commit, StoreError("no space"))
-    assert told == ["odd", "even"]
+    assert reported == ["odd", "even"]

@@ -111,19 +111,19 @@ def test_the_messages_of_a_transaction_are_bounded_together(namespace: Any, mess
 def test_reserved_numbers_are_nobody_elses_after_a_kill(namespace: Any, message: Any) -> None:
     namespace.engine.create_queue("q")
     namespace.commit()
-    told: list[str] = []
+    reported: list[str] = []
     transaction = namespace.engine.transaction()
     due_ms = namespace.clock.wall_ms() + 60_000
     messages = [(message("a"), due_ms), (message("b"), due_ms)]
-    numbers = transaction.schedule(namespace.queue("q"), messages, lambda: told.append("told"), lambda _: None)
+    numbers = transaction.schedule(namespace.queue("q"), messages, lambda: reported.append("told"), lambda _: None)
     namespace.engine.begin_commit()
-    assert told == []
+    assert reported == []
     namespace.crash()
     assert namespace.queue("q").last == 0
     transaction = namespace.engine.transaction()
-    numbers = transaction.schedule(namespace.queue("q"), messages, lambda: told.append("told"), lambda _: None)
+    numbers = transaction.schedule(namespace.queue("q"), messages, lambda: reported.append("told"), lambda _: None)
     namespace.commit()
-    assert told == ["told"]
+    assert reported == ["told"]
     namespace.crash()
     namespace.send("q", message("c"))
     assert namespace.queue("q").acquire(1).sequences[0] > max(numbers)
@@ -234,10 +234,12 @@ def test_what_is_sent_via_a_topic_waits_where_somebody_looks_for_it(namespace: A
     engine.create_topic("between")
     engine.create_queue("to", QueueDescription(status=EntityStatus.DISABLED))
     namespace.commit()
-    told: list[str] = []
-    engine.via("between", "to").accept([message("a")], lambda: told.append("ok"), lambda error: told.append(str(error)))
+    reported: list[str] = []
+    engine.via("between", "to").accept(
+        [message("a")], lambda: reported.append("ok"), lambda error: reported.append(str(error))
+    )
     namespace.commit()
-    assert told == ["ok"]
+    assert reported == ["ok"]
     for _ in range(2):
         runtime = namespace.engine.runtime("between")
         assert (runtime.transfer_dead_letter_message_count, runtime.message_count) == (1, 1)
@@ -265,19 +267,19 @@ def test_a_receiver_that_raises_where_it_is_told_keeps_no_other_from_being_told(
     namespace.send("q", message("a"), message("b"))
     queue = namespace.queue("q")
     tags = queue.acquire(2).tags
-    told: list[str] = []
+    reported: list[str] = []
 
     def odd(ending: Ending) -> None:
-        told.append("odd")
+        reported.append("odd")
         raise ValueError("odd")
 
     transaction = namespace.engine.transaction()
     transaction.settle(queue, tags[:1], queue.complete, odd)
-    transaction.settle(queue, tags[1:], queue.complete, lambda ending: told.append("even"))
-    transaction.commit(lambda: told.append("durable"), lambda error: told.append("failed"))
+    transaction.settle(queue, tags[1:], queue.complete, lambda ending: reported.append("even"))
+    transaction.commit(lambda: reported.append("durable"), lambda error: reported.append("failed"))
     if fails:
         commit = namespace.engine.begin_commit()
         namespace.engine.fail_commit(commit, StoreError("no space"))
     else:
         namespace.commit()
-    assert told == ["odd", "even", "failed" if fails else "durable"]
+    assert reported == ["odd", "even", "failed" if fails else "durable"]

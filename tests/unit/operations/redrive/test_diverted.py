@@ -50,8 +50,8 @@ def divert(message: bytes, *, made: bool, now_ms: int = ENQUEUED_MS + 1000) -> b
         makes_message_ids=made,
         policy=CopyPolicy(dead_letters_returning=True),
     )
-    told = explained(message, "ValidationFailed", "step validate: no", "ewr/flights/Subscriptions/x", ROUTE)
-    return numbered(copied(told, rewriter, now_ms), 3, now_ms)
+    reported = explained(message, "ValidationFailed", "step validate: no", "ewr/flights/Subscriptions/x", ROUTE)
+    return numbered(copied(reported, rewriter, now_ms), 3, now_ms)
 
 
 def numbered(copy: bytes, number: int, now_ms: int) -> bytes:
@@ -61,9 +61,9 @@ def numbered(copy: bytes, number: int, now_ms: int) -> bytes:
         b"",
         annotations={**before, "x-opt-sequence-number": Long(number), "x-opt-enqueued-time": Timestamp(now_ms)},
     )
-    told = section.locate(annotations).message_annotations
+    reported = section.locate(annotations).message_annotations
     at = found.header[1]
-    return copy[:at] + annotations[slice(*told)] + copy[max(found.message_annotations[1], at) :]
+    return copy[:at] + annotations[slice(*reported)] + copy[max(found.message_annotations[1], at) :]
 
 
 def to_target(message: bytes, now_ms: int, *, makes: bool) -> bytes:

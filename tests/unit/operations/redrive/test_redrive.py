@@ -248,15 +248,15 @@ def test_a_diverted_message_of_a_namespace_without_identity_is_sent_as_such(monk
     assert (done.sent, done.refused) == (0, 1)
 
 
-@pytest.mark.parametrize(("told", "targets"), [({}, ["r"]), ({names.NAMESPACE_ID: "ops-1"}, ["r", "other"])])
+@pytest.mark.parametrize(("reported", "targets"), [({}, ["r"]), ({names.NAMESPACE_ID: "ops-1"}, ["r", "other"])])
 def test_where_nothing_knows_copies_by_their_origin_a_message_goes_to_its_own_target(
-    monkeypatch: pytest.MonkeyPatch, told: dict[str, str], targets: list[str]
+    monkeypatch: pytest.MonkeyPatch, reported: dict[str, str], targets: list[str]
 ) -> None:
     """A client has an identity of each peer: the name of its host, where the peer tells none."""
     hop = ("ewr/flights", "ewr-1", "7", "7", "2026-01-01T00:00:00.000Z")
     own = dict(zip(names.HOP_PROPERTIES, hop, strict=True)) | {names.WHY_ROUTE: "r"}
     payload = section.encode_message(b"x", application_properties=own)
-    client: Any = SimpleNamespace(namespace_id="ops.example", peer_properties=told, close=lambda seconds: None)
+    client: Any = SimpleNamespace(namespace_id="ops.example", peer_properties=reported, close=lambda seconds: None)
     options = SimpleNamespace(steps=())
     source = SimpleNamespace(alias="ewr")
     routes = [SimpleNamespace(name=name, options=options, source=source, entered="flights") for name in ("r", "other")]

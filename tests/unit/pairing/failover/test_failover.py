@@ -319,9 +319,11 @@ def test_what_was_moved_before_it_goes_back_is_told() -> None:
         return stage.move(state, entity)
 
     work.move = move
-    with pytest.raises(NotEmptyError, match=r"orders \(1\).*; 2 messages were moved before, and wait at jfk") as told:
+    with pytest.raises(
+        NotEmptyError, match=r"orders \(1\).*; 2 messages were moved before, and wait at jfk"
+    ) as reported:
         work.run(stage.begin())
-    assert told.value.moved == 2
+    assert reported.value.moved == 2
 
 
 def test_what_will_not_pass_by_itself_brings_it_back_and_is_not_tried_for_ever() -> None:
@@ -340,9 +342,9 @@ def test_what_will_not_pass_by_itself_brings_it_back_and_is_not_tried_for_ever()
     work.move = move
     with pytest.raises(
         NotEmptyError, match=r"orders \(1\) \(orders: it forwards\); 5 messages were moved before"
-    ) as told:
+    ) as reported:
         work.run(stage.begin())
-    assert told.value.moved == stage.disk.moved == 5
+    assert reported.value.moved == stage.disk.moved == 5
     assert (stage.disk.phase, stage.disk.active, stage.ewr.statuses) == (Phase.STEADY, "ewr", OPEN)
     again = stage.failover()
     again.move = move
@@ -365,9 +367,9 @@ def test_what_was_moved_before_a_member_refuses_its_counts_is_told(monkeypatch: 
 
     monkeypatch.setattr(stage.ewr, "counts", counts)
     work.move_dead = lambda state, entity: Moved(4)
-    with pytest.raises(NotAllowedError) as told:
+    with pytest.raises(NotAllowedError) as reported:
         work.run(stage.begin())
-    [note] = told.value.__notes__
+    [note] = reported.value.__notes__
     assert note.startswith(
         "the fail-over was given up; ewr is active as before; 3 messages and 4 dead letters were moved"
     )
@@ -431,9 +433,9 @@ def test_what_was_moved_before_a_kill_is_told_where_it_goes_back_i7() -> None:
     with pytest.raises(Killed):
         killed.run(state)
     stage.refusal = "the queue is full"
-    with pytest.raises(NotEmptyError) as told:
+    with pytest.raises(NotEmptyError) as reported:
         stage.failover().run(stage.disk)
-    assert told.value.moved == 2
+    assert reported.value.moved == 2
 
 
 def test_a_pass_that_takes_longer_than_the_locks_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -578,9 +580,9 @@ def test_an_entity_that_cannot_be_stopped_brings_it_back() -> None:
     stage = Stage({"orders": 1})
     stage.ewr.refuses = {"orders"}
     stage.kill_at(-1)
-    with pytest.raises(AdministrationError) as told:
+    with pytest.raises(AdministrationError) as reported:
         stage.failover().run(stage.begin())
-    assert told.value.__notes__ == ["the fail-over was given up; ewr is active as before"]
+    assert reported.value.__notes__ == ["the fail-over was given up; ewr is active as before"]
     assert (stage.disk.phase, stage.disk.active, stage.disk.leads_to) == (Phase.STEADY, "ewr", "ewr")
     assert (stage.ewr.statuses, stage.moved) == (OPEN, [])
 

@@ -17,7 +17,7 @@ def entity(path: str, status: str = "Active", kind: EntityKind = "queue", **sett
     return Description(kind=kind, names=names, settings={"status": status, **settings})
 
 
-def told(wanted: list[tuple[Description, str]]) -> dict[str, str]:
+def reported(wanted: list[tuple[Description, str]]) -> dict[str, str]:
     return {each.path: status for each, status in wanted}
 
 
@@ -32,7 +32,7 @@ RULE = entity("t/Subscriptions/s/Rules/r", kind="rule")
 )
 def test_what_is_stopped_goes_on_to_give(status: str, after: str) -> None:
     """I1."""
-    assert told(to_stop([entity("q", status)])) == ({"q": after} if after else {})
+    assert reported(to_stop([entity("q", status)])) == ({"q": after} if after else {})
 
 
 def test_only_what_is_moved_is_opened_to_the_mover() -> None:
@@ -46,7 +46,7 @@ def test_only_what_is_moved_is_opened_to_the_mover() -> None:
         ]
     )
     paths = {"shut", "half", "gives", "onward"}
-    assert told(to_give(held, paths)) == {"shut": "SendDisabled", "half": "SendDisabled"}
+    assert reported(to_give(held, paths)) == {"shut": "SendDisabled", "half": "SendDisabled"}
 
 
 def test_what_is_moved_is_taken_and_not_given_to_receivers_yet() -> None:
@@ -58,7 +58,7 @@ def test_what_is_moved_is_taken_and_not_given_to_receivers_yet() -> None:
             entity("x", "Disabled"),
         ]
     )
-    assert told(to_take(held, ["orders", "open", "Flights"])) == {"Orders": "ReceiveDisabled", "flights": "Active"}
+    assert reported(to_take(held, ["orders", "open", "Flights"])) == {"Orders": "ReceiveDisabled", "flights": "Active"}
 
 
 def test_each_kind_is_closed_in_its_way_and_rules_have_no_status() -> None:
@@ -72,28 +72,28 @@ def test_each_kind_is_closed_in_its_way_and_rules_have_no_status() -> None:
             entity("shut", "Disabled"),
         ]
     )
-    assert told(to_close(held)) == {"q": "Disabled", "t": "SendDisabled", "t/Subscriptions/s": "ReceiveDisabled"}
+    assert reported(to_close(held)) == {"q": "Disabled", "t": "SendDisabled", "t/Subscriptions/s": "ReceiveDisabled"}
 
 
 def test_a_fenced_member_is_opened_whole_but_for_what_was_suspended_before() -> None:
     found = [entity("q", "Disabled"), entity("suspended", "Disabled"), entity("open"), RULE]
-    assert told(to_open(FENCED, "ewr", found, ())) == {"q": "Active", "suspended": "SendDisabled"}
+    assert reported(to_open(FENCED, "ewr", found, ())) == {"q": "Active", "suspended": "SendDisabled"}
 
 
 def test_a_member_that_was_not_fenced_keeps_statuses_of_its_own() -> None:
     """I2."""
     found = [entity("own", "Disabled"), entity("Suspended")]
-    assert told(to_open(STATE, "jfk", found, ())) == {"Suspended": "SendDisabled"}
+    assert reported(to_open(STATE, "jfk", found, ())) == {"Suspended": "SendDisabled"}
     reopening = replace(STATE, phase=Phase.REOPENING)
-    assert told(to_open(reopening, "jfk", found, ())) == {"own": "Active", "Suspended": "SendDisabled"}
+    assert reported(to_open(reopening, "jfk", found, ())) == {"own": "Active", "Suspended": "SendDisabled"}
 
 
 def test_what_was_stopped_to_be_deleted_has_its_status_again() -> None:
     state = STATE.with_stopped("jfk", {"going": "ReceiveDisabled"})
-    assert told(to_open(state, "jfk", [entity("going", "SendDisabled")], ())) == {"going": "ReceiveDisabled"}
+    assert reported(to_open(state, "jfk", [entity("going", "SendDisabled")], ())) == {"going": "ReceiveDisabled"}
 
 
 def test_what_is_excluded_only_since_the_fence_is_opened() -> None:
     found = [entity("q", "Disabled"), entity("mine", "Disabled")]
-    assert told(to_open(FENCED, "ewr", found, ("q",))) == {"mine": "Active"}
-    assert told(to_open(replace(FENCED, spared=("mine",)), "ewr", found, ("q",))) == {"q": "Active"}
+    assert reported(to_open(FENCED, "ewr", found, ("q",))) == {"mine": "Active"}
+    assert reported(to_open(replace(FENCED, spared=("mine",)), "ewr", found, ("q",))) == {"q": "Active"}

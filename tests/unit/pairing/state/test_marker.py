@@ -72,8 +72,8 @@ def test_one_of_the_same_epoch_that_left_things_as_they_were_makes_a_planned_one
 
 def test_a_forced_one_becomes_later_than_what_the_new_member_tells() -> None:
     """I1."""
-    told = {"pair": "contoso", "epoch": 5, "active": "ewr", "standby": "jfk"}
-    after = insist(FORCED, told, 3.0)
+    reported = {"pair": "contoso", "epoch": 5, "active": "ewr", "standby": "jfk"}
+    after = insist(FORCED, reported, 3.0)
     assert (after.epoch, after.phase, after.target, after.fence_of("jfk")) == (6, Phase.OPENING, "jfk", Fence.PENDING)
     assert insist(FORCED, START.marker, 3.0) is FORCED
     assert insist(FORCED, FORCED.marker, 3.0) is FORCED
@@ -93,9 +93,9 @@ def test_another_process_has_made_the_forced_one_already() -> None:
 
 
 def test_one_that_leads_elsewhere_is_later_also_with_the_same_epoch() -> None:
-    told = {"epoch": FORCED.epoch, "active": "ewr"}
-    assert is_later(FORCED, told)
-    assert not is_later(FORCED, {**told, "under_way": True})
+    reported = {"epoch": FORCED.epoch, "active": "ewr"}
+    assert is_later(FORCED, reported)
+    assert not is_later(FORCED, {**reported, "under_way": True})
     assert not is_later(FORCED, FORCED.marker)
     opening = MOVING.advanced(2.0).advanced(2.0)
     assert not is_later(opening, {"epoch": opening.epoch, "active": "jfk"}), "its own marker tells the new member"

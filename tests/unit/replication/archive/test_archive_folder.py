@@ -151,11 +151,11 @@ def test_a_note_that_cannot_be_read_leaves_the_archive_to_the_next_start(tmp_pat
     folder.commit("s", 0, 10, 10)
     folder.close()
     (note,) = (tmp_path / "_isthmus" / "commits").iterdir()
-    told = note.read_text()
+    reported = note.read_text()
     note.write_text("{")
     with pytest.raises(ArchiveError, match="cannot be read"):
         opened(tmp_path)
-    note.write_text(told)
+    note.write_text(reported)
     assert opened(tmp_path).watermark("s") == 10
 
 

@@ -26,8 +26,8 @@ def test_moved_messages_of_a_route_and_origin_count_from_table_and_open_files(tm
     ]
     folder = tmp_path / "date=2026-11-23"
     folder.mkdir()
-    told = [each | {"moved_time": datetime(2026, 11, 23, tzinfo=UTC)} for each in rows]
-    pq.write_table(pa.Table.from_pylist(told, LEDGER_SCHEMA), folder / "a.parquet")
+    reported = [each | {"moved_time": datetime(2026, 11, 23, tzinfo=UTC)} for each in rows]
+    pq.write_table(pa.Table.from_pylist(reported, LEDGER_SCHEMA), folder / "a.parquet")
     (tmp_path / OPEN).mkdir(parents=True)
     message = section.encode_message(b"x", annotations={"x-opt-sequence-number": types.Long(6)})
     (tmp_path / OPEN / "b.log").write_bytes(encode([Record("t.ewr.jfk\nmoved", 6, 0, message)], 0, 1))
@@ -37,15 +37,15 @@ def test_moved_messages_of_a_route_and_origin_count_from_table_and_open_files(tm
 
 def test_what_steps_have_diverted_is_told_apart(tmp_path: Path) -> None:
     (tmp_path / OPEN).mkdir(parents=True)
-    told = {"moved": 1, "divert": 2}
+    reported = {"moved": 1, "divert": 2}
     records = [
         Record(
             f"r\n{outcome}", 0, 0, section.encode_message(b"x", annotations={"x-opt-sequence-number": types.Long(n)})
         )
-        for outcome, n in told.items()
+        for outcome, n in reported.items()
     ]
     (tmp_path / OPEN / "b.log").write_bytes(encode(records, 0, 1))
-    for outcome, number in told.items():
+    for outcome, number in reported.items():
         assert list(moved(tmp_path, "r", ["ewr/orders"], outcome)) == [number]
 
 
@@ -76,8 +76,8 @@ def test_i3_a_ledger_tells_when_a_message_was_enqueued_at_its_origin_and_no_othe
     ]
     folder = tmp_path / "date=2026-11-23"
     folder.mkdir()
-    told = [{"route": "t.ewr.jfk", "moved_time": datetime(2026, 11, 23, tzinfo=UTC)} | each for each in rows]
-    pq.write_table(pa.Table.from_pylist(told, LEDGER_SCHEMA), folder / "a.parquet")
+    reported = [{"route": "t.ewr.jfk", "moved_time": datetime(2026, 11, 23, tzinfo=UTC)} | each for each in rows]
+    pq.write_table(pa.Table.from_pylist(reported, LEDGER_SCHEMA), folder / "a.parquet")
     found = enqueued(tmp_path, "t.ewr.jfk", ["ewr/orders"])
     at_ms = int(datetime(2026, 11, 23, 7, tzinfo=UTC).timestamp() * 1000)
     assert {number: ms for number, ms in found.items() if number != 7} == {1: at_ms + 5_400_000, 6: at_ms}

@@ -262,9 +262,9 @@ def test_i4_what_is_remembered_is_of_the_same_source(
     start("q1", "ewr/q/t").stop()
     with pytest.raises(
         ConfigError, match=f"step {step} belongs to messages of ewr/q, and the task reads ewr/other now"
-    ) as told:
+    ) as reported:
         start("q1", "ewr/other/t")
-    assert "delete the checkpoint c" in told.value.faults[0].hint
+    assert "delete the checkpoint c" in reported.value.faults[0].hint
     start("q1", "ewr/q/t").stop()
     start("q2", "ewr/other/t").stop()  # the checkpoint was deleted
     with pytest.raises(ConfigError, match="belongs to messages of ewr/other"):
@@ -286,9 +286,9 @@ def test_i4_a_state_of_one_step_is_not_that_of_another(
         return made.start()
 
     start("q1", was).stop()
-    with pytest.raises(ConfigError, match=f"belongs to a step {was}, and the step is {now} now") as told:
+    with pytest.raises(ConfigError, match=f"belongs to a step {was}, and the step is {now} now") as reported:
         start("q1", now)
-    assert f"restore {was}" in told.value.faults[0].hint
+    assert f"restore {was}" in reported.value.faults[0].hint
     start("q1", was).stop()
     start("q2", now).stop()  # the checkpoint was deleted
 

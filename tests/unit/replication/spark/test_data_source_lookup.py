@@ -20,7 +20,7 @@ class Machine:
     """As much of Spark's virtual machine as is called."""
 
     def __init__(self, *, is_known: bool = False) -> None:
-        self.told: Any = None
+        self.reported: Any = None
         manager = SimpleNamespace(dataSourceBuilders=lambda: SimpleNamespace(isDefined=lambda: is_known))
         setattr(manager, "dataSourceBuilders_$eq", self._tell)
         utils = SimpleNamespace(createPythonFunction=lambda pickled: pickled, toScalaMap=dict)
@@ -35,7 +35,7 @@ class Machine:
         self.java = SimpleNamespace(util=SimpleNamespace(HashMap=_HashMap))
 
     def _tell(self, builders: Any) -> None:
-        self.told = builders
+        self.reported = builders
 
 
 class _HashMap(dict[str, bytes]):
@@ -50,14 +50,14 @@ def session(machine: Machine) -> Any:
 def test_i1_what_packages_have_is_told() -> None:
     machine = Machine()
     assert DataSourceLookup(sys.executable).pass_on(session(machine))
-    assert set(machine.told) >= {"isthmus", "isthmus_kafka", "isthmus_spool", "servicebus"}
-    assert pickle.loads(machine.told["isthmus"]) is DefaultSource
+    assert set(machine.reported) >= {"isthmus", "isthmus_kafka", "isthmus_spool", "servicebus"}
+    assert pickle.loads(machine.reported["isthmus"]) is DefaultSource
 
 
 def test_i1_nothing_is_told_to_one_that_has_looked_itself() -> None:
     machine = Machine(is_known=True)
     assert not DataSourceLookup(sys.executable).pass_on(session(machine))
-    assert machine.told is None
+    assert machine.reported is None
 
 
 def test_i1_a_release_of_spark_that_is_otherwise_looks_itself() -> None:
@@ -69,7 +69,7 @@ def test_i1_a_package_that_cannot_be_imported_is_left_to_spark(tmp_path: Path, m
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
     machine = Machine()
     assert not DataSourceLookup(sys.executable).pass_on(session(machine))
-    assert machine.told is None
+    assert machine.reported is None
 
 
 def test_what_a_package_prints_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_what_a_package_prints_is_no_answer(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
     machine = Machine()
     assert DataSourceLookup(sys.executable).pass_on(session(machine))
-    assert "isthmus" in machine.told
+    assert "isthmus" in machine.reported
 
 
 def test_one_that_is_closed_leaves_no_process() -> None:

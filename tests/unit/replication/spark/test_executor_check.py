@@ -32,8 +32,8 @@ def test_i1_a_port_that_is_blocked_is_told_with_what_to_do() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
-        told = try_here(address, "key", VERSION)
-    assert told.startswith(
+        reported = try_here(address, "key", VERSION)
+    assert reported.startswith(
         f"the executor on {socket.gethostname()}: cannot reach the driver at {address} (Connection refused); open"
     )
 

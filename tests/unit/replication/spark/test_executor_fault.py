@@ -36,10 +36,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("text", "told"), CASES.values(), ids=CASES)
-def test_a_report_is_told_in_one_sentence(text: str, told: str) -> None:
+@pytest.mark.parametrize(("text", "reported"), CASES.values(), ids=CASES)
+def test_a_report_is_told_in_one_sentence(text: str, reported: str) -> None:
     found = executor_fault(LOST + text, "1.2.3")
-    assert found.startswith(told)
+    assert found.startswith(reported)
     assert "\n" not in found
     assert not found.endswith(".")
 

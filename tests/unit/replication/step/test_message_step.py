@@ -56,8 +56,8 @@ def test_validate_tells_where_a_body_does_not_fit(tmp_path: Path) -> None:
     schema = tmp_path / "s.json"
     schema.write_text('{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}')
     assert isinstance(passed("validate", message({"a": 1}), schema=str(schema)), StepMessage)
-    told = passed("validate", message({"a": "x"}), schema=str(schema))
-    assert told == ("dead-letter", "ValidationFailed", 'step validate: at /a: "x" is not of type "integer"')
+    reported = passed("validate", message({"a": "x"}), schema=str(schema))
+    assert reported == ("dead-letter", "ValidationFailed", 'step validate: at /a: "x" is not of type "integer"')
     assert passed("validate", message(b"{"), schema=str(schema), on_failure="drop")[0] == "complete"  # type: ignore[index]
 
 
@@ -93,8 +93,8 @@ def test_enrich_adds_columns_and_reads_a_changed_file_again(tmp_path: Path) -> N
     }  # type: ignore[union-attr]
     assert passed("enrich", message({"dest": 7}), **settings).json["to_lat"] is None  # type: ignore[union-attr]
     assert passed("enrich", message({"dest": "X"}), **settings).json == {"dest": "X"}  # type: ignore[union-attr]
-    told = passed("enrich", message({"dest": "X"}), **settings, missing="fail")
-    assert told == ("dead-letter", "NoReferenceData", "step enrich: there is no reference data for dest: it is 'X'")
+    reported = passed("enrich", message({"dest": "X"}), **settings, missing="fail")
+    assert reported == ("dead-letter", "NoReferenceData", "step enrich: there is no reference data for dest: it is 'X'")
     with pytest.raises(InvalidArgumentError, match=r"airports\.csv"):
         open_message_step(StepDeclaration("enrich", {**settings, "columns": ["nope"], "missing": "keep"}))
 
@@ -185,8 +185,8 @@ def test_i1_of_watched_file_a_change_is_seen_and_a_broken_one_leaves_what_was(
     for _ in range(3):
         now[0] += CHECK_SECONDS
         assert watched.get() == 22
-    told = [record.levelname for record in caplog.records if record.name == watched_file.__name__]
-    assert told == ["INFO", "WARNING"]  # of the change, and of what is broken once
+    reported = [record.levelname for record in caplog.records if record.name == watched_file.__name__]
+    assert reported == ["INFO", "WARNING"]  # of the change, and of what is broken once
     file.write_text("4444")
     now[0] += CHECK_SECONDS
     assert watched.get() == 4444
@@ -394,8 +394,8 @@ def test_normalise_writes_every_encoding_in_every_other(tmp_path: Path) -> None:
 
 
 def test_xml_keeps_attributes_repetition_and_text() -> None:
-    told = {"@id": "1", "leg": [{"to": "IAH"}, {"to": "MIA"}], "#text": "hello"}
-    assert read_xml(write_xml(told, "flight")) == told
+    reported = {"@id": "1", "leg": [{"to": "IAH"}, {"to": "MIA"}], "#text": "hello"}
+    assert read_xml(write_xml(reported, "flight")) == reported
 
 
 def test_what_a_step_takes_out_stays_where_it_came_from(tmp_path: Path) -> None:
@@ -417,8 +417,8 @@ def test_what_a_step_takes_out_stays_where_it_came_from(tmp_path: Path) -> None:
 
 
 def test_i2_of_normalise_a_character_that_xml_does_not_hold_is_refused() -> None:
-    told = passed("normalise", message({"a": "x\0y"}), **{"from": "json", "to": "xml", "root": "r"})
-    assert told[2].endswith("it has the character U+0000, which XML cannot contain")  # type: ignore[index]
+    reported = passed("normalise", message({"a": "x\0y"}), **{"from": "json", "to": "xml", "root": "r"})
+    assert reported[2].endswith("it has the character U+0000, which XML cannot contain")  # type: ignore[index]
 
 
 def test_xml_keeps_text_between_elements() -> None:
@@ -430,8 +430,8 @@ def test_i2_of_normalise_bytes_behind_a_datum_are_not_left_out(tmp_path: Path) -
     schema.write_text('{"type": "record", "name": "r", "fields": [{"name": "a", "type": "long"}]}')
     settings = {"from": "avro", "to": "json", "schema": str(schema)}
     assert passed("normalise", message(b"\x02"), **settings).json == {"a": 1}  # type: ignore[union-attr]
-    told = passed("normalise", message(b"\x02\x04"), **settings)
-    assert told == ("dead-letter", "StepFailed", "step normalise: ValueError: bytes follow the datum")
+    reported = passed("normalise", message(b"\x02\x04"), **settings)
+    assert reported == ("dead-letter", "StepFailed", "step normalise: ValueError: bytes follow the datum")
 
 
 def test_i2_of_normalise_what_json_has_not_is_refused_and_cells_are_as_in_json(tmp_path: Path) -> None:
@@ -451,8 +451,8 @@ def test_i2_of_normalise_what_json_has_not_is_refused_and_cells_are_as_in_json(t
     csv = passed("normalise", message(datum(1.5)), **settings, to="csv", columns=["d", "b", "t"])
     assert isinstance(csv, StepMessage)
     assert csv.body == b"1.5,0078,1970-01-02\r\n"
-    told = passed("normalise", message(datum(float("nan"))), **settings, to="json")
-    assert told[1] == "StepFailed"  # type: ignore[index]
+    reported = passed("normalise", message(datum(float("nan"))), **settings, to="json")
+    assert reported[1] == "StepFailed"  # type: ignore[index]
 
 
 @pytest.mark.parametrize(
@@ -478,8 +478,8 @@ def test_i2_of_normalise_what_avro_would_hold_as_another_value_is_refused(
 ) -> None:
     schema = tmp_path / "s.avsc"
     schema.write_text(f'{{"type": "record", "name": "r", "fields": [{{"name": "a", "type": {kind}}}]}}')
-    told = passed("normalise", message({"a": value}), **{"from": "json", "to": "avro", "schema": str(schema)})
-    assert told[1] == "StepFailed"  # type: ignore[index]
+    reported = passed("normalise", message({"a": value}), **{"from": "json", "to": "avro", "schema": str(schema)})
+    assert reported[1] == "StepFailed"  # type: ignore[index]
 
 
 def test_i2_of_normalise_avro_holds_whole_numbers_defaults_and_named_types(tmp_path: Path) -> None:
@@ -509,16 +509,16 @@ def test_i2_of_normalise_a_field_that_the_schema_has_not_is_refused(tmp_path: Pa
 
 def test_i2_of_normalise_csv_leaves_no_field_out() -> None:
     to_csv = {"from": "json", "to": "csv"}
-    told = passed("normalise", message({"a": 1, "b": 2}), **to_csv, columns=["a"])
-    assert told[2].endswith("there is no column for the field 'b'")  # type: ignore[index]
-    told = passed("normalise", message(b"a,b,a\r\n1,2,3\r\n"), **{"from": "csv", "to": "json"})
-    assert told[2].endswith("two columns are named 'a'")  # type: ignore[index]
+    reported = passed("normalise", message({"a": 1, "b": 2}), **to_csv, columns=["a"])
+    assert reported[2].endswith("there is no column for the field 'b'")  # type: ignore[index]
+    reported = passed("normalise", message(b"a,b,a\r\n1,2,3\r\n"), **{"from": "csv", "to": "json"})
+    assert reported[2].endswith("two columns are named 'a'")  # type: ignore[index]
 
 
 @pytest.mark.parametrize("to", ["csv", "xml"])
 def test_i2_of_normalise_a_number_that_json_has_not_is_refused(to: str) -> None:
-    told = passed("normalise", message(b'{"a": Infinity}'), **{"from": "json", "to": to})
-    assert told[2].endswith("it has the number inf, which JSON does not have")  # type: ignore[index]
+    reported = passed("normalise", message(b'{"a": Infinity}'), **{"from": "json", "to": to})
+    assert reported[2].endswith("it has the number inf, which JSON does not have")  # type: ignore[index]
 
 
 @pytest.mark.parametrize("number", ["1e400", "12345678901234567890.5", "0.1000000000000000055"])
@@ -547,8 +547,8 @@ def test_i2_of_normalise_a_number_beyond_those_of_avro_is_refused(tmp_path: Path
     schema = tmp_path / "s.avsc"
     schema.write_text(f'{{"type": "record", "name": "R", "fields": [{{"name": "a", "type": {kind}}}]}}')
     settings = {"from": "json", "to": "avro", "schema": str(schema)}
-    told = passed("normalise", message(b'{"a": 1e400}'), **settings)
-    assert told[2].endswith("it has a number beyond the range of Avro's types")  # type: ignore[index]
+    reported = passed("normalise", message(b'{"a": 1e400}'), **settings)
+    assert reported[2].endswith("it has a number beyond the range of Avro's types")  # type: ignore[index]
     assert isinstance(passed("normalise", message(b'{"a": 0.1000000000000000055}'), **settings), StepMessage)
 
 
@@ -560,11 +560,11 @@ def test_a_name_that_no_attribute_of_xml_has_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["xmlns", "xmlns:n", "n:a", "é", "_a.b-c"])
 def test_a_name_of_an_attribute_is_written(name: str) -> None:
-    told = {"@xmlns:n": "urn:n", f"@{name}": "x"}
-    assert read_xml(write_xml(told, "r")) == told
+    reported = {"@xmlns:n": "urn:n", f"@{name}": "x"}
+    assert read_xml(write_xml(reported, "r")) == reported
 
 
 def test_i1_of_normalise_a_document_with_a_dtd_is_refused() -> None:
     bomb = b'<!DOCTYPE a [<!ENTITY b "cccc">]><a>&b;</a>'
-    told = passed("normalise", message(bomb), **{"from": "xml", "to": "json"})
-    assert told == ("dead-letter", "StepFailed", "step normalise: ValueError: the XML document has a DTD")
+    reported = passed("normalise", message(bomb), **{"from": "xml", "to": "json"})
+    assert reported == ("dead-letter", "StepFailed", "step normalise: ValueError: the XML document has a DTD")

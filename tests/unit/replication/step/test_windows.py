@@ -27,7 +27,7 @@ def encoded(body: Any, **properties: Any) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "reported"),
     [
         ({"delay": 1}, "no field carrier"),
         ({"carrier": "UA", "delay": "late"}, "its field delay is 'late', and sum needs numbers"),
@@ -36,12 +36,12 @@ def encoded(body: Any, **properties: Any) -> bytes:
         ([1], "an object is needed"),
     ],
 )
-def test_a_message_that_cannot_be_counted_is_set_aside_before_the_spool(body: Any, told: str) -> None:
+def test_a_message_that_cannot_be_counted_is_set_aside_before_the_spool(body: Any, reported: str) -> None:
     step = NamedStep("aggregate", open_aggregate(SETTINGS))
     found = guarded(step, StepMessage(encoded(body, region="east")))
     assert found is not None
     assert found.kind == "dead-letter"
-    assert told in found.description
+    assert reported in found.description
 
 
 def test_a_value_may_be_absent() -> None:

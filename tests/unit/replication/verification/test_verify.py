@@ -58,11 +58,11 @@ def test_of_what_several_routes_tell_of_a_message_the_latest_counts(
     chain = "chain: {pattern: fan-out, topic: f, hub: ewr, audit: 1d, members: {jfk: [lga]}, ledger: {path: %s}}"
     head = FILE.partition("tasks:")[0] + "  lga: {connection: env:LGA}\ntasks:\n  "
     federation = read(head + chain % tmp_path)
-    told = {"chain.ewr.jfk": {7: 2000, 8: 1}, "chain.jfk.lga": {7: 1000, 9: 3}}
-    monkeypatch.setattr("isthmus.replication.ledger.moved.moved", lambda path, route, *_: told[route])
+    reported = {"chain.ewr.jfk": {7: 2000, 8: 1}, "chain.jfk.lga": {7: 1000, 9: 3}}
+    monkeypatch.setattr("isthmus.replication.ledger.moved.moved", lambda path, route, *_: reported[route])
     ground = ground_of(flows_of(federation, "chain"), {each.name: each for each in routes(federation)})
     (way,) = [each for each in ground.passages if len(each.routes) > 1]
-    assert [route.name for route in way.routes] == list(told)
+    assert [route.name for route in way.routes] == list(reported)
     found = verify_module._delivered(way, ground, way.routes, "divert")
     assert found == {7: 2000, 8: 1, 9: 3}
 
@@ -216,8 +216,8 @@ def test_what_an_action_may_keep_from_going_on_is_not_called_lost(action: str, m
     )
     flows = flows_of(read(text), "t")
     assert {each.target.alias for each in flows if each.drops and each.origin.alias == "ewr"} == may_end
-    told = [each for each in warnings(text) if "are not copied further from jfk" in str(each)]
-    assert len(told) == bool(may_end)
+    reported = [each for each in warnings(text) if "are not copied further from jfk" in str(each)]
+    assert len(reported) == bool(may_end)
 
 
 @pytest.mark.parametrize(
@@ -285,8 +285,8 @@ def test_an_audit_subscription_of_a_tree_with_a_filter_does_not_hold_every_messa
 def test_order_is_expected_where_the_task_promises_it(
     monkeypatch: pytest.MonkeyPatch, ordering: str, ordered: bool, by_session: bool
 ) -> None:
-    told = asked(monkeypatch, f"topic: f, ordering: {ordering}")
-    assert (told["ordered"], told["by_session"]) == (ordered, by_session)
+    reported = asked(monkeypatch, f"topic: f, ordering: {ordering}")
+    assert (reported["ordered"], reported["by_session"]) == (ordered, by_session)
 
 
 def test_a_task_of_which_nothing_is_compared_is_not_called_clean() -> None:

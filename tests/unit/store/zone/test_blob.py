@@ -481,21 +481,21 @@ def test_a_folder_is_told_to_serve_only_once_its_mark_is_on_disk(
     blobs: ZonedBlobs, folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed in between, it would not count, and whoever was told so had lost another one."""
-    told: list[list[str]] = []
+    reported: list[list[str]] = []
     write_mark = BodyFolder.write_mark
 
     def write(folder: BodyFolder, version: int, stale: list[int], lacking: list[int]) -> None:
         if not stale:
-            told.append(blobs.reasons())
+            reported.append(blobs.reasons())
         write_mark(folder, version, stale, lacking)
 
     store(blobs, 1)
     monkeypatch.setattr(BodyFolder, "write_mark", write)
     shutil.rmtree(folders[2])
-    until(lambda: len(told) == 3)  # it may be back before anybody sees that it was away
+    until(lambda: len(reported) == 3)  # it may be back before anybody sees that it was away
     until(lambda: not any(blobs.reasons()))
-    assert len(told) == 3
-    assert all(reasons[2] for reasons in told)
+    assert len(reported) == 3
+    assert all(reasons[2] for reasons in reported)
 
 
 def test_i3_a_folder_is_back_only_when_a_start_would_take_it(
@@ -506,16 +506,16 @@ def test_i3_a_folder_is_back_only_when_a_start_would_take_it(
     blobs._thread.join(LONG_SECONDS)
     shutil.rmtree(folders[2])
     blobs._folders[2].reason = "it failed"
-    told: list[tuple[int, str]] = []
+    reported: list[tuple[int, str]] = []
     write_mark = BodyFolder.write_mark
 
     def watched(self: BodyFolder, version: int, stale: list[int], lacking: list[int]) -> None:
-        told.append((self.index, blobs.reasons()[2]))
+        reported.append((self.index, blobs.reasons()[2]))
         write_mark(self, version, stale, lacking)
 
     monkeypatch.setattr(BodyFolder, "write_mark", watched)
     blobs._try_return(blobs._folders[2])
-    assert told == [(0, "it failed"), (1, "it failed"), (2, "it failed")]
+    assert reported == [(0, "it failed"), (1, "it failed"), (2, "it failed")]
     assert blobs.reasons() == [""] * 3
     assert [folder.read_mark() for folder in blobs._folders] == [blobs._folders[0].read_mark()] * 3
 

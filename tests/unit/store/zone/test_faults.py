@@ -529,8 +529,8 @@ def _files(folder: Path) -> dict[Path, tuple[int, int]]:
     found: dict[Path, tuple[int, int]] = {}
     for path in folder.rglob("*"):
         with suppress(FileNotFoundError):
-            told = path.stat()
-            found[path] = told.st_size, told.st_mtime_ns
+            reported = path.stat()
+            found[path] = reported.st_size, reported.st_mtime_ns
     return found
 
 

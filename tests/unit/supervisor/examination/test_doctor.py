@@ -70,9 +70,9 @@ def test_a_password_that_goes_without_tls_is_told(monkeypatch: pytest.MonkeyPatc
     )
     monkeypatch.setattr(doctor._Examination, "service_bus", lambda _: iter(()))
 
-    def told() -> list[tuple[str, Verdict]]:
+    def reported() -> list[tuple[str, Verdict]]:
         return [(each.text[:16], each.verdict) for each in doctor.examine(federation) if each.subject == "password"]
 
-    assert told() == [("goes to rabbit-1", Verdict.WARNING)]
+    assert reported() == [("goes to rabbit-1", Verdict.WARNING)]
     monkeypatch.setenv("ISTHMUS_ALLOW_PLAIN_HOSTS", "rabbit-1")
-    assert told() == []
+    assert reported() == []

@@ -58,9 +58,9 @@ class NamespaceClients:
         return look
 
 
-@pytest.mark.parametrize(("state", "told"), [("ended", "ended"), ("running", "gone without ending")])
+@pytest.mark.parametrize(("state", "reported"), [("ended", "ended"), ("running", "gone without ending")])
 def test_a_run_that_has_ended_keeps_its_last_counts(
-    state: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    state: str, reported: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(survey_module, "NamespaceClients", NamespaceClients)
     monkeypatch.setattr(survey_module, "fill_now", lambda *_: [Fill("ewr", "flights", 1 << 29, 1 << 30, 2.5)])
@@ -72,7 +72,7 @@ def test_a_run_that_has_ended_keeps_its_last_counts(
     file._head["process_started"] = 1.0  # of another process, which is gone
     file.write(state, [describe(route, condition, 2) | {"dropped": 7} for route in routes(FEDERATION)], Footprint())
     found = survey(FEDERATION, tmp_path)
-    assert (found["alive"], found["state"]) == (False, told)
+    assert (found["alive"], found["state"]) == (False, reported)
     here, there = found["routes"]
     assert (here["phase"], here["moved"], here["dead_lettered"], here["discarded"]) == ("stopped", 1000, 3, 2)
     assert (here["dropped"], here["waiting"]) == (7, 1)

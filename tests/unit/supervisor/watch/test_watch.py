@@ -65,7 +65,7 @@ def test_i1_looks_at_an_idle_source_back_off_and_come_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "found", "seconds"),
+    ("reported", "found", "seconds"),
     [
         (Waits(3, 7, are_ready=True), Backlog(3, 7, are_ready=True), BUSY_SECONDS),
         (Waits(3), Backlog(3, 0, are_ready=False), BUSY_SECONDS),
@@ -74,10 +74,10 @@ def test_i1_looks_at_an_idle_source_back_off_and_come_back() -> None:
     ],
 )
 def test_what_another_system_tells_counts_and_what_it_tells_nobody_is_unknown(
-    told: Waits | None, found: Backlog | None, seconds: float
+    reported: Waits | None, found: Backlog | None, seconds: float
 ) -> None:
     meter = BacklogMeter(ManualClock())
-    clients: Any = SimpleNamespace(waiting=lambda endpoint, group: told)
+    clients: Any = SimpleNamespace(waiting=lambda endpoint, group: reported)
     route = replace(ROUTE, options=replace(ROUTE.options, log=replace(ROUTE.options.log, group="g")))
     assert meter.measure(clients, route) == found
     assert meter.interval_seconds == seconds

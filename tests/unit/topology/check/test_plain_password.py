@@ -10,7 +10,7 @@ KAFKA = "kind: kafka, username: u, password: env:P, bootstrap: "
 RABBIT = "kind: rabbitmq, username: u, password: env:P, host: "
 
 
-def told(namespace: str) -> list[str]:
+def reported(namespace: str) -> list[str]:
     text = f"isthmus: 1\nnamespaces:\n  there: {{{namespace}}}\n  ewr: {{connection: env:A}}\n  jfk: {{connection: env:B}}\ntasks: {{}}\n"
     text = text.replace("tasks: {}", "tasks:\n  t: {pattern: move, source: ewr, queue: q, target: jfk}")
     return [str(each) for each in warnings(text) if "its password goes to" in str(each)]
@@ -27,7 +27,7 @@ def told(namespace: str) -> list[str]:
     ],
 )
 def test_a_password_that_is_shown_is_told(namespace: str, hosts: str, instead: str) -> None:
-    (warned,) = told(namespace)
+    (warned,) = reported(namespace)
     assert f"goes to {hosts} without TLS" in warned
     assert f"write {instead}" in warned
 
@@ -45,4 +45,4 @@ def test_a_password_that_is_shown_is_told(namespace: str, hosts: str, instead: s
     ],
 )
 def test_a_password_that_nobody_can_read_is_not(namespace: str) -> None:
-    assert told(namespace) == []
+    assert reported(namespace) == []

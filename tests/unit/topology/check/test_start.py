@@ -111,8 +111,8 @@ def test_start_is_kept_or_refused_with_the_reason_and_what_to_do(task: str, begi
 def test_where_only_some_routes_can_keep_it_lint_warns(task: str) -> None:
     text = FILE % f"{task}, start: existing"
     assert lint(text) == []
-    told = [str(each) for each in warnings(text) if "start: existing does not apply everywhere" in str(each)]
-    assert len(told) == 1
+    reported = [str(each) for each in warnings(text) if "start: existing does not apply everywhere" in str(each)]
+    assert len(reported) == 1
     starts = {each.source.alias: (each.options.start, beginning(each)) for each in routes(read(text))}
     assert starts.pop("kafka") == ("existing", Beginning.AS_WRITTEN)
     assert set(starts.values()) == {("now", Beginning.NOW)}

@@ -65,8 +65,8 @@ def test_what_goes_together(written: dict[str, str]) -> None:
     ],
 )
 def test_what_does_not(written: dict[str, str], at: str, hint: str) -> None:
-    ((setting, _, told),) = faults(**written)
-    assert (setting, told) == (at, hint)
+    ((setting, _, reported),) = faults(**written)
+    assert (setting, reported) == (at, hint)
 
 
 @pytest.mark.parametrize(

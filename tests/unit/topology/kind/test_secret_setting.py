@@ -41,5 +41,5 @@ def test_a_literal_secret_is_refused_and_not_repeated(kind: str, setting: str, f
     )
     with pytest.raises(ConfigError) as raised:
         read(text)
-    told = [str(raised.value), repr(raised.value), *map(repr, lint(text)), *map(repr, warnings(text))]
-    assert not [each for each in told if "hunter2" in each]
+    reported = [str(raised.value), repr(raised.value), *map(repr, lint(text)), *map(repr, warnings(text))]
+    assert not [each for each in reported if "hunter2" in each]

@@ -29,10 +29,10 @@ def changes(text: str, hub: tuple[LogState, ...] = (), lake: tuple[LogState, ...
         },
     )
     assert not found.faults
-    return [_told(each) for each in found.changes], found.notes
+    return [_reported(each) for each in found.changes], found.notes
 
 
-def _told(change: Change) -> str:
+def _reported(change: Change) -> str:
     after = change.after
     size = f" {after.initial_partitions}" if isinstance(after, LogState) else ""
     return f"{change.alias} {change.kind} {change.path}{size}"
@@ -57,17 +57,17 @@ def test_what_stands_is_left_so_and_planned_no_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "told"),
+    ("start", "reported"),
     [
         ("now", "or the records since then are skipped"),
         ("existing", "also those that the task has moved before under another name, to another alias"),
     ],
 )
-def test_a_log_that_stands_without_its_group_is_noted(start: str, told: str) -> None:
+def test_a_log_that_stands_without_its_group_is_noted(start: str, reported: str) -> None:
     """The group may be a new name of one that has moved records: some are passed over, or come twice."""
     made, notes = changes(STREAM % f"start: {start}", (stands(),))
     assert made == ["hub group flights/Groups/isthmus.t"]
-    assert sum(told in note for note in notes) == 1
+    assert sum(reported in note for note in notes) == 1
     assert changes(STREAM % f"start: {start}", (stands("flights", 4, "isthmus.t"),)) == ([], [])
 
 

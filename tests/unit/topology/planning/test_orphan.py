@@ -150,12 +150,12 @@ def test_a_task_with_another_queue_no_longer_gets_what_the_former_one_forwards(
     for change in made.changes:
         found[change.alias].make(change)
     stray = strays(federation, held(found).values())
-    told = []
+    reported = []
     for change in stray:
         assert isinstance(change.after, QueueState)
-        told.append((change.alias, change.path, change.after.forward_to, change.after.forward_dead_letters_to))
+        reported.append((change.alias, change.path, change.after.forward_to, change.after.forward_dead_letters_to))
         found[change.alias].make(change)
-    assert told == expected
+    assert reported == expected
     assert strays(federation, held(found).values()) == ()
     assert strays(read(former), held(found).values())  # the new queue is not the former file's
     again = plan(federation, {alias: found[alias].observe(alias, desired[alias]) for alias in desired})
@@ -181,7 +181,7 @@ MOVE = "{pattern: move, source: ewr, queue: %s, target: jfk, target_queue: far}"
 
 
 @pytest.mark.parametrize(
-    ("was", "now", "told"),
+    ("was", "now", "reported"),
     [
         (SPLIT, SPILL, "messages of queue payments at ewr will stay there"),
         (SPILL, SPLIT, "dead-lettered messages of queue payments at ewr will stay there"),
@@ -189,7 +189,7 @@ MOVE = "{pattern: move, source: ewr, queue: %s, target: jfk, target_queue: far}"
         (SPLIT, MOVE, "messages of queue payments at ewr will stay there"),
     ],
 )
-def test_what_a_queue_forwarded_for_another_pattern_of_its_task_ends(was: str, now: str, told: str) -> None:
+def test_what_a_queue_forwarded_for_another_pattern_of_its_task_ends(was: str, now: str, reported: str) -> None:
     """A queue that was split would have all that is sent to it parked by a task that spills its dead letters."""
     found = namespaces(f"{HEAD}  work: {was % 'payments'}\n")
     federation = read(f"{HEAD}  work: {now % 'payments'}\n")
@@ -199,7 +199,7 @@ def test_what_a_queue_forwarded_for_another_pattern_of_its_task_ends(was: str, n
         return plan(federation, {alias: found[alias].observe(alias, desired[alias]) for alias in desired})
 
     made = planned()
-    assert sum(told in note for note in made.notes) == 1
+    assert sum(reported in note for note in made.notes) == 1
     order = [(each.action, each.path) for each in made.changes if each.alias == "ewr"]
     assert not any("/Rules/" in path for _, path in order[: order.index(("update", "payments"))])
     for change in made.changes:
@@ -216,8 +216,8 @@ def test_what_a_queue_forwards_for_a_task_that_is_in_no_file_is_told() -> None:
     )
     desired = wanted(federation)
     made = plan(federation, {alias: found[alias].observe(alias, desired[alias]) for alias in desired})
-    told = "dead-lettered messages of queue payments at ewr are still forwarded to isthmus.work, which no task of this file declares"
-    assert sum(told in note for note in made.notes) == 1
+    reported = "dead-lettered messages of queue payments at ewr are still forwarded to isthmus.work, which no task of this file declares"
+    assert sum(reported in note for note in made.notes) == 1
 
 
 def test_what_a_subscription_that_no_task_names_goes_on_to_forward_is_told() -> None:
@@ -225,8 +225,8 @@ def test_what_a_subscription_that_no_task_names_goes_on_to_forward_is_told() -> 
     found, federation = namespaces(f"{HEAD}  flights: {topic}\n"), read(f"{HEAD}  flights: {TWO}\n")
     desired = wanted(federation)
     made = plan(federation, {alias: found[alias].observe(alias, desired[alias]) for alias in desired})
-    told = "dead-lettered messages of subscription workers of flights at ewr are still forwarded to isthmus.flights, which no task of this file declares"
-    assert sum(told in note for note in made.notes) == 1
+    reported = "dead-lettered messages of subscription workers of flights at ewr are still forwarded to isthmus.flights, which no task of this file declares"
+    assert sum(reported in note for note in made.notes) == 1
 
 
 def test_a_subscription_that_its_task_forwards_is_no_stray() -> None:
@@ -250,8 +250,8 @@ def test_a_mailbox_that_a_former_topic_fills_is_told() -> None:
         return plan(federation, {alias: found[alias].observe(alias, desired[alias]) for alias in desired})
 
     made = planned()
-    told = "queue isthmus.work.jfk at ewr exists, and subscription isthmus.work.jfk of gates did not forward to it"
-    assert sum(told in note for note in made.notes) == 1
+    reported = "queue isthmus.work.jfk at ewr exists, and subscription isthmus.work.jfk of gates did not forward to it"
+    assert sum(reported in note for note in made.notes) == 1
     for change in made.changes:
         found[change.alias].make(change)
     assert planned().notes == ()

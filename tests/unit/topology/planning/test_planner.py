@@ -332,12 +332,12 @@ def test_an_audit_subscription_with_rules_of_its_own_is_told(rules: tuple[RuleSt
         "tasks:\n  flights: {pattern: all-active, topic: flights, members: [ewr, jfk], subscriptions: [audit]}\n"
     )
     namespaces = fakes(federation, ewr=topic(SubscriptionState(name="audit", rules=rules)))
-    told = [note for note in planned(federation, namespaces).notes if "does not get every message" in note]
-    assert [each.partition(" has")[0] for each in told] == ["subscription audit of flights at ewr"] * is_told
+    reported = [note for note in planned(federation, namespaces).notes if "does not get every message" in note]
+    assert [each.partition(" has")[0] for each in reported] == ["subscription audit of flights at ewr"] * is_told
 
 
 @pytest.mark.parametrize(
-    ("subscriptions", "rule", "told"),
+    ("subscriptions", "rule", "reported"),
     [
         ("[boards, gates]", "a = 1", ["subscription boards of flights at ewr"]),
         ("[gates, boards]", "a = 1", []),
@@ -346,7 +346,7 @@ def test_an_audit_subscription_with_rules_of_its_own_is_told(rules: tuple[RuleSt
     ],
 )
 def test_a_subscription_that_verify_reads_and_that_misses_messages_is_told(
-    subscriptions: str, rule: str, told: list[str]
+    subscriptions: str, rule: str, reported: list[str]
 ) -> None:
     """A filter that the file named before, or an application's: without audit verify would call clean what it leaves out."""
     federation = read(
@@ -355,7 +355,7 @@ def test_a_subscription_that_verify_reads_and_that_misses_messages_is_told(
     )
     namespaces = fakes(federation, ewr=topic(SubscriptionState(name="boards", rules=(RuleState("filter", rule),))))
     found = [note for note in planned(federation, namespaces).notes if "does not get every message" in note]
-    assert [each.partition(" has")[0] for each in found] == told
+    assert [each.partition(" has")[0] for each in found] == reported
 
 
 @pytest.mark.parametrize(
@@ -376,13 +376,13 @@ def test_a_filter_that_was_taken_out_of_the_file_is_told(rules: tuple[RuleState,
     )
     stands = [SubscriptionState(name=name, rules=rules) for name in ("ua", "boards")]
     made = planned(federation, fakes(federation, ewr=topic(*stands)))
-    told = [each for each in made.notes if "keeps its rule filter" in each]
-    assert [each.partition(" keeps")[0] for each in told] == [
+    reported = [each for each in made.notes if "keeps its rule filter" in each]
+    assert [each.partition(" keeps")[0] for each in reported] == [
         "subscription ua of flights at ewr",
         "subscription boards of flights at ewr",
     ] * is_told
     assert all(
         '(a = 1), which the file does not declare, and gets only the messages that it selects; write filter: "1 = 1"'
         in each
-        for each in told
+        for each in reported
     )

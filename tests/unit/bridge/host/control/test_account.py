@@ -36,10 +36,10 @@ def begin(query: QueryAccount, number: int, slot: int = 0, lease: int = 1, proce
 
 
 def report(query: QueryAccount, number: int, asked: int = 0, **settled: int) -> list[Effect]:
-    told = {
+    reported = {
         name: RouteReport(state=RouteState.RUNNING, settled=count, outstanding=1) for name, count in settled.items()
     }
-    return query.on_message(number, Report(told, asked))
+    return query.on_message(number, Report(reported, asked))
 
 
 def assigned(effects: Sequence[Effect]) -> list[str]:
@@ -274,18 +274,18 @@ class Slots:
         self.query = account(*routes)
         self.now = 1000.0
         self.rates = rates
-        self.told: list[Effect] = []
+        self.reported: list[Effect] = []
 
     def begin(self, number: int, slot: int, lease: int = 1) -> list[Effect]:
         message = Lease("shared", lease, slot, 100 + number, 2)
         return self.query.on_message(number, message, is_local=True, now=self.now)
 
     def tell(self, number: int, **states: RouteState) -> list[Effect]:
-        told = {
+        reported = {
             name: RouteReport(state=state, settled=int(self.rates.get(name, 0) * (self.now - 900)), outstanding=1)
             for name, state in states.items()
         }
-        return self.query.on_message(number, Report(told), now=self.now)
+        return self.query.on_message(number, Report(reported), now=self.now)
 
     def run_until_told(self, carried: dict[int, str]) -> list[Effect]:
         """The readers report once a second until one is told something; for two minutes at most."""
@@ -319,9 +319,9 @@ def test_i8_a_route_begins_at_its_new_slot_only_after_the_reader_before_has_ende
     slots = Slots(*BUSY, a=3000, c=3000)
     slots.begin(1, 0)
     slots.begin(2, 1)
-    (told,) = slots.run_until_told({1: "ac", 2: "bd"})
-    assert isinstance(told, SendFrame)
-    assert (told.reader, told.kind, json.loads(told.payload)["name"]) == (1, Kind.REMOVE, "a")
+    (reported,) = slots.run_until_told({1: "ac", 2: "bd"})
+    assert isinstance(reported, SendFrame)
+    assert (reported.reader, reported.kind, json.loads(reported.payload)["name"]) == (1, Kind.REMOVE, "a")
     before = slots.query.reports()["a"]
     assert slots.tell(1, a=RouteState.ENDING) == []
     assert slots.tell(1, a=RouteState.ENDED) == [Add(2, BUSY[0])]
@@ -434,5 +434,5 @@ def test_i6_a_route_on_its_way_to_a_slot_without_a_reader_has_ended_when_it_is_r
     query.on_closed(2)
     query.on_message(1, Report({"a": RouteReport(state=RouteState.ENDED, settled=5, moved=5)}))
     assert query.remove("a", "paused") == []
-    told = query.reports()["a"]
-    assert (told.state, told.settled) == (RouteState.ENDED, 5)
+    reported = query.reports()["a"]
+    assert (reported.state, reported.settled) == (RouteState.ENDED, 5)

@@ -12,8 +12,8 @@ from isthmus.bridge.report import RouteReport, RouteState
 
 
 def test_each_message_is_understood() -> None:
-    told = {"query": "shared", "lease": 3, "slot": 1, "process": 77}
-    assert message_of(Kind.LEASE, pack_json(told)) == Lease("shared", 3, 1, 77)
+    reported = {"query": "shared", "lease": 3, "slot": 1, "process": 77}
+    assert message_of(Kind.LEASE, pack_json(reported)) == Lease("shared", 3, 1, 77)
     report = RouteReport(state=RouteState.RUNNING, settled=4, set_aside=(9,), retry_in_seconds=0.5)
     payload = pack_json({"routes": {"a/b": report.to_json()}, "asked": 5, "processes": [7, 8]})
     assert message_of(Kind.REPORT, payload) == Report({"a/b": report}, 5, (7, 8))
@@ -67,9 +67,9 @@ _VALUES: st.SearchStrategy[Any] = st.recursive(
 
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from([Kind.LEASE, Kind.REPORT, Kind.DIED, Kind.ENDED, Kind.LOOK]), _VALUES)
-def test_i1_whatever_comes_is_a_message_or_refused(kind: Kind, told: Any) -> None:
+def test_i1_whatever_comes_is_a_message_or_refused(kind: Kind, reported: Any) -> None:
     try:
-        message_of(kind, json.dumps(told).encode())
+        message_of(kind, json.dumps(reported).encode())
     except ChannelError:
         return
-    assert isinstance(told, dict)
+    assert isinstance(reported, dict)

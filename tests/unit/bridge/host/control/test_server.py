@@ -108,9 +108,9 @@ class Reader:
         return Kind(kind), payload.decode() if kind == Kind.STOP else json.loads(payload)
 
     def assigned(self) -> list[str]:
-        kind, told = self.next()
+        kind, reported = self.next()
         assert kind is Kind.ASSIGN
-        return [RouteSpec.from_json(each).name for each in told["routes"]]
+        return [RouteSpec.from_json(each).name for each in reported["routes"]]
 
     def heard_out(self) -> None:
         """Everything that was sent has been taken in: the question behind it is answered."""
@@ -132,15 +132,15 @@ def test_a_lease_is_told_what_to_carry_and_every_change_at_once(driver: Driver) 
     driver.plans["a"] = Plan(8, 64, 5, 2)
     query = driver.query(A, B)
     reader = Reader.lease(driver)
-    kind, told = reader.next()
+    kind, reported = reader.next()
     assert kind is Kind.ASSIGN
-    assert [RouteSpec.from_json(each) for each in told["routes"]] == [A, B]
-    assert Plan(**told["plans"]["a"]) == Plan(8, 64, 5, 2)
-    assert told["lease_seconds"] == 60.0
+    assert [RouteSpec.from_json(each) for each in reported["routes"]] == [A, B]
+    assert Plan(**reported["plans"]["a"]) == Plan(8, 64, 5, 2)
+    assert reported["lease_seconds"] == 60.0
     query.add(WIDE)
-    kind, told = reader.next()
-    assert (kind, told.pop("plan")) == (Kind.ADD, Plan()._asdict())
-    assert RouteSpec.from_json(told) == WIDE
+    kind, reported = reader.next()
+    assert (kind, reported.pop("plan")) == (Kind.ADD, Plan()._asdict())
+    assert RouteSpec.from_json(reported) == WIDE
     query.remove("b", "no longer wanted")
     assert reader.next() == (Kind.REMOVE, {"name": "b", "why": "no longer wanted"})
     driver.plans["a"] = Plan(1, 8)
@@ -156,8 +156,8 @@ def test_a_lease_lasts_as_long_as_its_data_source_was_told_unless_the_run_says_o
     query = driver.query(A)
     query.assign([A])
     reader = Reader.lease(driver)
-    kind, told = reader.next()
-    assert (kind, set(told)) == (Kind.ASSIGN, {"routes", "plans"})
+    kind, reported = reader.next()
+    assert (kind, set(reported)) == (Kind.ASSIGN, {"routes", "plans"})
     reader.die()
 
 
@@ -210,8 +210,8 @@ def test_a_death_is_told_before_the_next_lease_is_told_its_plan(driver: Driver) 
     first.heard_out()
     first.die()
     second.send(Kind.LEASE, query="shared", lease=2, slot=0, process=79)
-    kind, told = second.next()
-    assert (kind, Plan(**told["plans"]["a"])) == (Kind.ASSIGN, Plan(64, 1000))
+    kind, reported = second.next()
+    assert (kind, Plan(**reported["plans"]["a"])) == (Kind.ASSIGN, Plan(64, 1000))
     ((name, reports),) = driver.deaths
     assert (name, reports["a"].settled, reports["a"].outstanding) == ("shared", 3, 1)
     assert query.busy()
@@ -320,8 +320,8 @@ def test_a_callback_that_fails_ends_nothing(driver: Driver, caplog: pytest.LogCa
     query = driver.query(A)
     driver.is_broken = True
     reader = Reader.lease(driver)
-    kind, told = reader.next()
-    assert (kind, Plan(**told["plans"]["a"])) == (Kind.ASSIGN, Plan())
+    kind, reported = reader.next()
+    assert (kind, Plan(**reported["plans"]["a"])) == (Kind.ASSIGN, Plan())
     assert "the supervisor is confused" in caplog.text
     assert query.busy()
     reader.die()

@@ -79,8 +79,8 @@ class Bed:
 
     def reports(self, name: str) -> list[dict[str, Any]]:
         assert self.driver is not None
-        told = [unpack_json(payload)["routes"] for payload in self.driver.of(Kind.REPORT)]
-        return [routes[name] for routes in told if name in routes]
+        reported = [unpack_json(payload)["routes"] for payload in self.driver.of(Kind.REPORT)]
+        return [routes[name] for routes in reported if name in routes]
 
     def report(self, name: str, **expected: Any) -> dict[str, Any]:
         """The first report of a route with these values."""
@@ -131,8 +131,8 @@ def make(system: FakeSystem, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 def test_rows_come_in_order_and_are_settled_at_their_source(make: Any, system: FakeSystem) -> None:
     bed = make(routes=[route("a"), route("b")])
-    told = {each["spec"]["name"]: each["handle"] for each in bed.sink.opens(2)}
-    assert sorted(told.values()) == [1, 2]
+    reported = {each["spec"]["name"]: each["handle"] for each in bed.sink.opens(2)}
+    assert sorted(reported.values()) == [1, 2]
     assert {each["origin_identity"] for each in bed.sink.opens(2)} == {"ns"}
     system.put("a", 1, 2, 3)
     system.put("b", 10)
@@ -143,8 +143,8 @@ def test_rows_come_in_order_and_are_settled_at_their_source(make: Any, system: F
         came[rows.handle] += rows.positions
         assert len(rows.payloads) == len(rows.positions)
         bed.sink.settle(rows.handle, rows.positions[0], rows.positions[-1])
-    assert came[told["a"]] == [1, 2, 3]
-    assert came[told["b"]] == [10]
+    assert came[reported["a"]] == [1, 2, 3]
+    assert came[reported["b"]] == [10]
     eventually(lambda: len(system.settled) == 4, "all settled")
     assert system.released == []
 
@@ -236,14 +236,14 @@ def test_a_sink_that_ends_before_the_lease_fails_it(make: Any, system: FakeSyste
 def test_a_target_that_fails_begins_again_and_does_not_touch_the_others(make: Any, system: FakeSystem) -> None:
     bed = make(routes=[route("a"), route("b")])
     bed.open(1, 2)
-    told = {each["spec"]["name"]: each["handle"] for each in bed.sink.opens(2)}
+    reported = {each["spec"]["name"]: each["handle"] for each in bed.sink.opens(2)}
     system.put("a", 1)
     bed.rows()
-    bed.sink.send(Kind.FAILED, pack_json({"handle": told["a"], "error": "full", "is_fatal": False}))
-    assert bed.sink.closes() == [told["a"]]
+    bed.sink.send(Kind.FAILED, pack_json({"handle": reported["a"], "error": "full", "is_fatal": False}))
+    assert bed.sink.closes() == [reported["a"]]
     system.put("b", 5)
-    assert bed.rows() == Rows(told["b"], [5], [b"x"])
-    bed.sink.settle(told["a"], 1, 1)  # said of an opening that is over
+    assert bed.rows() == Rows(reported["b"], [5], [b"x"])
+    bed.sink.settle(reported["a"], 1, 1)  # said of an opening that is over
     again = bed.sink.opens(3)[-1]
     assert (again["spec"]["name"], again["handle"]) == ("a", 3)
     bed.sink.ready(3)
@@ -268,12 +268,12 @@ def test_a_lost_source_is_opened_again_and_what_was_under_way_is_settled(make: A
 def test_i2_a_source_that_raises_ends_its_own_opening_only(make: Any, system: FakeSystem) -> None:
     bed = make(routes=[route("a"), route("b")])
     bed.open(1, 2)
-    told = {each["spec"]["name"]: each["handle"] for each in bed.sink.opens(2)}
+    reported = {each["spec"]["name"]: each["handle"] for each in bed.sink.opens(2)}
     system.raising.add("a")
     system.wake("a")
-    assert bed.sink.closes() == [told["a"]]
+    assert bed.sink.closes() == [reported["a"]]
     system.put("b", 1)
-    assert bed.rows().handle == told["b"]
+    assert bed.rows().handle == reported["b"]
     system.raising.clear()
     assert bed.sink.opens(3)[-1]["spec"]["name"] == "a"
 
@@ -301,9 +301,9 @@ def test_an_option_that_is_of_no_use_makes_its_route_retry(make: Any, system: Fa
 def test_many_idle_routes_cost_one_busy_route_nothing(make: Any, system: FakeSystem) -> None:
     names = [f"r{number}" for number in range(300)]
     bed = make(routes=[route(name) for name in names])
-    for told in bed.sink.opens(len(names)):
-        bed.sink.ready(told["handle"])
-    handle = next(told["handle"] for told in bed.sink.opens() if told["spec"]["name"] == "r7")
+    for reported in bed.sink.opens(len(names)):
+        bed.sink.ready(reported["handle"])
+    handle = next(reported["handle"] for reported in bed.sink.opens() if reported["spec"]["name"] == "r7")
     eventually(lambda: len(system.credits) == len(names), "all have credit")
     eventually(lambda: not any(pool.ready for pool in system.pools), "all is quiet")
     polls = system.polls
@@ -321,8 +321,8 @@ def test_many_idle_routes_cost_one_busy_route_nothing(make: Any, system: FakeSys
 def assigned(make: Any, *specs: RouteSpec, plans: dict[str, Any] | None = None) -> Bed:
     bed: Bed = make(has_driver=True)
     assert bed.driver is not None
-    told = unpack_json(bed.driver.wait(Kind.LEASE)[0])
-    assert told == {"query": "q", "lease": 7, "slot": 0, "slots": 1, "process": os.getpid()}
+    reported = unpack_json(bed.driver.wait(Kind.LEASE)[0])
+    assert reported == {"query": "q", "lease": 7, "slot": 0, "slots": 1, "process": os.getpid()}
     routes = [spec.to_json() for spec in specs]
     bed.answer(Kind.ASSIGN, pack_json({"routes": routes, "plans": plans or {}, "lease_seconds": 3600}))
     return bed
@@ -448,9 +448,9 @@ def test_i4_a_route_has_ended_only_after_its_source_has_left(make: Any, system: 
 def test_i4_a_route_that_retries_is_opened_only_after_its_source_has_left(make: Any, system: FakeSystem) -> None:
     system.staying.add("a")
     bed = make(routes=[route("a"), route("b")])
-    told = {each["spec"]["name"]: each["handle"] for each in bed.sink.opens(2)}
+    reported = {each["spec"]["name"]: each["handle"] for each in bed.sink.opens(2)}
     for name in "ab":
-        bed.sink.send(Kind.FAILED, pack_json({"handle": told[name], "error": "full", "is_fatal": False}))
+        bed.sink.send(Kind.FAILED, pack_json({"handle": reported[name], "error": "full", "is_fatal": False}))
     assert bed.sink.opens(3)[2]["spec"]["name"] == "b", "both waited as long"
     assert system.opened.count("a") == 1
     system.staying.clear()

@@ -22,10 +22,10 @@ class Line:
     """What the sink was told."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[int, bytes]] = []
+        self.reported: list[tuple[int, bytes]] = []
 
     def send(self, kind: int, payload: bytes = b"") -> None:
-        self.told.append((kind, payload))
+        self.reported.append((kind, payload))
 
 
 class Routes:
@@ -64,8 +64,8 @@ def test_a_route_that_was_carried_before_tells_nothing_of_the_one_that_is() -> N
     routes.open(1.0)
     assert routes.made.take_reports(2.0)["a"].state is RouteState.RUNNING
     routes.run_until(2.0, 60.0)
-    told = routes.made.take_reports(60.0)
-    assert all(report.state is RouteState.RUNNING for report in told.values()), told
+    reported = routes.made.take_reports(60.0)
+    assert all(report.state is RouteState.RUNNING for report in reported.values()), reported
 
 
 @pytest.mark.parametrize("keeps_positions", [True, False])
@@ -86,8 +86,8 @@ def test_credit_is_granted_only_when_everything_is_known_that_came_before() -> N
     routes.made.service({}, 0.1)
     assert routes.system.credits[-1] == ("a", 3)
     (source,) = routes.system.pools[0].by_key.values()
-    told: list[SourceEvent] = [Arrived([2], [b"x"]), Arrived([3, 4], [b"x", b"x"])]
-    source.poll = lambda now: [told.pop(0) for _ in range(len(told))]  # type: ignore[method-assign]
+    reported: list[SourceEvent] = [Arrived([2], [b"x"]), Arrived([3, 4], [b"x", b"x"])]
+    source.poll = lambda now: [reported.pop(0) for _ in range(len(reported))]  # type: ignore[method-assign]
     routes.system.wake("a")
     routes.made.service({}, 0.25)  # one token more
     assert routes.system.credits[-1] == ("a", 1)
@@ -97,8 +97,8 @@ def test_a_message_that_comes_twice_at_once_is_handed_on_once() -> None:
     routes = Routes()
     routes.open(0.0)
     (source,) = routes.system.pools[0].by_key.values()
-    told: list[SourceEvent] = [Arrived([1], [b"x"]), Arrived([2], [b"x"]), Arrived([1, 3], [b"x", b"x"])]
-    source.poll = lambda now: [told.pop(0) for _ in range(len(told))]  # type: ignore[method-assign]
+    reported: list[SourceEvent] = [Arrived([1], [b"x"]), Arrived([2], [b"x"]), Arrived([1, 3], [b"x", b"x"])]
+    source.poll = lambda now: [reported.pop(0) for _ in range(len(reported))]  # type: ignore[method-assign]
     routes.system.wake("a")
     routes.made.service({}, 0.1)
     assert [position for rows in routes.made.take_rows() for position in rows.positions] == [1, 2, 3]
@@ -123,9 +123,9 @@ def test_a_fault_of_the_connections_of_one_kind_ends_no_other_route_i2(call: str
     routes.made.deadline(0.1)
     routes.made.flush()
     routes.made.service({}, 0.1)
-    told = routes.made.take_reports(0.1)
-    assert "a fault" in told["b"].error
-    assert told["a"].state is RouteState.RUNNING
+    reported = routes.made.take_reports(0.1)
+    assert "a fault" in reported["b"].error
+    assert reported["a"].state is RouteState.RUNNING
     assert [rows.handle for rows in routes.made.take_rows()] == [1]
     routes.run_until(0.1, 2.0)  # the route is opened again, with connections of its own
     assert len(routes.system.pools) == 3

@@ -31,8 +31,8 @@ class Bench:
         self.reader.accept()
 
     def rows(self, handle: int, positions: Any, diverted: Any = (), why: Disposition = WHY, **more: Any) -> None:
-        told = [(position, why, _message(position)) for position in diverted]
-        self.host.hand_over(handle, positions, *encoded([b"%d" % each for each in positions]), (), told, **more)
+        reported = [(position, why, _message(position)) for position in diverted]
+        self.host.hand_over(handle, positions, *encoded([b"%d" % each for each in positions]), (), reported, **more)
 
     def target(self, name: str) -> FakeTarget:
         """The latest target of this name."""
@@ -72,7 +72,7 @@ def _route(name: str = "r", **settings: Any) -> RouteSpec:
     return spec(name, diverts=bad, diverted_from="a/flights", **settings)
 
 
-def _told(message: bytes) -> dict[str, Any]:
+def _reported(message: bytes) -> dict[str, Any]:
     found: dict[str, Any] = section.decode_map(message, section.locate(message).application_properties)
     return found
 
@@ -84,7 +84,7 @@ def test_diverted_rows_go_to_their_entity_and_are_told_under_the_route_i3(bench:
     assert bench.reader.wait_settled(7, 3) == [1, 3, 5]
     assert sorted(bench.wait_diverted(3)) == [2, 4, 6]
     assert bench.system.received["r"] == [b"1", b"3", b"5"]
-    assert [_told(each) for each in bench.system.received["bad"]] == [
+    assert [_reported(each) for each in bench.system.received["bad"]] == [
         {"number": n, WHY_REASON: WHY.reason, WHY_DESCRIPTION: WHY.description, WHY_SOURCE: "a/flights", WHY_ROUTE: "r"}
         for n in (2, 4, 6)
     ]
@@ -167,9 +167,9 @@ def test_a_divert_target_that_stays_away_fails_the_route_as_a_whole_i4(bench: Be
     bench.rows(1, [1, 2], diverted=[3])
     bench.reader.wait_kind(Kind.FAILED)
     bench.system.wait(lambda: sorted(bench.system.closed) == [-1, 1])
-    told = bench.reader.failed()
-    assert list(told) == [1]
-    assert not told[1]["is_fatal"]
+    reported = bench.reader.failed()
+    assert list(reported) == [1]
+    assert not reported[1]["is_fatal"]
     bench.reader.close_handle(1)
     bench.system.mute.clear()
     bench.reader.open(2, _route(target_seconds=5.0))
@@ -187,13 +187,13 @@ def test_a_divert_target_that_does_not_answer_is_named_in_the_error(bench: Bench
     assert error == "b: divert target b/bad: the target did not answer for 0.05 s"
 
 
-@pytest.mark.parametrize("told", [Lost(GONE), Outcome(0, 0, GONE)])
-def test_a_divert_target_that_is_gone_fails_the_route_permanently(bench: Bench, told: Any) -> None:
+@pytest.mark.parametrize("reported", [Lost(GONE), Outcome(0, 0, GONE)])
+def test_a_divert_target_that_is_gone_fails_the_route_permanently(bench: Bench, reported: Any) -> None:
     bench.system.mute.add("bad")
     bench.reader.open(1, _route())
     bench.rows(1, [], diverted=[3])
     bench.system.wait_received("bad", 1)
-    bench.target("bad").tell(told)
+    bench.target("bad").tell(reported)
     bench.reader.wait_kind(Kind.FAILED)
     assert bench.reader.failed()[1]["is_fatal"]
     assert not bench.reader.disposed()
@@ -269,8 +269,8 @@ def test_a_row_for_an_entity_that_the_route_does_not_have_fails_the_route(bench:
         bench.rows(handle, [1], diverted=[2], why=Disposition("divert:b/nowhere"))
     bench.reader.wait(lambda: len(bench.reader.failed()) == 2)
     for handle, name in ((1, "r"), (2, "plain")):
-        told = bench.reader.failed()[handle]
-        assert told == {"handle": handle, "error": str(DivertUnknownError(name, "b/nowhere")), "is_fatal": True}
+        reported = bench.reader.failed()[handle]
+        assert reported == {"handle": handle, "error": str(DivertUnknownError(name, "b/nowhere")), "is_fatal": True}
     assert not bench.reader.settled(1)
 
 

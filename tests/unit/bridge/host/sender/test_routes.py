@@ -55,8 +55,8 @@ def system() -> Iterator[FakeSystem]:
 def test_what_a_target_refuses_is_remembered_from_one_opening_to_the_next_i6(
     system: FakeSystem, is_diverted: bool
 ) -> None:
-    told = Told()
-    routes = SenderRoutes(system, told)
+    reported = Told()
+    routes = SenderRoutes(system, reported)
     diverts = {"d": End("fake", "b", {"entity": "d"})} if is_diverted else {}
     numbers = iter(range(1, 9))
 
@@ -76,8 +76,8 @@ def test_what_a_target_refuses_is_remembered_from_one_opening_to_the_next_i6(
 
     opening(0.0, 5, ODD)
     opening(60.0, 6, None)
-    assert (told.settled, told.disposed) == ([] if is_diverted else [6], {6: "divert"} if is_diverted else {})
+    assert (reported.settled, reported.disposed) == ([] if is_diverted else [6], {6: "divert"} if is_diverted else {})
     opening(120.0, 7, ODD)
-    assert 7 not in told.disposed  # it was refused once
+    assert 7 not in reported.disposed  # it was refused once
     opening(180.0, 5, ODD)
-    assert told.disposed[5] == "dead-letter"
+    assert reported.disposed[5] == "dead-letter"

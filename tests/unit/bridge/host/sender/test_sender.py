@@ -152,9 +152,9 @@ def test_a_fatal_refusal_fails_only_its_route(bench: Bench) -> None:
     bench.system.wait_received("bad", 3)
     bench.system.by_key[1].tell(Outcome(0, 0), Outcome(1, 1, GONE), Outcome(2, 2))
     bench.reader.wait_kind(Kind.FAILED)
-    told = bench.reader.failed()[1]
-    assert told["is_fatal"]
-    assert "there is no such entity" in told["error"]
+    reported = bench.reader.failed()[1]
+    assert reported["is_fatal"]
+    assert "there is no such entity" in reported["error"]
     kinds = bench.reader.kinds()
     assert bench.reader.settled(1) == [0]
     assert kinds.index("SETTLE") < kinds.index("FAILED")
@@ -203,9 +203,9 @@ def test_a_target_that_does_not_come_back_fails_the_route_in_time(bench: Bench) 
     bench.system.silent.add("r")
     bench.system.by_key[1].tell(Lost(AWAY))
     bench.reader.wait_kind(Kind.FAILED)
-    told = bench.reader.failed()[1]
-    assert not told["is_fatal"]
-    assert told["error"].startswith("b: took nothing for 0.05 s: ")
+    reported = bench.reader.failed()[1]
+    assert not reported["is_fatal"]
+    assert reported["error"].startswith("b: took nothing for 0.05 s: ")
 
 
 def test_a_target_that_never_answers_to_open_fails_the_route(bench: Bench) -> None:
@@ -239,10 +239,10 @@ def test_an_idle_target_does_not_fail(bench: Bench) -> None:
 )
 def test_a_target_that_cannot_be_made_fails_only_its_route(bench: Bench, route: Any, text: str) -> None:
     bench.system.broken.add("broken")
-    told = route.to_json()
+    reported = route.to_json()
     if text == "unknown":
-        told["target"]["kind"] = "nonesuch"
-    bench.reader.send(Kind.OPEN, json.dumps({"handle": 1, "spec": told, "origin_identity": ""}).encode())
+        reported["target"]["kind"] = "nonesuch"
+    bench.reader.send(Kind.OPEN, json.dumps({"handle": 1, "spec": reported, "origin_identity": ""}).encode())
     bench.reader.wait_kind(Kind.FAILED)
     assert text in bench.reader.failed()[1]["error"]
     assert bench.reader.failed()[1]["is_fatal"]
@@ -277,9 +277,9 @@ def test_a_fault_of_the_connections_of_one_kind_fails_no_other_route(
     monkeypatch.setattr(kinds["other"], call, faulty)
     kinds["other"].rouse(1)
     reader.wait_kind(Kind.FAILED)
-    told = reader.failed()[1]
-    assert not told["is_fatal"]
-    assert "a fault" in told["error"]
+    reported = reader.failed()[1]
+    assert not reported["is_fatal"]
+    assert "a fault" in reported["error"]
     host.hand_over(2, range(3), *encoded([b"0", b"1", b"2"]))
     assert reader.wait_settled(2, 3) == [0, 1, 2]
     reader.close_handle(1)
@@ -313,13 +313,13 @@ def test_targets_that_refuse_and_get_lost_at_random_get_everything(
     chance = random.Random(7)
 
     def decide(first: int, last: int) -> list[Any]:
-        told: list[Any] = []
+        reported: list[Any] = []
         for ordinal in range(first, last + 1):
             kind = chance.random()
             if kind < 0.01:
-                return [*told, Lost(AWAY)]
-            told.append(Outcome(ordinal, ordinal, BUSY if kind < 0.03 else None))
-        return told
+                return [*reported, Lost(AWAY)]
+            reported.append(Outcome(ordinal, ordinal, BUSY if kind < 0.03 else None))
+        return reported
 
     bench.system.decide = decide
     for handle in range(1, 6):
@@ -400,7 +400,11 @@ def test_statistics_tell_what_changed(bench: Bench) -> None:
     bench.reader.wait_settled(1, 3)
 
     def routes() -> dict[str, Any]:
-        return {key: told for each in bench.reader.of(Kind.STATS) for key, told in unpack_json(each)["routes"].items()}
+        return {
+            key: reported
+            for each in bench.reader.of(Kind.STATS)
+            for key, reported in unpack_json(each)["routes"].items()
+        }
 
     bench.reader.wait(lambda: routes().get("1", {}).get("completed") == 3)
     assert routes()["1"]["discarded"] == 1
@@ -500,9 +504,9 @@ def test_abort_tells_the_reader_whether_the_query_died(bench: Bench, error: Exce
     bench.rows(1, range(3))
     bench.reader.wait_settled(1, 3)
     bench.host.abort(error)
-    told = unpack_json(bench.reader.wait_kind(Kind.ERROR))
-    assert told["died"] is died
-    assert str(error) in told["error"]
+    reported = unpack_json(bench.reader.wait_kind(Kind.ERROR))
+    assert reported["died"] is died
+    assert str(error) in reported["error"]
     with pytest.raises(SenderFaultError if died else TargetUnavailableError):
         bench.host.flush(1)
 
@@ -580,12 +584,12 @@ def test_a_plain_write_has_no_source_to_give_rows_to(system: FakeSystem, kind: s
 
 
 def test_a_plain_write_can_say_what_becomes_of_rows_that_are_not_sent(system: FakeSystem) -> None:
-    told: list[tuple[int | None, Disposition]] = []
-    host = SenderHost(channel=None, connectors=system, static=(spec("r"),), dispose=lambda *each: told.append(each))
+    reported: list[tuple[int | None, Disposition]] = []
+    host = SenderHost(channel=None, connectors=system, static=(spec("r"),), dispose=lambda *each: reported.append(each))
     host.start()
     host.hand_over(1, None, b"", [], [(7, Disposition("dead-letter", "reason", "text"))])
     host.finish()
-    assert told == [(7, Disposition("dead-letter", "reason", "text"))]
+    assert reported == [(7, Disposition("dead-letter", "reason", "text"))]
 
 
 def test_a_plain_write_fails_where_a_row_cannot_be_disposed_of(system: FakeSystem) -> None:

@@ -92,7 +92,7 @@ class Client:
 
     def __init__(self, cluster: Cluster, settings: dict[str, Any], on_commit: Any) -> None:
         self._cluster = cluster
-        self._told = settings["on_commit"]
+        self._reported = settings["on_commit"]
         self._on_commit = on_commit
         self._positions: dict[int, int] = {}
         self._wanted: set[int] = set()
@@ -119,7 +119,7 @@ class Client:
         answers, self._answers = self._answers, []
         for offsets, is_taken in answers:
             error = None if is_taken else KafkaError(KafkaError._TIMED_OUT)
-            self._told(error, [TopicPartition("t", number, offset) for number, offset in offsets.items()])
+            self._reported(error, [TopicPartition("t", number, offset) for number, offset in offsets.items()])
 
     def poll(self, timeout: float) -> None:
         self._serve()
@@ -213,7 +213,7 @@ class World:
         self.settled: set[int] = set()  # by this reader
         self.back: set[int] = set()  # given back and not given again
         self.seen: dict[int, int] = {}  # by partition, the highest that came
-        self.told: set[int] = set()
+        self.reported: set[int] = set()
         self.credit = 0
         options = read_source({"bootstrap_servers": "a", "topic": "t", "group": "g"})
         self.thread = ConsumerThread(options, self.wake, only_present=False)
@@ -261,8 +261,8 @@ class World:
     def take(self) -> None:
         self.thread.grant(self.chance.randint(0, 12))
         credit = self.thread._delivered.queue.credit
-        told, batches = self.thread.take()
-        for event in told:
+        reported, batches = self.thread.take()
+        for event in reported:
             if isinstance(event, SourceLost):
                 self.hear(event.text)
         count = 0
@@ -368,9 +368,9 @@ class World:
             for offset in range(int(first), int(last) + 1):
                 assert offset not in log.there, f"W3: {text}"
                 position = int(partition) << PARTITION_SHIFT | offset
-                assert position not in self.told, f"W3: {text}"
-                self.told.add(position)
-        self.lost |= self.told
+                assert position not in self.reported, f"W3: {text}"
+                self.reported.add(position)
+        self.lost |= self.reported
 
     def on_commit(self, offsets: dict[int, int]) -> None:
         for partition, offset in offsets.items():

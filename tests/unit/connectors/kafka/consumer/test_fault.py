@@ -47,9 +47,9 @@ def test_i3_brokers_that_are_down_are_told_of_after_a_while(fault: ConsumerFault
     fault.on_error(DOWN, 100.0 + STALE_SECONDS)
     assert fault.take() is None
     fault.on_error(DOWN, 100.1 + STALE_SECONDS)
-    told = fault.take()
-    assert told is not None
-    assert not told[1]
+    reported = fault.take()
+    assert reported is not None
+    assert not reported[1]
 
 
 def test_a_connection_ends_what_was_wrong_before(fault: ConsumerFault) -> None:
@@ -62,10 +62,10 @@ def test_a_connection_ends_what_was_wrong_before(fault: ConsumerFault) -> None:
 def test_a_consumer_that_is_shut_out_is_not_used_again(fault: ConsumerFault, code: int) -> None:
     fault.on_error(KafkaError(code), 0.0)
     assert fault.is_spent
-    told = fault.take()
-    assert told is not None
-    assert told[0].startswith("the consumer has failed")
-    assert not told[1]
+    reported = fault.take()
+    assert reported is not None
+    assert reported[0].startswith("the consumer has failed")
+    assert not reported[1]
 
 
 def test_what_passes_by_itself_is_not_told(fault: ConsumerFault) -> None:

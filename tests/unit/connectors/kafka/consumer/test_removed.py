@@ -47,9 +47,9 @@ class Consumer:
 def test_i1_what_was_removed_before_the_assignment_is_told_once() -> None:
     removed, consumer = RemovedRecords("t"), Consumer({0: 5, 1: 7, 2: -1001}, {0: 20, 1: 7, 2: 30})
     removed.assigned([0, 1, 2])
-    told = removed.query(consumer, 0.0)
+    reported = removed.query(consumer, 0.0)
     assert (
-        told
+        reported
         == "topic 't', partition 0: records 5 to 19 were removed by the retention before they were read, and are lost"
     )
     assert removed.query(consumer, 100.0) == ""
@@ -69,9 +69,9 @@ def test_i6_a_log_that_ends_before_the_position_of_its_group_is_told_once(is_ear
         removed.first(0, 0)
     removed.first(1, 7)
     assert "partition 0: the group's position was 500, and the log ended before it: reading begins at 0" in (
-        told := removed.take_rereads()
+        reported := removed.take_rereads()
     )
-    assert "partition 1" not in told
+    assert "partition 1" not in reported
     assert removed.take_rereads() == ""
     assert removed.query(consumer, 100.0) == ""
 
@@ -137,21 +137,23 @@ def test_i3_each_gap_between_two_looks_is_told() -> None:
     assert "records 3 to 3 were" in removed.query(consumer, 0.0)
     removed.gap(0, 10, 15)
     removed.gap(0, 30, 40)
-    told = removed.query(consumer, SPACING_SECONDS)
-    assert "partition 0: records 10 to 14, partition 0: records 30 to 39 were" in told
+    reported = removed.query(consumer, SPACING_SECONDS)
+    assert "partition 0: records 10 to 14, partition 0: records 30 to 39 were" in reported
     for at in range(MOST_RANGES):
         removed.gap(0, 100 + 2 * at, 101 + 2 * at)
-    told = removed.query(consumer, SPACING_SECONDS + 1)
-    assert "records 138 to 138 and 9980 more ranges were removed" in told
+    reported = removed.query(consumer, SPACING_SECONDS + 1)
+    assert "records 138 to 138 and 9980 more ranges were removed" in reported
 
 
 def test_what_was_given_back_and_is_gone_is_told_whatever_removed_it() -> None:
     removed, consumer = RemovedRecords("t"), Consumer({}, {0: 5})
     removed.gap(0, 2, 7, is_return=True)
     removed.gap(0, 9, 11)
-    told = removed.query(consumer, 0.0)
-    assert "records 2 to 4 were removed by the retention before they were read, and are lost" in told
-    assert "partition 0: records 5 to 6 were released, and compaction removed them before they were read again" in told
+    reported = removed.query(consumer, 0.0)
+    assert "records 2 to 4 were removed by the retention before they were read, and are lost" in reported
+    assert (
+        "partition 0: records 5 to 6 were released, and compaction removed them before they were read again" in reported
+    )
     removed.gap(0, 5, 8, is_return=True)
     assert "records 7 to 7 were released" in removed.query(consumer, SPACING_SECONDS), "I1"
     removed.begins_again([0])
@@ -205,13 +207,13 @@ def test_i4_at_the_end_what_is_lost_is_told_before_a_commit_and_what_is_not_know
     removed, consumer = RemovedRecords("t"), Consumer({1: 5}, {0: 20, 1: 0})
     removed.gap(0, 8, 25)
     removed.assigned([1])
-    told: list[str] = []
+    reported: list[str] = []
     consumer.is_away = True
-    assert removed.last_ask(consumer, told.append) == {1}
-    assert "records 8 to 19" in told[0]
+    assert removed.last_ask(consumer, reported.append) == {1}
+    assert "records 8 to 19" in reported[0]
     removed.gap(0, 30, 40)
     consumer.get_watermark_offsets = _no_answer  # type: ignore[method-assign]
-    assert removed.last_ask(consumer, told.append) == {0, 1}
+    assert removed.last_ask(consumer, reported.append) == {0, 1}
 
 
 def _no_answer(place: Any, timeout: float) -> tuple[int, int]:

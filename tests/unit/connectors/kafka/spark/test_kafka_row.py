@@ -17,19 +17,19 @@ class Found:
     """A record as a consumer gives it."""
 
     def __init__(self, value: bytes | None, key: bytes | None, headers: Any, time: tuple[int, int]) -> None:
-        self._told = value, key, headers, time
+        self._reported = value, key, headers, time
 
     def value(self) -> bytes | None:
-        return self._told[0]
+        return self._reported[0]
 
     def key(self) -> bytes | None:
-        return self._told[1]
+        return self._reported[1]
 
     def headers(self) -> Any:
-        return self._told[2]
+        return self._reported[2]
 
     def timestamp(self) -> tuple[int, int]:
-        return self._told[3]
+        return self._reported[3]
 
     def topic(self) -> str:
         return "t"

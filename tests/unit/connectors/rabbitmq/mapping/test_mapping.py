@@ -168,9 +168,9 @@ def test_what_the_broker_counts_is_not_the_publishers() -> None:
 @pytest.mark.parametrize("count", [0, 1])
 def test_a_first_delivery_of_a_quorum_queue_is_read_the_quick_way(count: int) -> None:
     """frequent I1: before RabbitMQ 3.12 it is counted, too; the general way takes several times as long."""
-    told, own = ("x-delivery-count", *table.field_of(count)), ("a", b"S", long_text(b"b"))
+    reported, own = ("x-delivery-count", *table.field_of(count)), ("a", b"S", long_text(b"b"))
     plain = props.write(Properties(headers=(own,), delivery_mode=2))
-    for headers in ((told, own), (own, told)):
+    for headers in ((reported, own), (own, reported)):
         raw = props.write(Properties(headers=headers, delivery_mode=2))
         assert mapping.sections_of(raw) == (mapping.sections_of(plain) if not count else None)
         with pytest.MonkeyPatch.context() as patch:

@@ -13,7 +13,7 @@ def traits(number: int) -> Traits:
     return Traits(b"\0\0", number, "", "")
 
 
-def told(delivered: Delivered, position: int, number: int, *, is_named: bool = True) -> Entry:
+def reported(delivered: Delivered, position: int, number: int, *, is_named: bool = True) -> Entry:
     entry = Entry(position, position, traits(number), is_named)
     delivered.add(entry)
     return entry
@@ -21,7 +21,7 @@ def told(delivered: Delivered, position: int, number: int, *, is_named: bool = T
 
 def test_an_outstanding_message_is_known_by_its_position() -> None:
     delivered = Delivered()
-    told(delivered, 1, 11)
+    reported(delivered, 1, 11)
     assert delivered.recognised(traits(11)) is None  # nothing was lost
     delivered.lost()
     found = delivered.recognised(traits(11))
@@ -34,7 +34,7 @@ def test_an_outstanding_message_is_known_by_its_position() -> None:
 
 def test_an_acknowledgement_that_is_lost_twice_is_remembered_twice() -> None:
     delivered = Delivered()
-    told(delivered, 1, 11)
+    reported(delivered, 1, 11)
     delivered.settle(1, 1)
     for _ in range(3):
         delivered.lost()
@@ -46,8 +46,8 @@ def test_an_acknowledgement_that_is_lost_twice_is_remembered_twice() -> None:
 def test_of_equal_messages_as_many_are_told_as_there_are() -> None:
     """I2: two outstanding, three come: one of them is new."""
     delivered = Delivered()
-    told(delivered, 1, 11)
-    told(delivered, 2, 11)
+    reported(delivered, 1, 11)
+    reported(delivered, 2, 11)
     delivered.lost()
     assert [each.position if each else None for each in (delivered.recognised(traits(11)) for _ in range(3))] == [
         1,
@@ -59,8 +59,8 @@ def test_of_equal_messages_as_many_are_told_as_there_are() -> None:
 def test_an_acknowledgement_that_may_be_lost_is_remembered_by_message_id_alone() -> None:
     """I3: without one, another message may be equal to it."""
     delivered = Delivered()
-    told(delivered, 1, 11)
-    told(delivered, 2, 22, is_named=False)
+    reported(delivered, 1, 11)
+    reported(delivered, 2, 22, is_named=False)
     assert delivered.settle(1, 2) == [1, 2]
     delivered.lost()
     assert delivered.recognised(traits(11)) is not None
@@ -69,7 +69,7 @@ def test_an_acknowledgement_that_may_be_lost_is_remembered_by_message_id_alone()
 
 def test_what_is_settled_while_the_connection_is_away_is_known_until_it_comes() -> None:
     delivered = Delivered()
-    told(delivered, 1, 11, is_named=False)
+    reported(delivered, 1, 11, is_named=False)
     delivered.lost()
     assert delivered.settle(1, 1) == []
     delivered.lost()  # again, before it came
@@ -80,7 +80,7 @@ def test_what_is_settled_while_the_connection_is_away_is_known_until_it_comes() 
 
 def test_what_is_given_back_while_the_connection_is_away_comes_as_a_new_message() -> None:
     delivered = Delivered()
-    told(delivered, 1, 11)
+    reported(delivered, 1, 11)
     delivered.lost()
     assert [each.position for each in delivered.take(1, 1)] == [1]
     assert delivered.recognised(traits(11)) is None
@@ -89,7 +89,7 @@ def test_what_is_given_back_while_the_connection_is_away_comes_as_a_new_message(
 def test_ranges_are_settled_however_wide() -> None:
     delivered = Delivered()
     for position in (5, 6, 9):
-        told(delivered, position, position)
+        reported(delivered, position, position)
     assert delivered.settle(6, 1 << 60) == [6, 9]
     assert len(delivered) == 1
 
@@ -97,7 +97,7 @@ def test_ranges_are_settled_however_wide() -> None:
 def test_what_may_come_again_is_waited_for() -> None:
     delivered = Delivered()
     for position in (1, 2, 3):
-        told(delivered, position, position)
+        reported(delivered, position, position)
     delivered.lost()
     assert delivered.is_waiting
     delivered.take(1, 1)  # given back: it comes as a new message
@@ -117,9 +117,9 @@ def test_however_often_the_connection_is_lost_no_more_is_remembered(monkeypatch:
     monkeypatch.setattr(module, "REMEMBERED", 3)
     delivered = Delivered()
     for position in range(1, 11):
-        told(delivered, position, position)
+        reported(delivered, position, position)
         delivered.settle(position, position)
         delivered.lost()
-    told(delivered, 11, 11)
+    reported(delivered, 11, 11)
     delivered.lost()
     assert [number for number in range(1, 12) if delivered.recognised(traits(number))] == [8, 9, 10, 11]

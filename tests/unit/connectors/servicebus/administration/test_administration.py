@@ -208,9 +208,9 @@ def test_i3_what_somebody_else_has_set_since_the_plan_is_not_set_back() -> None:
         change = update(before, max_delivery_count=10, lock_duration_ms=60_000)
         with pytest.raises(
             EntityChangedError, match="was changed since the plan was made \\(MaxDeliveryCount 10 → 5\\)"
-        ) as told:
+        ) as reported:
             ewr.make(change)
-        assert told.value.retryable
+        assert reported.value.retryable
     assert client.calls == []
 
 

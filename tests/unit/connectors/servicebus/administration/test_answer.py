@@ -43,6 +43,6 @@ def test_other_answers_are_left_to_the_client(method: str, status: int) -> None:
 
 
 def test_a_title_has_no_control_characters_and_is_short() -> None:
-    with pytest.raises(StrangeAnswerError) as told:
+    with pytest.raises(StrangeAnswerError) as reported:
         check_answer("GET", LIST, 200, "text/html", b"<!DOCTYPE html><title>a\x1b[31m" + b"b" * 500 + b"</title>")
-    assert str(told.value) == "a page of HTML with the title 'a[31m" + "b" * 55 + "'"
+    assert str(reported.value) == "a page of HTML with the title 'a[31m" + "b" * 55 + "'"

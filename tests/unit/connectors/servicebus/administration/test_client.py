@@ -50,7 +50,7 @@ def test_a_token_service_that_is_away_is_no_refusal_of_the_namespace() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "body", "told"),
+    ("kind", "body", "reported"),
     [
         ("text/html", b"<html><head><title>Sign\n in</title></head></html>", "a page of HTML with the title 'Sign in'"),
         ("application/xml", b"<html xmlns='http://www.w3.org/1999/xhtml'><body/></html>", "a page of HTML"),
@@ -60,7 +60,7 @@ def test_a_token_service_that_is_away_is_no_refusal_of_the_namespace() -> None:
     ],
 )
 def test_what_is_no_namespace_is_told_and_has_neither_an_empty_list_nor_a_lack_of_entities(
-    monkeypatch: pytest.MonkeyPatch, kind: str, body: bytes, told: str
+    monkeypatch: pytest.MonkeyPatch, kind: str, body: bytes, reported: str
 ) -> None:
     def send(self: RequestsTransport, request: object, **options: object) -> SimpleNamespace:
         return SimpleNamespace(headers={"Content-Type": kind}, status_code=200, body=lambda: body)
@@ -74,7 +74,7 @@ def test_what_is_no_namespace_is_told_and_has_neither_an_empty_list_nor_a_lack_o
         lambda: client.create_queue("q"),
         client.get_namespace_properties,
     ):
-        with pytest.raises(NamespaceUnreachableError, match=told), administration_errors("ewr"):
+        with pytest.raises(NamespaceUnreachableError, match=reported), administration_errors("ewr"):
             ask()
 
 
@@ -88,8 +88,8 @@ def test_i3_no_request_shows_a_token_that_has_ended(monkeypatch: pytest.MonkeyPa
     ends: list[float] = []
 
     def send(self: RequestsTransport, request: HttpRequest, **options: object) -> SimpleNamespace:
-        told = parse_qs(request.headers["Authorization"].partition(" ")[2])
-        ends.append(float(told["se"][0]) - now)
+        reported = parse_qs(request.headers["Authorization"].partition(" ")[2])
+        ends.append(float(reported["se"][0]) - now)
         raise AzureError("no answer")
 
     monkeypatch.setattr(RequestsTransport, "send", send)

@@ -6,9 +6,9 @@ from isthmus.connectors.servicebus.administration.namespace_header import Namesp
 
 
 def test_what_was_told_last_stays() -> None:
-    told = NamespaceHeaders()
-    told.note({})
-    assert (told.catalog_version, told.instance) == ("", "")
-    told.note({"Isthmus-Catalog-Version": "7", "Isthmus-Instance": "a"})
-    told.note({})
-    assert (told.catalog_version, told.instance) == ("7", "a")
+    reported = NamespaceHeaders()
+    reported.note({})
+    assert (reported.catalog_version, reported.instance) == ("", "")
+    reported.note({"Isthmus-Catalog-Version": "7", "Isthmus-Instance": "a"})
+    reported.note({})
+    assert (reported.catalog_version, reported.instance) == ("7", "a")

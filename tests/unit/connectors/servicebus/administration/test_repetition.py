@@ -16,9 +16,9 @@ def answer(status: int, **headers: str) -> SimpleNamespace:
     )
 
 
-@pytest.mark.parametrize(("told", "waited"), [("3600", str(LONGEST_WAIT_SECONDS)), ("3", "3")])
-def test_i1_the_client_waits_for_no_longer_than_an_operator(told: str, waited: str) -> None:
-    response = answer(503, Retry_After=told)
+@pytest.mark.parametrize(("reported", "waited"), [("3600", str(LONGEST_WAIT_SECONDS)), ("3", "3")])
+def test_i1_the_client_waits_for_no_longer_than_an_operator(reported: str, waited: str) -> None:
+    response = answer(503, Retry_After=reported)
     Repetition().answered(response)
     assert response.headers["Retry-After"] == waited
 

@@ -40,7 +40,10 @@ def test_a_clock_that_is_wrong_shortens_no_guard_and_lengthens_no_renewal_i3(
     options = SourceOptions(connection="env:PLACE", entity="q", lock_seconds=configured_seconds)
     receiving = _Receiving(options, store, 1, 0, 0)
     broker_ms = int((time.time() - ahead_seconds) * 1000)
-    told = {"x-opt-enqueued-time": Timestamp(broker_ms - 30_000), "x-opt-locked-until": Timestamp(broker_ms + 60_000)}
-    receiving._learn(section.encode_message(b"body", annotations=told))
+    reported = {
+        "x-opt-enqueued-time": Timestamp(broker_ms - 30_000),
+        "x-opt-locked-until": Timestamp(broker_ms + 60_000),
+    }
+    receiving._learn(section.encode_message(b"body", annotations=reported))
     assert receiving._guarded
     assert receiving._renewal_seconds <= 60

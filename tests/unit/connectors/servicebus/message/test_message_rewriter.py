@@ -459,12 +459,12 @@ def test_what_is_no_message_is_dead_lettered_and_stops_no_other() -> None:
 @pytest.mark.parametrize("missing", HOP_PROPERTIES)
 def test_a_message_with_parts_of_a_provenance_is_new(missing: str, trusts: bool) -> None:
     """An application sends a copy again, and takes only some of its properties along."""
-    told = dict(zip(HOP_PROPERTIES, ("jfk/flights", "J", "7", "7", ISO), strict=True)) | {
+    reported = dict(zip(HOP_PROPERTIES, ("jfk/flights", "J", "7", "7", ISO), strict=True)) | {
         DIGEST: digest(b"m1", b"body")
     }
-    del told[missing]
+    del reported[missing]
     rewriter = MessageRewriter("ewr/flights", "lga", origin_namespace="E", target_namespace="L", trusts=trusts)
-    copies, refused = rewriter.copy_all(stored(own=told), [0, len(stored(own=told))], NOW_MS)
+    copies, refused = rewriter.copy_all(stored(own=reported), [0, len(stored(own=reported))], NOW_MS)
     assert not refused
     found = section.decode_map(copies[0], locate(copies[0]).application_properties)
     assert found["repl-origin"] == "ewr/flights"
@@ -476,8 +476,8 @@ def test_a_time_before_all_times_is_told_as_any_other() -> None:
     message = stored(annotations={"x-opt-enqueued-time": Timestamp(-1)})
     copies, refused = rewriter.copy_all(message * 2, [0, len(message), 2 * len(message)], NOW_MS)
     assert not refused
-    told = [section.decode_map(each, locate(each).application_properties) for each in copies]
-    assert [each["repl-enqueued-time"] for each in told] == ["1969-12-31T23:59:59.999Z"] * 2
+    reported = [section.decode_map(each, locate(each).application_properties) for each in copies]
+    assert [each["repl-enqueued-time"] for each in reported] == ["1969-12-31T23:59:59.999Z"] * 2
 
 
 def test_whatever_no_copy_can_be_made_of_is_dead_lettered_and_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,10 +46,10 @@ def test_a_clock_that_is_behind_lengthens_no_renewal_where_nothing_is_told_i2(lo
 @pytest.mark.parametrize("ahead_seconds", [-3600, -20, 0, 20, 3600])
 def test_clocks_that_are_apart_shorten_no_guard_where_nothing_is_told_i2(ahead_seconds: int) -> None:
     broker_ms = int((time.time() - ahead_seconds) * 1000)
-    told = {
+    reported = {
         "x-opt-enqueued-time": types.Timestamp(broker_ms - 30_000),
         "x-opt-locked-until": types.Timestamp(broker_ms + 60_000),
     }
     clock = ArrivalClock(0.0)
-    clock.learn(section.encode_message(b"x", annotations=told))
+    clock.learn(section.encode_message(b"x", annotations=reported))
     assert clock.longest_seconds >= 60

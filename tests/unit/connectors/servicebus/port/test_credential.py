@@ -134,7 +134,7 @@ def test_an_iot_hub_is_shown_tokens_of_its_key_as_it_is_now(monkeypatch: pytest.
     write("contoso.azure-devices.net", "old")
     found = hub_endpoint(read_hub({"connection": "env:IOT"})).credential
     assert isinstance(found, RereadCredential)
-    for host, name, told in (
+    for host, name, reported in (
         ("contoso.azure-devices.net", "new", "new"),
         ("fabrikam.azure-devices.net", "other", "new"),
     ):
@@ -142,4 +142,4 @@ def test_an_iot_hub_is_shown_tokens_of_its_key_as_it_is_now(monkeypatch: pytest.
         found._reread()
         token = found.token("", 0.0)
         assert token is not None
-        assert policy(token.text) == told
+        assert policy(token.text) == reported

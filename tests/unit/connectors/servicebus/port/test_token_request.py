@@ -26,7 +26,7 @@ class Node:
         self.settled: list[tuple[str, bytes]] = []
         self.asked: list[tuple[Reply, str, list[bytes]]] = []
 
-    def start_disposition(self, status: str, tokens: Sequence[bytes], **told: Any) -> Reply:
+    def start_disposition(self, status: str, tokens: Sequence[bytes], **reported: Any) -> Reply:
         return self._ask(status, tokens)
 
     def start_renew(self, tokens: Sequence[bytes]) -> Reply:

@@ -269,7 +269,7 @@ def test_overwriting_is_refused_when_the_write_is_planned_i4() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "told"),
+    ("names", "reported"),
     [
         (("body", "messageid"), "there is no column 'messageid'; write message_id"),
         (("body", "order"), "there is no column 'order'; drop it, or put it into application_properties"),
@@ -277,15 +277,15 @@ def test_overwriting_is_refused_when_the_write_is_planned_i4() -> None:
         (("message", "subject"), "nothing is written from column 'subject'; drop it; the column 'message' contains"),
     ],
 )
-def test_columns_that_no_message_is_made_of_are_refused_by_name_i4(names: tuple[str, ...], told: str) -> None:
+def test_columns_that_no_message_is_made_of_are_refused_by_name_i4(names: tuple[str, ...], reported: str) -> None:
     for make in (source().writer, source().streamWriter):
         with pytest.raises(ConfigError) as caught:
             make(columns(*names), False)
-        assert told in str(caught.value)
+        assert reported in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "told"),
+    ("name", "kind", "reported"),
     [
         ("body", IntegerType(), "column 'body' is int; cast it to binary or string"),
         ("body", ArrayType(IntegerType()), "column 'body' is array<int>; cast it to binary or string"),
@@ -314,14 +314,14 @@ def test_columns_that_no_message_is_made_of_are_refused_by_name_i4(names: tuple[
         ),
     ],
 )
-def test_a_column_whose_values_would_be_sent_as_others_is_refused_i4(name: str, kind: DataType, told: str) -> None:
+def test_a_column_whose_values_would_be_sent_as_others_is_refused_i4(name: str, kind: DataType, reported: str) -> None:
     schema = StructType(
         [*columns("body").fields, StructField(name, kind)] if name != "body" else [StructField(name, kind)]
     )
     for make in (source().writer, source().streamWriter):
         with pytest.raises(ConfigError) as caught:
             make(schema, False)
-        assert told in str(caught.value)
+        assert reported in str(caught.value)
 
 
 @pytest.mark.parametrize(

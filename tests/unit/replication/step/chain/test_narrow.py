@@ -34,7 +34,7 @@ def rows(**columns: DataType) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "told"),
+    ("name", "kind", "reported"),
     [
         ("body", IntegerType(), "step sql: column body is int; cast it to binary or string"),
         ("message_id", LongType(), "step sql: column message_id is bigint; cast it to string"),
@@ -43,8 +43,10 @@ def rows(**columns: DataType) -> Any:
         ("disposition", BooleanType(), "column disposition is boolean; cast it to string"),
     ],
 )
-def test_i2_a_column_whose_values_would_be_written_as_others_is_refused(name: str, kind: DataType, told: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=told):
+def test_i2_a_column_whose_values_would_be_written_as_others_is_refused(
+    name: str, kind: DataType, reported: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=reported):
         completed(rows(**{name: kind}), "sql", COLUMNS)
 
 

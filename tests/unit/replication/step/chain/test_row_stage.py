@@ -191,13 +191,13 @@ def diverts(message: StepMessage) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "reported"),
     [
         (TO, ("divert:ops/bad", "Odd")),
         ({}, ("dead-letter", "StepFailed")),
     ],
 )
-def test_a_function_diverts_where_its_step_says_where_to(settings: dict[str, Any], told: tuple[str, str]) -> None:
+def test_a_function_diverts_where_its_step_says_where_to(settings: dict[str, Any], reported: tuple[str, str]) -> None:
     stage = RowStage([step("python", function=f"{__name__}:diverts", takes="message", **settings)])
     (found,) = rows(stage.take(batch_of([(1, (1,), [raw(1)])])))
-    assert (found["disposition"], found["reason"]) == told
+    assert (found["disposition"], found["reason"]) == reported

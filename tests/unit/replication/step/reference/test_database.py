@@ -55,7 +55,7 @@ def test_a_message_gets_its_columns(database: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "query", "told"),
+    ("url", "query", "reported"),
     [
         ("", QUERY, "AIRPORTS"),
         ("nonsense", QUERY, "the secret is no URL of a database"),
@@ -69,7 +69,7 @@ def test_a_message_gets_its_columns(database: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_told_without_the_password_i1(
-    database: Path, monkeypatch: pytest.MonkeyPatch, url: str | None, query: str, told: str
+    database: Path, monkeypatch: pytest.MonkeyPatch, url: str | None, query: str, reported: str
 ) -> None:
     if url is not None:
         monkeypatch.setenv("AIRPORTS", url)
@@ -82,7 +82,7 @@ def test_what_is_wrong_is_told_without_the_password_i1(
     }
     with pytest.raises(InvalidArgumentError) as raised:
         open_message_step(StepDeclaration("enrich", settings))
-    assert told in str(raised.value)
+    assert reported in str(raised.value)
     assert "hunter2" not in str(raised.value)
     with sqlite3.connect(database) as connection:
         assert connection.execute("SELECT count(*) FROM airports").fetchone() == (5,)

@@ -67,8 +67,8 @@ def test_what_cannot_be_read_again_is_told_once_and_stays_i1(caplog: pytest.LogC
             ended(data)
             data.get()
     assert data.get() == 4
-    told = [each.getMessage() for each in caplog.records]
-    assert told == [
+    reported = [each.getMessage() for each in caplog.records]
+    assert reported == [
         f"the airports cannot be read again; the previous data stays in use ({text})" for text in ("away", "away again")
     ]
 

@@ -184,10 +184,10 @@ def test_i4_what_is_not_replicated_is_not_missed_and_is_counted() -> None:
         return next((fate for fate, body in fates.items() if fate and body in message), "")
 
     result = audit("flights", ROUTES, AUDIT, entities.peek, selects=selects)
-    told = {
+    reported = {
         kind: result.total(kind) for kind in ("entered", "held_back", "filtered", "incomparable", "lost", "unknown")
     }
-    assert told == {"entered": 1, "held_back": 1, "filtered": 1, "incomparable": 1, "lost": 0, "unknown": 0}
+    assert reported == {"entered": 1, "held_back": 1, "filtered": 1, "incomparable": 1, "lost": 0, "unknown": 0}
     assert result.verdict is Verdict.FAULTY  # for the one that the rule cannot compare
 
 
@@ -262,11 +262,11 @@ def test_what_a_ledger_tells_of_an_entity_that_was_made_again_since_delivers_not
     entities.put(jfk, 1, origin="ewr", at_ms=1000)
     for number in (1, 2):
         entities.put(ewr, number, at_ms=1_000_000)
-    told = {1: 1_000_500, 2: 900_000}
-    result = audit("flights", ROUTES[:1], AUDIT, entities.peek, shared=True, delivered=lambda passage: told)
+    reported = {1: 1_000_500, 2: 900_000}
+    result = audit("flights", ROUTES[:1], AUDIT, entities.peek, shared=True, delivered=lambda passage: reported)
     assert [result.total(kind) for kind in ("arrived", "delivered", "consumed")] == [1, 0, 1]
     del entities.held[jfk][:]
-    result = audit("flights", ROUTES[:1], AUDIT, entities.peek, shared=True, delivered=lambda passage: told)
+    result = audit("flights", ROUTES[:1], AUDIT, entities.peek, shared=True, delivered=lambda passage: reported)
     assert [result.total(kind) for kind in ("delivered", "consumed")] == [1, 1]
 
 
@@ -275,8 +275,8 @@ def test_of_a_queue_that_was_made_again_a_ledger_confirms_what_was_moved_since()
     entities = Entities()
     jfk = "jfk/flights/Subscriptions/audit"
     for number in (1, 3, 5):
-        told = {**copied("ewr", number, ""), HOP_PROPERTIES[-1]: f"2026-01-09T00:00:00.00{number}Z"}
-        entities.put(jfk, number, own=told)
+        reported = {**copied("ewr", number, ""), HOP_PROPERTIES[-1]: f"2026-01-09T00:00:00.00{number}Z"}
+        entities.put(jfk, number, own=reported)
     way = passage.Passage(origin="ewr", member="jfk", routes=(ROUTES[0],), is_witnessed=False, is_consumed=True)
     made_again_ms = 1_767_916_800_000
     moved = {1: made_again_ms, 2: made_again_ms - 86_400_000, 4: made_again_ms + 10}
@@ -501,8 +501,8 @@ def test_i5_of_a_queue_that_was_made_again_former_numbers_hide_no_loss_and_are_n
     """Nobody keeps what enters a queue: its numbers alone tell, and they begin again."""
     entities = Entities()
     for number, day in ((1, 1), (2, 1), (3, 1), (4, 1), (1, 9), (2, 9), (4, 9), (5, 9)):
-        told = {**copied("ewr", number, ""), HOP_PROPERTIES[-1]: f"2026-01-0{day}T00:00:00.00{number}Z"}
-        entities.put("jfk/flights/Subscriptions/audit", number, own=told)
+        reported = {**copied("ewr", number, ""), HOP_PROPERTIES[-1]: f"2026-01-0{day}T00:00:00.00{number}Z"}
+        entities.put("jfk/flights/Subscriptions/audit", number, own=reported)
     way = passage.Passage(origin="ewr", member="jfk", routes=(ROUTES[0],), is_witnessed=False)
     result = audit("flights", ROUTES[:1], {"jfk": AUDIT["jfk"]}, entities.peek, passages=[way])
     counts = [result.total(kind) for kind in ("entered", "arrived", "lost", "duplicated", "out_of_order")]
@@ -512,8 +512,8 @@ def test_i5_of_a_queue_that_was_made_again_former_numbers_hide_no_loss_and_are_n
 def test_i5_numbers_that_come_out_of_order_are_of_one_queue() -> None:
     entities = Entities()
     for number, minute in ((1, 1), (3, 3), (2, 2), (3, 3)):
-        told = {**copied("ewr", number, ""), HOP_PROPERTIES[-1]: f"2026-01-01T00:0{minute}:00.000Z"}
-        entities.put("jfk/flights/Subscriptions/audit", number, own=told)
+        reported = {**copied("ewr", number, ""), HOP_PROPERTIES[-1]: f"2026-01-01T00:0{minute}:00.000Z"}
+        entities.put("jfk/flights/Subscriptions/audit", number, own=reported)
     way = passage.Passage(origin="ewr", member="jfk", routes=(ROUTES[0],), is_witnessed=False)
     result = audit("flights", ROUTES[:1], {"jfk": AUDIT["jfk"]}, entities.peek, passages=[way])
     counts = [result.total(kind) for kind in ("entered", "arrived", "duplicated", "out_of_order")]
@@ -657,9 +657,9 @@ def test_what_is_neither_at_the_target_nor_where_it_was_diverted_to_cannot_be_to
     result = diverted(entities)
     assert [result.total(kind) for kind in ("diverted", "lost", "consumed")] == [1, 0, 1]
     assert result.verdict is Verdict.UNCLEAR
-    told = diverted(entities, diverted=lambda _: {3: 1}, delivered=lambda _: {})
-    assert [told.total(kind) for kind in ("diverted", "lost", "consumed")] == [2, 0, 0]
-    assert told.verdict is Verdict.CLEAN
+    reported = diverted(entities, diverted=lambda _: {3: 1}, delivered=lambda _: {})
+    assert [reported.total(kind) for kind in ("diverted", "lost", "consumed")] == [2, 0, 0]
+    assert reported.verdict is Verdict.CLEAN
 
 
 def test_an_entity_that_is_gone_is_told() -> None:
@@ -778,8 +778,8 @@ def test_what_two_routes_divert_to_one_entity_that_keeps_it_once_counts_as_diver
     for member in left_by:
         entities.put("jfk/bad", 1, origin="ewr", own=dict(SOURCE.get(member, {})))
     result = diverted_by_both(entities, [replace(way, divert_detection_ms=window_ms) for way in BOTH])
-    told = {each.member: (each.diverted, each.dropped) for each in result.comparisons if each.origin != each.member}
-    assert (told, result.verdict) == (expected, Verdict.CLEAN)
+    reported = {each.member: (each.diverted, each.dropped) for each in result.comparisons if each.origin != each.member}
+    assert (reported, result.verdict) == (expected, Verdict.CLEAN)
 
 
 @pytest.mark.parametrize(
@@ -801,5 +801,5 @@ def test_what_ledgers_tell_of_two_routes_that_divert_one_message_counts_as_diver
     result = diverted_by_both(
         entities, BOTH, delivered=lambda _: {}, diverted=lambda each: {1: ledger[each.member]}, by_hour=True
     )
-    told = {each.member: (each.diverted, each.dropped) for each in result.comparisons if each.origin != each.member}
-    assert (told, result.verdict) == (expected, Verdict.CLEAN)
+    reported = {each.member: (each.diverted, each.dropped) for each in result.comparisons if each.origin != each.member}
+    assert (reported, result.verdict) == (expected, Verdict.CLEAN)

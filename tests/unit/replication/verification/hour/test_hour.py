@@ -16,7 +16,7 @@ from isthmus.replication.verification.reconciliation.reconcile import Comparison
 LAST_MS = 253_402_300_799_999  # of the year 9999
 
 
-def told(*pairs: tuple[int, int]) -> Times:
+def reported(*pairs: tuple[int, int]) -> Times:
     """Numbers and hours."""
     times = Times()
     for number, hour in pairs:
@@ -25,18 +25,18 @@ def told(*pairs: tuple[int, int]) -> Times:
 
 
 def test_i1_each_number_has_the_hour_of_its_time_and_of_the_first_that_is_told() -> None:
-    hour_of = hours_of(told((5, 7), (1, 7), (2, 8), (3, 7), (5, 9), (2, 7)))
+    hour_of = hours_of(reported((5, 7), (1, 7), (2, 8), (3, 7), (5, 9), (2, 7)))
     assert [hour_of(number) for number in (1, 2, 3, 5)] == [7, 8, 7, 7]
 
 
 def test_i2_a_gap_has_the_hour_of_its_neighbours_where_they_agree() -> None:
-    hour_of = hours_of(told((10, 7), (20, 7), (30, 8), (40, 8)))
+    hour_of = hours_of(reported((10, 7), (20, 7), (30, 8), (40, 8)))
     assert [hour_of(number) for number in (9, 15, 25, 35, 41)] == [UNKNOWN, 7, UNKNOWN, 8, UNKNOWN]
 
 
 def test_i2_no_neighbour_is_in_another_partition() -> None:
     next_one = 1 << FRAGMENT_BITS
-    hour_of = hours_of(told((10, 7), (next_one + 3, 7), (next_one + 5, 7)))
+    hour_of = hours_of(reported((10, 7), (next_one + 3, 7), (next_one + 5, 7)))
     assert [hour_of(number) for number in (11, next_one + 1, next_one + 4)] == [UNKNOWN, UNKNOWN, 7]
 
 
@@ -62,7 +62,7 @@ def test_hours_are_those_of_a_search_through_all_times(pairs: list[tuple[int, in
     first: dict[int, int] = {}
     for number, hour in pairs:
         first.setdefault(number, hour)
-    hour_of = hours_of(told(*pairs))
+    hour_of = hours_of(reported(*pairs))
     for number in range(-1, 32):
         low = max((each for each in first if each <= number), default=None)
         high = min((each for each in first if each >= number), default=None)
@@ -71,14 +71,14 @@ def test_hours_are_those_of_a_search_through_all_times(pairs: list[tuple[int, in
 
 
 def test_i4_what_is_looked_up_grows_with_the_changes_of_the_hour() -> None:
-    times = told(*((number, 7 + (number > 5000)) for number in range(10_000)))
+    times = reported(*((number, 7 + (number > 5000)) for number in range(10_000)))
     hour_of = hours_of(times)
     assert {len(cell.cell_contents) for cell in hour_of.__closure__ or ()} == {2}
     assert times.numbers.itemsize + times.hours.itemsize == 12
 
 
 def test_hours_are_in_order_and_what_is_not_known_comes_last() -> None:
-    found = counted({"lost": [1, 2, 3], "arrived": [2, 9]}, hours_of(told((1, 30), (2, 6), (3, 30))))
+    found = counted({"lost": [1, 2, 3], "arrived": [2, 9]}, hours_of(reported((1, 30), (2, 6), (3, 30))))
     assert [(each.hour, each.counts["lost"], each.counts["arrived"]) for each in found] == [
         (datetime(1970, 1, 1, 6, tzinfo=UTC), 1, 1),
         (datetime(1970, 1, 2, 6, tzinfo=UTC), 2, 0),
@@ -143,7 +143,7 @@ def sums(hours: Sequence[HourCounts] | None) -> dict[str, int]:
 def test_i3_the_counts_of_all_hours_add_up_to_the_totals(
     holdings: dict[str, Holding], rest: dict[tuple[str, str], Undelivered], times: dict[str, dict[int, int]]
 ) -> None:
-    hours = {alias: hours_of(told(*each.items())) for alias, each in times.items()}
+    hours = {alias: hours_of(reported(*each.items())) for alias, each in times.items()}
     result = reconcile("flights", holdings, rest, hours=hours.__getitem__)
     without = reconcile("flights", holdings, rest)
     for each, plain in zip(result.comparisons, without.comparisons, strict=True):

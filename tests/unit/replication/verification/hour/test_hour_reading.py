@@ -41,8 +41,8 @@ def at(hour: int) -> int:
 
 def copy(entities: Entities, number: int, hour: int, **more: object) -> None:
     """A copy at jfk of what entered ewr."""
-    told = {**copied("ewr", number, ""), HOP_PROPERTIES[-1]: f"2026-01-01T{hour:02d}:01:00.000Z"}
-    entities.put(JFK, number, own=told, at_ms=at(hour + 1), **more)  # type: ignore[arg-type]
+    reported = {**copied("ewr", number, ""), HOP_PROPERTIES[-1]: f"2026-01-01T{hour:02d}:01:00.000Z"}
+    entities.put(JFK, number, own=reported, at_ms=at(hour + 1), **more)  # type: ignore[arg-type]
 
 
 def test_what_is_lost_of_a_topic_is_told_in_the_hour_in_which_it_entered() -> None:
@@ -174,8 +174,8 @@ def test_at_a_second_route_the_time_is_that_at_the_origin() -> None:
     )
     entities = Entities()
     entities.held[str(hub.source)] = []
-    told = {**copied("ewr", 2, ""), HOP_PROPERTIES[-1]: "2026-01-01T02:01:00.000Z"}
-    entities.put(str(hub.source), 2, own=told, at_ms=at(8))
+    reported = {**copied("ewr", 2, ""), HOP_PROPERTIES[-1]: "2026-01-01T02:01:00.000Z"}
+    entities.put(str(hub.source), 2, own=reported, at_ms=at(8))
     copy(entities, 1, 1)
     way = passage.Passage(origin="ewr", member="jfk", routes=(ROUTES[0], hub), is_witnessed=False)
     result = audit("flights", [ROUTES[0], hub], {"jfk": AUDIT["jfk"]}, entities.peek, passages=[way], by_hour=True)

@@ -77,10 +77,10 @@ def test_each_route_reads_what_no_other_route_takes() -> None:
 def test_every_copy_is_marked_with_its_message_id() -> None:
     """isthmus.topology.pattern.part.mixed_member, I1: the mark and the provenance are written at every target."""
     federation = read(HEAD + FOUR)
-    told = [route_spec(route, federation).target.options for route in routes(federation)]
-    assert {each["mark_value"] for each in told} == {"message-id"}
-    assert len({each["mark"] for each in told}) == 1
-    assert all(each["mark"] and each["origin"].endswith("/flights") for each in told)
+    reported = [route_spec(route, federation).target.options for route in routes(federation)]
+    assert {each["mark_value"] for each in reported} == {"message-id"}
+    assert len({each["mark"] for each in reported}) == 1
+    assert all(each["mark"] and each["origin"].endswith("/flights") for each in reported)
 
 
 @pytest.mark.parametrize("members", ["jfk, lga", "lga, art", "jfk, hub", "ewr, iad, jfk, lga, hub, art"])

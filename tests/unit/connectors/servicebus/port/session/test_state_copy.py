@@ -40,11 +40,11 @@ def test_a_state_is_set_when_the_messages_of_the_hold_are_settled() -> None:
     copies.read("s", b"a", 0.0)
     assert copies.to_set(10, 0.0) == ([], [])
     copies.settled("s")
-    (told,) = to_set(copies)
-    assert told[:2] == ("s", b"a")
+    (reported,) = to_set(copies)
+    assert reported[:2] == ("s", b"a")
     assert to_set(copies) == []  # it is under way
     assert not copies.is_done
-    assert copies.was_set(told) == Copied("s", A, is_due=False)
+    assert copies.was_set(reported) == Copied("s", A, is_due=False)
     assert copies.is_done
 
 
@@ -53,9 +53,9 @@ def test_what_was_copied_last_is_not_set_again_i2() -> None:
     read(copies, "s", b"a")
     assert copies.to_set(10, 0.0) == ([], [Copied("s", A, is_due=False)])
     read(copies, "s", b"b")
-    (told,) = to_set(copies)
-    assert told.state == b"b"
-    copies.was_set(told)
+    (reported,) = to_set(copies)
+    assert reported.state == b"b"
+    copies.was_set(reported)
     read(copies, "s", b"b")
     assert to_set(copies) == []
 
@@ -68,18 +68,18 @@ def test_an_empty_state_is_set_only_where_another_was_copied_i3() -> None:
     read(copies, "s", b"a")
     copies.was_set(*to_set(copies))
     read(copies, "s", None)
-    (told,) = to_set(copies)
-    assert told.state is None
-    assert copies.was_set(told) == Copied("s", NOTHING, is_due=False)
+    (reported,) = to_set(copies)
+    assert reported.state is None
+    assert copies.was_set(reported) == Copied("s", NOTHING, is_due=False)
 
 
 def test_the_first_state_of_a_session_is_set_only_where_the_target_has_none_i3() -> None:
     copies = StateCopies({})
     for state, is_first in ((b"a", True), (b"b", False), (None, False), (b"a", True)):
         read(copies, "s", state)
-        (told,) = to_set(copies)
-        assert told.is_first is is_first
-        copies.was_set(told)
+        (reported,) = to_set(copies)
+        assert reported.is_first is is_first
+        copies.was_set(reported)
 
 
 def test_a_value_that_is_older_ends_nothing_and_is_not_tried_again_i1() -> None:
@@ -142,13 +142,13 @@ def test_a_first_state_that_was_perhaps_set_is_followed_by_the_next_i3(is_killed
     if is_killed:
         copies = StateCopies({}, ["s"], {"s": {A}})
     read(copies, "s", b"b")
-    (told,) = to_set(copies)
-    assert (told.state, told.is_first, told.own) == (b"b", True, frozenset({A}))
+    (reported,) = to_set(copies)
+    assert (reported.state, reported.is_first, reported.own) == (b"b", True, frozenset({A}))
     copies.target_lost()
     read(copies, "s", None)
-    (told,) = to_set(copies)
-    assert (told.state, told.is_first, told.own) == (None, True, frozenset({A, B}))
-    assert copies.was_set(told) == Copied("s", NOTHING, is_due=False)
+    (reported,) = to_set(copies)
+    assert (reported.state, reported.is_first, reported.own) == (None, True, frozenset({A, B}))
+    assert copies.was_set(reported) == Copied("s", NOTHING, is_due=False)
 
 
 def test_a_session_that_is_held_at_the_target_is_tried_later_each_time_and_told_once_it_lasts() -> None:
@@ -157,11 +157,11 @@ def test_a_session_that_is_held_at_the_target_is_tried_later_each_time_and_told_
     read(copies, "t", b"a")
     now, delays = 0.0, []
     for attempt in range(1, 12):
-        told = to_set(copies, now)
+        reported = to_set(copies, now)
         if attempt == 1:
-            copies.was_set(told.pop())  # nothing else waits for it
-        assert [each.session_id for each in told] == ["s"]
-        copies.not_set(told[0], "another receiver has it locked", now)
+            copies.was_set(reported.pop())  # nothing else waits for it
+        assert [each.session_id for each in reported] == ["s"]
+        copies.not_set(reported[0], "another receiver has it locked", now)
         assert to_set(copies, now) == []
         assert bool(copies.note) == (attempt >= TOLD_ATTEMPTS)
         delays.append(copies.deadline() - now)
@@ -213,13 +213,13 @@ def test_what_was_under_way_when_a_connection_was_lost_is_tried_again_at_once() 
     copies = StateCopies({}, ["r"])
     read(copies, "s", b"a")
     assert copies.to_read(10, 0.0) == ["r"]
-    (told,) = to_set(copies)
+    (reported,) = to_set(copies)
     copies.source_lost()
     copies.target_lost()
     assert copies.to_read(10, 0.0) == ["r"]
     (again,) = to_set(copies)
-    assert again[:2] == told[:2]
-    assert again.number != told.number
+    assert again[:2] == reported[:2]
+    assert again.number != reported.number
 
 
 def test_to_another_target_nothing_was_copied() -> None:
@@ -310,10 +310,10 @@ def test_whatever_happens_the_target_has_the_last_state_in_the_end_i1(steps: lis
         tried.pop(copied.session_id, None)
         (due.add if copied.is_due else due.discard)(copied.session_id)
 
-    def take(told: StateToSet) -> None:
-        there = target[told.session_id]
-        if not told.is_first or there is None or digest_of(there) in told.own:
-            target[told.session_id] = told.state or None
+    def take(reported: StateToSet) -> None:
+        there = target[reported.session_id]
+        if not reported.is_first or there is None or digest_of(there) in reported.own:
+            target[reported.session_id] = reported.state or None
 
     def step(kind: str, which: int, value: int) -> None:
         nonlocal copies
@@ -355,14 +355,14 @@ def test_whatever_happens_the_target_has_the_last_state_in_the_end_i1(steps: lis
                 for each in done_now:
                     note(each)
             else:
-                told = setting.pop(0)
+                reported = setting.pop(0)
                 if kind == "set":
-                    take(told)
-                    note(copies.was_set(told))
+                    take(reported)
+                    note(copies.was_set(reported))
                 else:
                     if value == 0:  # it timed out, and was set all the same
-                        take(told)
-                    copies.not_set(told, "held", now)
+                        take(reported)
+                    copies.not_set(reported, "held", now)
         elif kind == "source_lost":
             reading.clear()
             for gone in list(held):
@@ -370,8 +370,8 @@ def test_whatever_happens_the_target_has_the_last_state_in_the_end_i1(steps: lis
             held.clear()
             copies.source_lost()
         elif kind in ("target_lost", "kill"):
-            for told in setting[:value]:  # nobody knows what became of these
-                take(told)
+            for reported in setting[:value]:  # nobody knows what became of these
+                take(reported)
             setting.clear()
             copies.target_lost()
             if kind == "kill":
