@@ -57,7 +57,7 @@ from isthmus.transport.endpoint import Endpoint
 from isthmus.transport.error import error_from
 from isthmus.transport.request import Reply
 from isthmus.transport.shown_token import ShownTokens
-from isthmus.transport.unsent import unsent_bytes
+from isthmus.unsent import unsent_bytes
 
 __all__ = ["Client", "LinkOwner"]
 

@@ -28,7 +28,7 @@ from isthmus.connectors.rabbitmq.protocol import wire
 from isthmus.connectors.rabbitmq.protocol.error import ClosedByBrokerError
 from isthmus.connectors.rabbitmq.protocol.wire import BODY, HEADER, METHOD, M
 from isthmus.errors import ConnectionLostError, IsthmusError, ProtocolError
-from isthmus.transport.unsent import unsent_bytes
+from isthmus.unsent import unsent_bytes
 
 __all__ = ["Connection", "Content", "User", "closed"]
 

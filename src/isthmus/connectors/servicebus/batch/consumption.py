@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from isthmus.transport.unsent import unsent_bytes
+from isthmus.unsent import unsent_bytes
 
 __all__ = ["BUFFER_BYTES", "Consumption", "worker_stream"]
 

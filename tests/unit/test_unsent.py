@@ -1,10 +1,10 @@
-"""isthmus.transport.unsent."""
+"""isthmus.unsent."""
 
 from __future__ import annotations
 
 import socket
 
-from isthmus.transport.unsent import unsent_bytes
+from isthmus.unsent import unsent_bytes
 
 
 def test_bytes_that_the_other_end_has_not_read_are_unsent() -> None:
