@@ -14,7 +14,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["End", "RouteSpec"]
+__all__ = ["TARGET_SECONDS", "End", "RouteSpec"]
+
+TARGET_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class RouteSpec:
     in_flight: int = 12_000
     envelope_messages: int = 0
     block_refused: bool = False
-    target_seconds: float = 30.0
+    target_seconds: float = TARGET_SECONDS
     rate: str = ""
     steps: tuple[str, ...] = ()
     diverts: Mapping[str, End] = field(default_factory=dict)

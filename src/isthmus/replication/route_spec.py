@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from isthmus.bridge.route_spec import End, RouteSpec
+from isthmus.bridge.route_spec import TARGET_SECONDS, End, RouteSpec
 from isthmus.connectors.spool.option import numbering_of
 from isthmus.message.copy_policy import CopyPolicy
 from isthmus.message.provenance import HOP_BUDGET
@@ -29,6 +29,9 @@ SESSION_STATES = "session-states"
 
 DEFLATED_MESSAGES = 200
 """Messages in an envelope: alone, one keeps two thirds of its bytes, among similar ones a sixth (docs/adr/0030-deflated-envelopes.md)."""
+
+
+_ANSWER_SECONDS = 5.0
 
 
 def claim_key(task: str, alias: str) -> str:
@@ -53,10 +56,12 @@ def route_spec(
     end_options = namespace_options(source) | read(route)
     if options.session_state == "copy" and state_folder is not None:
         end_options |= _session_states(route, federation, state_folder)
+    target = _spool(route, source.kind) if route.target.is_table else _end(route, federation)
+    diverts = {each.name: _divert(route, each, federation) for each in options.diverts}
     return RouteSpec(
         name=route.name,
         source=End(source.kind, source.alias, end_options),
-        target=_spool(route, source.kind) if route.target.is_table else _end(route, federation),
+        target=target,
         claim=claim_key(route.task, route.claim_alias) if route.is_claimed else "",
         ordered=options.ordering != "none",
         is_strict=options.ordering == "strict",
@@ -64,12 +69,21 @@ def route_spec(
         competing=not (source.is_log or only_present),
         only_present=only_present,
         block_refused=options.refused == "block",
+        target_seconds=max(_target_seconds(each) for each in (target, *diverts.values())),
         envelope_messages=DEFLATED_MESSAGES if options.compression == "deflate" else 0,
         rate=options.rate,
         steps=options.steps,
-        diverts={each.name: _divert(route, each, federation) for each in options.diverts},
+        diverts=diverts,
         diverted_from=f"{route.source.alias}/{route.source.entity}" if options.diverts else "",
     )
+
+
+def _target_seconds(target: End) -> float:
+    """How long a target may give no outcome: a little longer than its own limit, after which it is lost by itself, where the file sets one for its
+    requests. Without this, a message whose request may take longer is sent again each time before the answer.
+    """
+    # A system that receives requests is lost after twice the limit of one.
+    return max(TARGET_SECONDS, 2 * float(target.options.get("timeout_seconds", 0.0)) + _ANSWER_SECONDS)
 
 
 def _divert(route: Route, divert: DivertTo, federation: Federation) -> End:

@@ -177,3 +177,26 @@ def test_a_divert_target_gets_messages_as_they_were_received() -> None:
     assert spec.target.options["mark"]
     assert spec.block_refused
     assert RouteSpec.from_json(spec.to_json()) == spec
+
+
+@pytest.mark.parametrize(
+    ("namespace", "seconds"),
+    [
+        ("{kind: http, url: 'http://127.0.0.1:1'}", 30.0),
+        ("{kind: http, url: 'http://127.0.0.1:1', timeout_seconds: 60}", 125.0),
+        ("{kind: http, url: 'http://127.0.0.1:1', timeout_seconds: 5}", 30.0),
+        ("{kind: kafka, bootstrap: 'localhost:1'}", 30.0),
+    ],
+)
+def test_a_target_has_the_time_that_the_file_gives_its_requests(namespace: str, seconds: float) -> None:
+    """A message whose request took 40 s of 60 was sent again every 30 s, and never settled."""
+    federation = read(f"""
+isthmus: 1
+namespaces:
+  ewr: {{connection: env:EWR_CONNECTION}}
+  far: {namespace}
+tasks:
+  orders: {{pattern: copy, topic: orders, source: ewr, target: far}}
+""")
+    (route,) = routes(federation)
+    assert route_spec(route, federation).target_seconds == seconds
