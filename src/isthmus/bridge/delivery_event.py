@@ -35,6 +35,7 @@ __all__ = [
     "Resume",
     "Send",
     "Settle",
+    "Stopped",
     "Tick",
 ]
 
@@ -88,6 +89,14 @@ class Granted(NamedTuple):
     credit: int
 
 
+class Stopped(NamedTuple):
+    """The target reports that it accepts nothing at present, and will report when it does again; empty: it does. Messages in flight keep waiting
+    for their outcomes.
+    """
+
+    reason: str
+
+
 class Progressed(NamedTuple):
     """More of the sent deliveries' bytes have arrived at the remote machine; their outcomes are still missing."""
 
@@ -115,7 +124,7 @@ class Tick(NamedTuple):
     """Time has passed."""
 
 
-Event = HandedOver | Flush | Opened | Granted | Progressed | Outcome | Lost | Tick
+Event = HandedOver | Flush | Opened | Granted | Progressed | Stopped | Outcome | Lost | Tick
 
 # ---- effects
 

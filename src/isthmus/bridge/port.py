@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Outcome, Progressed, Send
+from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Outcome, Progressed, Send, Stopped
 from isthmus.bridge.refusal import Refusal
 
 __all__ = [
@@ -176,7 +176,7 @@ class Source(Protocol):
 # ---- events of a target: those of the delivery machine
 
 
-TargetEvent = Opened | Granted | Progressed | Outcome | Lost
+TargetEvent = Opened | Granted | Progressed | Stopped | Outcome | Lost
 
 
 class Copies(NamedTuple):

@@ -5,7 +5,8 @@ What it is: the room for messages, and the reason to pause the source, from the 
 
 Invariants:
     I1. A target that is busy, full, disabled or unreachable pauses the source while its recovery is active.
-    I2. A few messages that are refused individually take no room and do not pause the source: another message is needed for
+    I2. A target that reports that it accepts nothing pauses the source until it reports the opposite.
+    I3. A few messages that are refused individually take no room and do not pause the source: another message is needed for
         comparison.
 """
 
@@ -30,6 +31,9 @@ class BackPressure:
         outbox: the messages handed over.
         refusals: the refused messages.
         recovery: the state of resending.
+
+    Attributes:
+        stopped: why the target accepts nothing, as it reported; empty: it has not.
     """
 
     def __init__(
@@ -39,6 +43,7 @@ class BackPressure:
         self._outbox = outbox
         self._refusals = refusals
         self._recovery = recovery
+        self.stopped = ""
 
     def room(self, unsent: int) -> int:
         """How many messages may be handed over now, given those that wait to be sent: a few always wait, but never many."""
@@ -50,6 +55,8 @@ class BackPressure:
     def blocked_by(self) -> str:
         """The reason for which no messages are sent; empty where there is none."""
         trouble = self._recovery.trouble
+        if self.stopped:
+            return self.stopped
         if not self._recovery.is_active or trouble is None:
             return ""
         if trouble.kind in OF_THE_MESSAGE and self._outbox.unfinished:
@@ -60,6 +67,8 @@ class BackPressure:
     def reason(self) -> str:
         """Why the source must be paused now; empty: it need not."""
         trouble = self._recovery.trouble
+        if self.stopped:
+            return self.stopped
         if trouble is None or not self._recovery.is_active:
             return ""
         # Whether a message is refused individually is found out by trying another; while the few at hand are refused, one may come.

@@ -84,6 +84,7 @@ class Delivery:
             e.Opened: self._on_opened,
             e.Granted: self._on_granted,
             e.Progressed: self._on_progressed,
+            e.Stopped: self._on_stopped,
             e.Outcome: self._on_outcome,
             e.Lost: self._on_lost,
             e.Tick: lambda event, now, effects: None,
@@ -119,6 +120,11 @@ class Delivery:
         return self._recovery.is_active
 
     @property
+    def is_stopped(self) -> bool:
+        """Whether the target reports that it accepts nothing at present: no time-out applies."""
+        return bool(self._pressure.stopped)
+
+    @property
     def blocked_by(self) -> str:
         """The reason for which no messages are sent; empty where there is none."""
         return self._pressure.blocked_by
@@ -128,6 +134,8 @@ class Delivery:
         if not self._recovery.is_active or self.has_failed:
             waits = self.unsent and self._link.is_open and not self.has_failed
             return self._envelopes.wait_until if waits else math.inf
+        if self.is_stopped:
+            return math.inf
         is_awaited = self._link.flight.outstanding > 0
         return self._recovery.deadline(now, self.settings.timeout_seconds, is_awaited=is_awaited)
 
@@ -141,7 +149,9 @@ class Delivery:
         self._handlers[type(event)](event, now, effects)
         if self._recovery.is_active or self._next < self._outbox.end:
             self._pump(now, effects)
-        if (self._recovery.is_active or self._held) and (reason := self._pressure.reason) != self._held:
+        if (self._recovery.is_active or self._held or self.is_stopped) and (
+            reason := self._pressure.reason
+        ) != self._held:
             self._held = reason
             effects.append(e.Pause(reason) if reason else e.Resume())
         return effects
@@ -171,6 +181,10 @@ class Delivery:
     def _on_progressed(self, event: e.Progressed, now: float, effects: list[Effect]) -> None:
         self._recovery.progressed(now)
 
+    def _on_stopped(self, event: e.Stopped, now: float, effects: list[Effect]) -> None:
+        self._pressure.stopped = event.reason
+        self._recovery.progressed(now)  # the time begins when it accepts messages again
+
     def _on_outcome(self, event: e.Outcome, now: float, effects: list[Effect]) -> None:
         first, last, refusal, taken = event
         for answered in self._link.flight.answered(first, last):
@@ -186,6 +200,7 @@ class Delivery:
 
     def _on_lost(self, event: e.Lost, now: float, effects: list[Effect]) -> None:
         self._link.lost()
+        self._pressure.stopped = ""
         if event.refusal.kind is RefusalKind.FATAL:
             self._fail(event.refusal, effects)
             return
@@ -340,7 +355,7 @@ class Delivery:
     def _recover(self, now: float, effects: list[Effect]) -> bool:
         """Resends messages; returns whether everything that was sent has an outcome."""
         link, recovery = self._link, self._recovery
-        if self.has_failed:
+        if self.has_failed or self.is_stopped:
             return False
         seconds, is_awaited = self.settings.timeout_seconds, link.flight.outstanding > 0
         if (trouble := recovery.overdue(now, seconds, is_awaited=is_awaited)) is not None:

@@ -35,7 +35,7 @@ def test_i1_a_target_that_is_full_holds_the_source_while_it_recovers() -> None:
     assert route.pressure.reason == ""
 
 
-def test_i2_a_message_that_is_refused_holds_nothing_while_it_is_the_only_one() -> None:
+def test_i3_a_message_that_is_refused_holds_nothing_while_it_is_the_only_one() -> None:
     route = Route(1)
     route.recovery.begin(0.0, BAD)
     assert route.pressure.reason == ""
@@ -50,7 +50,7 @@ def test_where_refusals_block_the_first_one_holds_the_source(setting: str) -> No
     assert route.pressure.reason == "message 100 is refused: bad: it is malformed"
 
 
-def test_i2_a_few_that_are_refused_take_no_room() -> None:
+def test_i3_a_few_that_are_refused_take_no_room() -> None:
     route = Route(FEW_REFUSED + 10)
     window = route.settings.window + route.settings.waiting
     assert route.pressure.room(0) == min(route.settings.waiting, window - FEW_REFUSED - 10)

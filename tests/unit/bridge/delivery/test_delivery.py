@@ -21,8 +21,11 @@ from isthmus.bridge.delivery_event import (
     Lost,
     Opened,
     Outcome,
+    Pause,
+    Resume,
     Send,
     Settle,
+    Stopped,
     Tick,
 )
 from isthmus.bridge.refusal import Refusal
@@ -963,3 +966,43 @@ def test_envelopes_that_are_refused_in_part_lose_and_double_nothing_i6(data: st.
     made.pass_time(20)
     assert sorted(made.stored) == list(range(made.handed))
     assert sorted(made.settled) == list(range(made.handed))
+
+
+# ---- a target that reports that it accepts nothing
+
+
+def test_a_target_that_reports_a_stop_pauses_the_source_and_has_as_long_as_it_takes() -> None:
+    """Given up after a time, what it has not read yet would be sent again: twice there once it goes on."""
+    machine = Delivery(DeliverySettings(timeout_seconds=30.0))
+    machine.on(Opened(), 0.0)
+    machine.on(Granted(10), 0.0)
+    machine.on(HandedOver([message(0)], [7]), 0.0)
+    assert machine.on(Stopped("low on memory"), 1.0) == [Pause("low on memory")]
+    assert (machine.is_stopped, machine.blocked_by) == (True, "low on memory")
+    assert machine.on(Tick(), 1000.0) == []
+    assert machine.on(Stopped(""), 1001.0) == [Resume()]
+    assert machine.on(Outcome(0, 0), 1002.0) == [Settle([7])]
+    assert not machine.is_stopped
+
+
+def test_no_time_out_of_resent_messages_passes_during_a_stop() -> None:
+    machine = Delivery(DeliverySettings(timeout_seconds=30.0))
+    machine.on(Opened(), 0.0)
+    machine.on(Granted(10), 0.0)
+    machine.on(HandedOver([message(0)], [7]), 0.0)
+    machine.on(Outcome(0, 0, BUSY), 1.0)
+    machine.on(Stopped("low on memory"), 2.0)
+    assert machine.deadline(3.0) == math.inf
+    machine.on(Tick(), 1000.0)
+    assert not machine.has_failed
+    effects = machine.on(Stopped(""), 1001.0)
+    assert any(isinstance(each, Send) for each in effects), "the retry is due"
+    assert machine.deadline(1001.0) == 1031.0
+
+
+def test_a_stop_ends_with_the_connection() -> None:
+    machine = Delivery(DeliverySettings(timeout_seconds=30.0))
+    machine.on(Opened(), 0.0)
+    machine.on(Stopped("low on memory"), 1.0)
+    machine.on(Lost(BUSY), 2.0)
+    assert not machine.is_stopped

@@ -9,7 +9,7 @@ Invariants:
     I2. Nothing is sent while the fence of the route's claim is closed: the route fails instead.
     I3. Copies are made only after the first `Opened`, in the order of the rows.
     I4. A target that has messages and gives no outcome for `target_seconds`, or does not answer `open` for so long, has failed. As long as
-        bytes of the messages still arrive there, the time does not begin.
+        bytes of the messages still arrive there, or it reports that it accepts nothing (`Stopped`), the time does not begin.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from isthmus.bridge.delivery_event import (
     Resume,
     Send,
     Settle,
+    Stopped,
     Tick,
 )
 from isthmus.bridge.host.sender.error import ClaimUnconfirmedError, TargetUnavailableError
@@ -168,7 +169,8 @@ class TargetHandle:
     @property
     def _is_watched(self) -> bool:
         """Whether the time-out for the target's answer applies; while the machine resends, it has its own time-out."""
-        return (self.machine.unfinished > 0 or not self._was_opened) and not self.machine.is_recovering
+        machine = self.machine
+        return (machine.unfinished > 0 or not self._was_opened) and not machine.is_recovering and not machine.is_stopped
 
     # ---- for the host
 
@@ -232,7 +234,7 @@ class TargetHandle:
 
     def _on_target_event(self, event: Event, now: float) -> bool:
         kind = type(event)
-        if kind is Outcome or kind is Progressed:
+        if kind is Outcome or kind is Progressed or kind is Stopped:
             self._took_at = now
         elif kind is Opened:
             self._took_at = now

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from isthmus.amqp.codec import CodecError
-from isthmus.bridge.delivery_event import Granted, Lost, Opened, Progressed, Send
+from isthmus.bridge.delivery_event import Granted, Lost, Opened, Progressed, Send, Stopped
 from isthmus.bridge.port import Copies, TargetEvent
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.connectors.copier import copies_of
@@ -69,7 +69,8 @@ class RabbitTarget(End):
         self._rewriter = self._rewriter_for(origin_identity)
         self._limit_bytes = options.max_message_bytes
         self._flight = Flight()
-        self._was_reported = self._is_blocked = False
+        self._was_reported = False
+        self._blocked_by = self._reported_block = ""  # why the broker accepts nothing
         self._reported_credit = 0  # minus the messages sent since
         self._transit: Transit | None = None
         self._looked_at = -math.inf
@@ -88,10 +89,13 @@ class RabbitTarget(End):
                 self._was_reported = True
                 events.append(Opened(self._limit_bytes + _ENCODING_BYTES if self._limit_bytes else 0))
             events += flight.take(now)
-            credit = 0 if self._is_blocked else flight.credit
+            credit = 0 if self._blocked_by else flight.credit
             if credit != self._reported_credit:
                 self._reported_credit = credit
                 events.append(Granted(credit))
+            if self._blocked_by != self._reported_block:
+                self._reported_block = self._blocked_by
+                events.append(Stopped(self._blocked_by))
             if self._progresses(now):
                 events.append(Progressed())
             if self.fault is None and now >= self._stalls_at():
@@ -107,7 +111,7 @@ class RabbitTarget(End):
         return min(self.step_deadline(now), self._stalls_at(), self._looks_at())
 
     def _looks_at(self) -> float:
-        return math.inf if self._is_blocked else max(self._flight.since, self._looked_at) + LOOK_SECONDS
+        return math.inf if self._blocked_by else max(self._flight.since, self._looked_at) + LOOK_SECONDS
 
     def _progresses(self, now: float) -> bool:
         """Whether bytes of the messages have arrived since the last look."""
@@ -120,7 +124,7 @@ class RabbitTarget(End):
         return True
 
     def _stalls_at(self) -> float:
-        return math.inf if self._is_blocked else self._flight.since + self.options.stall_seconds
+        return math.inf if self._blocked_by else self._flight.since + self.options.stall_seconds
 
     def copies(self, data: bytes, offsets: Sequence[int], now_ms: int) -> Copies:
         """The copies of messages as this target accepts them."""
@@ -154,7 +158,7 @@ class RabbitTarget(End):
         """Closes it."""
         self.is_closed = True
         self.pool.unmark(self.key)
-        self.disconnect(time.monotonic(), politely=not self._is_blocked)
+        self.disconnect(time.monotonic(), politely=not self._blocked_by)
 
     # ---- the channel
 
@@ -167,7 +171,8 @@ class RabbitTarget(End):
         """Declares the entity, and requests confirms."""
         self._flight = Flight()
         self._transit = Transit(connection)
-        self._was_reported = self._is_blocked = False
+        self._was_reported = False
+        self._blocked_by = self._reported_block = ""  # why the broker accepts nothing
         self._reported_credit = 0
         options = self.options
         if options.exchange:
@@ -187,9 +192,10 @@ class RabbitTarget(End):
         elif which == M.CONFIRM_SELECT_OK:
             self.opened()
         elif which == M.CONNECTION_BLOCKED:
-            self._is_blocked = True
+            reason, _ = wire.short_at(arguments, 0)
+            self._blocked_by = f"'{self.entity}': RabbitMQ accepts no messages: {reason}"
         elif which == M.CONNECTION_UNBLOCKED:
-            self._is_blocked = False
+            self._blocked_by = ""
             self._flight.wait_again(time.monotonic())
         else:
             return
@@ -262,7 +268,7 @@ class RabbitTarget(End):
         events += self._flight.lost(refusal)
         self.disconnect(now)
         self._flight = Flight()
-        self._is_blocked = False
+        self._blocked_by = self._reported_block = ""
         events.append(Lost(refusal))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from isthmus.bridge.delivery_event import Granted, Opened, Outcome, Progressed, Send
+from isthmus.bridge.delivery_event import Granted, Opened, Outcome, Progressed, Send, Stopped
 from isthmus.bridge.host.sender.handle import TargetHandle
 from isthmus.bridge.host.sender.rows import Part
 from isthmus.bridge.port import Copies, TargetEvent
@@ -80,4 +80,23 @@ def test_i4_a_target_has_not_failed_while_bytes_of_the_messages_arrive_there() -
     handle.step(329.9, False)
     assert not reports.failures
     handle.step(330.0, False)
+    assert reports.failures == ["b: the target gave no outcome for 30 s"]
+
+
+def test_i4_a_target_has_not_failed_while_it_reports_that_it_accepts_nothing() -> None:
+    target, reports = Target(), Reports()
+    handle = TargetHandle(1, SPEC, target, reports, 0.0)  # type: ignore[arg-type]
+    target.events += [Opened(), Granted(10)]
+    handle.step(0.0, True)
+    handle.add(Part([7], b"message", [0, 7], (), None, ()))
+    handle.step(1.0, False)
+    target.events.append(Stopped("low on memory"))
+    handle.step(2.0, True)
+    handle.step(1000.0, False)
+    assert not reports.failures
+    target.events.append(Stopped(""))
+    handle.step(1001.0, True)
+    handle.step(1030.9, False)
+    assert not reports.failures
+    handle.step(1031.0, False)
     assert reports.failures == ["b: the target gave no outcome for 30 s"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from isthmus.amqp import section
-from isthmus.bridge.delivery_event import Granted, Lost, Opened, Outcome, Progressed, Send
+from isthmus.bridge.delivery_event import Granted, Lost, Opened, Outcome, Progressed, Send, Stopped
 from isthmus.connectors.rabbitmq.option import read_target
 from isthmus.connectors.rabbitmq.port.flight import CREDIT
 from isthmus.connectors.rabbitmq.port.pool import BrokerPool
@@ -88,3 +88,11 @@ def test_i3_no_time_out_begins_while_bytes_of_the_messages_still_arrive(
         now += LOOK_SECONDS
         assert list(target.poll(now)) == []
     assert isinstance(target.poll(silent)[-1], Lost)
+
+
+def test_what_a_blocked_broker_says_is_reported_until_it_goes_on(target: RabbitTarget) -> None:
+    target.on_method(0, M.CONNECTION_BLOCKED, b"\x0dlow on memory")
+    assert list(target.poll(0.0)) == [Granted(0), Stopped("'q': RabbitMQ accepts no messages: low on memory")]
+    assert list(target.poll(100.0)) == []
+    target.on_method(0, M.CONNECTION_UNBLOCKED, b"")
+    assert list(target.poll(100.0)) == [Granted(CREDIT), Stopped("")]
