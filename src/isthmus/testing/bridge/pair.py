@@ -140,7 +140,7 @@ class MemoryPair:
 
     wait_seconds = 5.0
     poll_seconds = 0.002
-    lock_seconds = 0.6  # long enough that a thread on a loaded machine renews in time
+    lock_seconds = 1.0  # long enough that a thread on a loaded machine renews in time
     too_large = 20_000
 
     def __init__(self, source: str = "queue", target: str = "queue") -> None:

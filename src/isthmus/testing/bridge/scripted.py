@@ -36,6 +36,7 @@ __all__ = ["Gate", "Gates", "ScriptedConnector", "ScriptedSide"]
 
 # How long an answer is delayed, so that the system has carried out the request.
 HELD_SECONDS = 0.2
+JOIN_SECONDS = 10.0
 _STALLED = Weather(is_stalled=True)
 
 
@@ -88,6 +89,9 @@ class Gate:
         """Ends it."""
         for timer in self._timers:
             timer.cancel()
+        for timer in self._timers:
+            if timer is not threading.current_thread():
+                timer.join(JOIN_SECONDS)  # one that has begun uses the proxy
         self.proxy.close()
 
 
