@@ -14,9 +14,9 @@ import termios
 __all__ = ["unsent_bytes"]
 
 
-def unsent_bytes(sock: socket.socket) -> int:
-    """Bytes that the remote machine has not acknowledged, for a Unix socket those that its other end has not read; 0 where it is not known."""
+def unsent_bytes(sock: socket.socket) -> int | None:
+    """Bytes that the remote machine has not acknowledged, for a Unix socket those that its other end has not read; None: it is not known."""
     try:
         return int(struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0" * 4))[0])
     except (OSError, ValueError):  # a closed socket has no descriptor
-        return 0
+        return None

@@ -202,8 +202,8 @@ class Client:
     @property
     def arrived_bytes(self) -> int:
         """Of these, those that the remote machine has acknowledged; with TLS and over a WebSocket approximately."""
-        unsent = 0 if self._socket is None else unsent_bytes(self._socket)
-        return self._queued_bytes - sum(map(len, self._pending)) - unsent
+        unsent = self._socket is not None and unsent_bytes(self._socket)
+        return self._queued_bytes - sum(map(len, self._pending)) - (unsent or 0)
 
     def start_close(self) -> None:
         """Queues the close after what was sent; once the peer has answered, `error` is set. Then `abandon` it."""

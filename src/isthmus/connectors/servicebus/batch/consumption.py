@@ -97,9 +97,9 @@ def worker_stream() -> Any:
 
 
 def _unread_bytes(sock: socket.socket) -> int | None:
-    """Bytes that the other end has not read; None if it has closed."""
+    """Bytes that the other end has not read; None if it has closed, or they are not known: nothing is settled then."""
     own = unsent_bytes(sock)
-    if sock.family == socket.AF_UNIX or own:
+    if own is None or sock.family == socket.AF_UNIX or own:
         return own
     try:
         port, peer_port = sock.getsockname()[1], sock.getpeername()[1]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from isthmus.connectors.servicebus.batch import consumption as consumption_module
 from isthmus.connectors.servicebus.batch.consumption import Consumption
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the system tells what a socket holds only there")
@@ -65,3 +66,14 @@ def test_an_end_that_closes_has_not_read(pair: tuple[socket.socket, socket.socke
 def test_where_nothing_can_be_watched_the_end_of_the_writing_counts() -> None:
     assert Consumption(None).wait()
     assert Consumption(None).filler_bytes == 0
+
+
+def test_what_the_system_does_not_tell_counts_as_not_read(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages are settled once all is read."""
+    monkeypatch.setattr(consumption_module, "unsent_bytes", lambda sock: None)
+    with pair[0].makefile("wb") as stream:
+        consumption = Consumption(stream)
+        assert not consumption.wait()
+        consumption.close()
