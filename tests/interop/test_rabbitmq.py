@@ -16,12 +16,15 @@ from urllib.parse import quote
 
 import pytest
 
+from fault_client import connected
+from hosted_lease import carried
 from hosted_run import HostedRun
 from isthmus.amqp import section
 from isthmus.bridge import registry
 from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Outcome, Send
 from isthmus.bridge.port import Arrived, Exhausted, SourceLost, SourceOpened
 from isthmus.bridge.refusal import RefusalKind
+from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.connectors.administration import Administrations, NamespaceUnreachableError
 from isthmus.connectors.rabbitmq.dead_letter import REASON_HEADER
 from isthmus.connectors.rabbitmq.mapping.mapping import to_message
@@ -34,9 +37,11 @@ from isthmus.errors import ConfigError, ConnectionLostError, EntityNotFoundError
 from isthmus.replication.namespace_clients import NamespaceClients
 from isthmus.supervisor.watch.binding import BindingWatch
 from isthmus.testing.bridge.message import key_of, message
+from isthmus.testing.namespace import namespace
 from isthmus.topology import plan, read
 from isthmus.topology.file.source import load
 from isthmus.topology.route import routes
+from isthmus.transport import Sender
 from rabbitmq_client import RabbitClient
 from rabbitmq_server import PASSWORD, USER, RabbitServer, rabbit_server
 
@@ -282,6 +287,36 @@ def test_a_blocked_connection_takes_nothing_and_loses_nothing(server: RabbitServ
     assert outcomes(found) == {0: None}
     assert not any(type(each) is Lost for each in found)
     assert len(taken(server, "q-blocked")) == 1
+
+
+def test_a_route_to_a_blocked_node_sends_nothing_again(
+    server: RabbitServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It connected again whenever its target's time was over, and the node read each time what was published before."""
+    seconds = 1.0
+    server.queue("q-alarm")
+    with namespace(tmp_path / "data", config="queues: {q: {lock_duration: 1m}}") as source:
+        monkeypatch.setenv("SOURCE", source.connection_string)
+        route = RouteSpec(
+            name="q",
+            source=End("servicebus", "a", {"connection": "env:SOURCE", "entity": "q"}),
+            target=End("rabbitmq", "b", options(server, "q-alarm")),
+            target_seconds=seconds,
+        )
+        with carried(tmp_path, [route]):
+            server.control("set_vm_memory_high_watermark", "0.00000001")
+            try:
+                with connected(source, "q") as client:
+                    Sender(client, "q").wait_ready().send_all(payloads(*(f"k/{each}" for each in range(100))))
+                time.sleep(5 * seconds)
+            finally:
+                server.control("set_vm_memory_high_watermark", "absolute", "2GB")
+            limit = time.monotonic() + WAIT_SECONDS
+            while server.messages("q-alarm") < 100:
+                assert time.monotonic() < limit, server.state()
+                time.sleep(0.2)
+        found = [key_of(to_message(each)) for each in taken(server, "q-alarm")]
+    assert found == [f"k/{each}" for each in range(100)]
 
 
 # ---- who may enter

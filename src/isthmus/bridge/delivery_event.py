@@ -90,8 +90,8 @@ class Granted(NamedTuple):
 
 
 class Stopped(NamedTuple):
-    """The target reports that it accepts nothing at present, and will report when it does again; empty: it does. Messages in flight keep waiting
-    for their outcomes.
+    """The target reports that it accepts nothing at present, and grants nothing; empty: it does again. Messages in flight keep waiting for their
+    outcomes.
     """
 
     reason: str

@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 __all__ = ["LOOK_SECONDS", "Carrier", "Transit"]
@@ -43,13 +44,24 @@ class Transit:
         self._carrier = carrier
         self._deliveries = 0
         self._end = self._arrived = 0
+        self._looked_at = -math.inf
 
-    def progresses(self, deliveries: int) -> bool:
-        """Whether more of their bytes have arrived since the last call; also at the first call after further deliveries, if some have not.
+    def due(self, since: float) -> float:
+        """When to look, in monotonic seconds; `since`: since when no outcome has come, infinite where none is missing."""
+        return max(since, self._looked_at) + LOOK_SECONDS
+
+    def progresses(self, now: float, since: float, deliveries: int) -> bool:
+        """Whether more of their bytes have arrived since the last look; also at the first one after further deliveries, if some have not. It looks
+        only when that is due.
 
         Args:
+            now: monotonic seconds.
+            since: as for `due`.
             deliveries: how many were sent so far; their bytes are queued.
         """
+        if now < self.due(since):
+            return False
+        self._looked_at = now
         arrived = self._carrier.arrived_bytes
         if deliveries != self._deliveries:
             self._deliveries, self._end = deliveries, self._carrier.queued_bytes

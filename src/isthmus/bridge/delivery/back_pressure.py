@@ -31,9 +31,6 @@ class BackPressure:
         outbox: the messages handed over.
         refusals: the refused messages.
         recovery: the state of resending.
-
-    Attributes:
-        stopped: why the target accepts nothing, as it reported; empty: it has not.
     """
 
     def __init__(
@@ -43,7 +40,6 @@ class BackPressure:
         self._outbox = outbox
         self._refusals = refusals
         self._recovery = recovery
-        self.stopped = ""
 
     def room(self, unsent: int) -> int:
         """How many messages may be handed over now, given those that wait to be sent: a few always wait, but never many."""
@@ -55,8 +51,8 @@ class BackPressure:
     def blocked_by(self) -> str:
         """The reason for which no messages are sent; empty where there is none."""
         trouble = self._recovery.trouble
-        if self.stopped:
-            return self.stopped
+        if self._recovery.stopped:
+            return self._recovery.stopped
         if not self._recovery.is_active or trouble is None:
             return ""
         if trouble.kind in OF_THE_MESSAGE and self._outbox.unfinished:
@@ -67,8 +63,8 @@ class BackPressure:
     def reason(self) -> str:
         """Why the source must be paused now; empty: it need not."""
         trouble = self._recovery.trouble
-        if self.stopped:
-            return self.stopped
+        if self._recovery.stopped:
+            return self._recovery.stopped
         if trouble is None or not self._recovery.is_active:
             return ""
         # Whether a message is refused individually is found out by trying another; while the few at hand are refused, one may come.

@@ -13,7 +13,7 @@ Invariants:
         refused individually, until everything that was sent before has an outcome.
     I3. A message is sent again only when it was refused, or when its connection was lost before its outcome.
     I4. A target that is busy, full, disabled or unreachable blocks: no message is set aside for it, and credit is taken back at
-        the source. When it has accepted nothing for `timeout_seconds`, the machine fails.
+        the source. When it has accepted nothing for `timeout_seconds`, and does not report why (`Stopped`), the machine fails.
     I5. A flush row is answered after everything handed over before it is finished.
     I6. Of an envelope that is refused for one message only that message is set aside; the others are sent again, each alone.
         Messages of it that the target accepted nevertheless are completed, and not sent again.
@@ -83,8 +83,8 @@ class Delivery:
             e.Flush: self._on_flush,
             e.Opened: self._on_opened,
             e.Granted: self._on_granted,
-            e.Progressed: self._on_progressed,
-            e.Stopped: self._on_stopped,
+            e.Progressed: lambda event, now, effects: self._recovery.progressed(now),
+            e.Stopped: lambda event, now, effects: self._recovery.stop(event.reason, now),
             e.Outcome: self._on_outcome,
             e.Lost: self._on_lost,
             e.Tick: lambda event, now, effects: None,
@@ -122,7 +122,7 @@ class Delivery:
     @property
     def is_stopped(self) -> bool:
         """Whether the target reports that it accepts nothing at present: no time-out applies."""
-        return bool(self._pressure.stopped)
+        return bool(self._recovery.stopped)
 
     @property
     def blocked_by(self) -> str:
@@ -134,8 +134,6 @@ class Delivery:
         if not self._recovery.is_active or self.has_failed:
             waits = self.unsent and self._link.is_open and not self.has_failed
             return self._envelopes.wait_until if waits else math.inf
-        if self.is_stopped:
-            return math.inf
         is_awaited = self._link.flight.outstanding > 0
         return self._recovery.deadline(now, self.settings.timeout_seconds, is_awaited=is_awaited)
 
@@ -149,9 +147,7 @@ class Delivery:
         self._handlers[type(event)](event, now, effects)
         if self._recovery.is_active or self._next < self._outbox.end:
             self._pump(now, effects)
-        if (self._recovery.is_active or self._held or self.is_stopped) and (
-            reason := self._pressure.reason
-        ) != self._held:
+        if (self._recovery.may_pause or self._held) and (reason := self._pressure.reason) != self._held:
             self._held = reason
             effects.append(e.Pause(reason) if reason else e.Resume())
         return effects
@@ -178,13 +174,6 @@ class Delivery:
     def _on_granted(self, event: e.Granted, now: float, effects: list[Effect]) -> None:
         self._link.credit = event.credit
 
-    def _on_progressed(self, event: e.Progressed, now: float, effects: list[Effect]) -> None:
-        self._recovery.progressed(now)
-
-    def _on_stopped(self, event: e.Stopped, now: float, effects: list[Effect]) -> None:
-        self._pressure.stopped = event.reason
-        self._recovery.progressed(now)  # the time begins when it accepts messages again
-
     def _on_outcome(self, event: e.Outcome, now: float, effects: list[Effect]) -> None:
         first, last, refusal, taken = event
         for answered in self._link.flight.answered(first, last):
@@ -200,7 +189,6 @@ class Delivery:
 
     def _on_lost(self, event: e.Lost, now: float, effects: list[Effect]) -> None:
         self._link.lost()
-        self._pressure.stopped = ""
         if event.refusal.kind is RefusalKind.FATAL:
             self._fail(event.refusal, effects)
             return
@@ -355,7 +343,7 @@ class Delivery:
     def _recover(self, now: float, effects: list[Effect]) -> bool:
         """Resends messages; returns whether everything that was sent has an outcome."""
         link, recovery = self._link, self._recovery
-        if self.has_failed or self.is_stopped:
+        if self.has_failed:
             return False
         seconds, is_awaited = self.settings.timeout_seconds, link.flight.outstanding > 0
         if (trouble := recovery.overdue(now, seconds, is_awaited=is_awaited)) is not None:

@@ -10,6 +10,7 @@ Invariants:
     I2. `took_at` is when the target last accepted a message, or bytes of one arrived there, or when the recovery began.
     I3. It is not overdue while the outcome of a message that was sent moments ago is missing: the target may accept it, and the next opening
         would send it again.
+    I4. No time-out passes while the target reports that it accepts nothing.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Recovery:
         retry_at: before this nothing is sent.
         took_at: when the target last accepted a message, or bytes of one arrived there (I2).
         sent_at: when a message was resent or tried last.
+        stopped: why the target accepts nothing, as it reported; empty: it has not.
         probe: the message that is tried ahead of a refused one.
         candidates: messages to try in that way.
         last_probe: the last one tried.
@@ -56,6 +58,7 @@ class Recovery:
         self.retry_at = -math.inf
         self.took_at = -math.inf
         self.sent_at = -math.inf
+        self.stopped = ""
         self.probe: int | None = None
         self.candidates: list[int] = []
         self.last_probe = -1
@@ -122,6 +125,7 @@ class Recovery:
         self.begin(now, trouble)
         self.settled(now)
         self.opening = self.is_searching = False
+        self.stopped = ""
         self.probe = None
         self.candidates.clear()
 
@@ -133,6 +137,16 @@ class Recovery:
     def progressed(self, now: float) -> None:
         """The target still receives what was sent."""
         self.took_at = max(self.took_at, now)
+
+    def stop(self, reason: str, now: float) -> None:
+        """The target reports that it accepts nothing, and why; empty: that it does again, from when the time counts (I4)."""
+        self.stopped = reason
+        self.progressed(now)
+
+    @property
+    def may_pause(self) -> bool:
+        """Whether the source may have to be paused."""
+        return self.is_active or bool(self.stopped)
 
     def deadline(self, now: float, timeout_seconds: float, *, is_awaited: bool) -> float:
         """When something is due even without events, while it is active; arguments as for `overdue`."""
@@ -152,6 +166,8 @@ class Recovery:
         return self.trouble or Refusal(RefusalKind.UNKNOWN, "", "no outcome came")
 
     def _overdue_at(self, timeout_seconds: float, is_awaited: bool) -> float:
+        if self.stopped:
+            return math.inf
         due = self.took_at + timeout_seconds
         return max(due, self.sent_at + min(OUTCOME_SECONDS, timeout_seconds)) if is_awaited else due
 

@@ -991,11 +991,13 @@ def test_no_time_out_of_resent_messages_passes_during_a_stop() -> None:
     machine.on(Granted(10), 0.0)
     machine.on(HandedOver([message(0)], [7]), 0.0)
     machine.on(Outcome(0, 0, BUSY), 1.0)
+    machine.on(Granted(0), 2.0)
     machine.on(Stopped("low on memory"), 2.0)
     assert machine.deadline(3.0) == math.inf
     machine.on(Tick(), 1000.0)
     assert not machine.has_failed
-    effects = machine.on(Stopped(""), 1001.0)
+    machine.on(Stopped(""), 1001.0)
+    effects = machine.on(Granted(10), 1001.0)
     assert any(isinstance(each, Send) for each in effects), "the retry is due"
     assert machine.deadline(1001.0) == 1031.0
 

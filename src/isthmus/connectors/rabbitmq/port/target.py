@@ -39,7 +39,7 @@ from isthmus.connectors.rabbitmq.protocol.error import ClosedByBrokerError, refu
 from isthmus.connectors.rabbitmq.protocol.property import Record
 from isthmus.connectors.rabbitmq.protocol.wire import M
 from isthmus.connectors.servicebus.message.message_rewriter import Mark, MessageRewriter
-from isthmus.connectors.transit import LOOK_SECONDS, Transit
+from isthmus.connectors.transit import Transit
 from isthmus.errors import IsthmusError
 from isthmus.message.copy_policy import CopyPolicy
 
@@ -73,7 +73,6 @@ class RabbitTarget(End):
         self._blocked_by = self._reported_block = ""  # why the broker accepts nothing
         self._reported_credit = 0  # minus the messages sent since
         self._transit: Transit | None = None
-        self._looked_at = -math.inf
 
     # ---- the port
 
@@ -111,16 +110,14 @@ class RabbitTarget(End):
         return min(self.step_deadline(now), self._stalls_at(), self._looks_at())
 
     def _looks_at(self) -> float:
-        return math.inf if self._blocked_by else max(self._flight.since, self._looked_at) + LOOK_SECONDS
+        return math.inf if self._blocked_by or self._transit is None else self._transit.due(self._flight.since)
 
     def _progresses(self, now: float) -> bool:
-        """Whether bytes of the messages have arrived since the last look."""
-        if self._transit is None or now < self._looks_at():
+        """Whether bytes of the messages have arrived since the last look; then the wait for confirms begins again."""
+        flight, transit = self._flight, self._transit
+        if self._blocked_by or transit is None or not transit.progresses(now, flight.since, flight.published):
             return False
-        self._looked_at = now
-        if not self._transit.progresses(self._flight.published):
-            return False
-        self._flight.wait_again(now)
+        flight.wait_again(now)
         return True
 
     def _stalls_at(self) -> float:

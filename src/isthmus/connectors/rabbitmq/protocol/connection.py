@@ -181,8 +181,8 @@ class Connection:
     @property
     def arrived_bytes(self) -> int:
         """Of these, those that the remote machine has acknowledged; with TLS approximately."""
-        unsent = 0 if self._socket is None else unsent_bytes(self._socket)
-        return self._taken_bytes - len(self._rest) - unsent
+        unsent = self._socket is not None and unsent_bytes(self._socket)
+        return self._taken_bytes - len(self._rest) - (unsent or 0)
 
     @property
     def held_seconds(self) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from isthmus.connectors.transit import LOOK_SECONDS, Carrier, Transit
+from isthmus.connectors.transit import Carrier, Transit
 
 __all__ = ["OUTCOME_SECONDS", "OutcomeWait"]
 
@@ -31,12 +31,11 @@ class OutcomeWait:
     def __init__(self, carrier: Carrier) -> None:
         self.since = math.inf
         self._transit = Transit(carrier)
-        self._looked_at = -math.inf
 
     @property
     def due(self) -> float:
         """When `progresses` and `is_over` have to be called; infinite where no outcome is missing."""
-        return min(max(self.since, self._looked_at) + LOOK_SECONDS, self.since + OUTCOME_SECONDS)
+        return min(self._transit.due(self.since), self.since + OUTCOME_SECONDS)
 
     def sent(self, now: float) -> None:
         """Deliveries were sent."""
@@ -53,10 +52,7 @@ class OutcomeWait:
             now: monotonic seconds.
             deliveries: how many were sent so far.
         """
-        if now < self.due:
-            return False
-        self._looked_at = now
-        if not self._transit.progresses(deliveries):
+        if not self._transit.progresses(now, self.since, deliveries):
             return False
         self.since = now
         return True
