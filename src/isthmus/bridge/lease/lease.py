@@ -248,7 +248,7 @@ class RouteLease:
             return
         self._trouble.settled(event.disposition)
         self._end.progress_at = now
-        if self._flow.window.settled(count):
+        if self._flow.window.settled(count, self.outstanding, now):
             self._window_changed(effects)
         elif self._flow.window.limit <= TOLD_WINDOW:
             effects.append(e.Report())
