@@ -264,6 +264,7 @@ class RouteLease:
 
     def _on_statistics(self, event: e.Statistics, now: float, effects: list[Effect]) -> None:
         self.messages.counts.sent_again(event.resent)
+        self.messages.is_awaited = event.is_awaited
         # Blocked, but not paused: the sink needs another message to find out whether the message or the target is the cause.
         if event.blocked_by and not self._paused and self._flow.admit_another(self.messages.unsettled):
             self._window_changed(effects)
