@@ -9,7 +9,8 @@ process had in flight are delivered once more, and a message that crashes it aff
 (`crash_search`) keeps the window small until a span of messages is settled.
 
 Slow targets. The end of a lease waits for the messages in flight, and all routes of the query wait with it. So the window does not grow
-to more messages than its target takes in `WORK_SECONDS`, and is halved, down to FIRST_MESSAGES, where it contains more.
+to more messages than its target takes in `WORK_SECONDS`, and is halved where it contains more: down to FIRST_MESSAGES, or as many as
+make up `LEAST_BYTES`.
 
 Bytes. Credit is the number of messages that fit into the room, at the recent mean size or, if that is larger, at a part of the
 recent maximum. Credit cannot be taken back when messages turn out larger, so `is_full` says when to stop reading the socket: the
@@ -22,18 +23,21 @@ Invariants:
     I3. While nothing is in flight there is credit, and reading, for one message of any size.
     I4. Never more messages than the window may be in flight.
     I5. A change of the window is sent to the processes that rely on it before more messages can come.
-    I6. Beyond FIRST_MESSAGES it holds no more messages than are settled in `WORK_SECONDS`, as far as earlier ones show.
+    I6. Beyond FIRST_MESSAGES, or LEAST_BYTES, it holds no more messages than are settled in `WORK_SECONDS`, as far as earlier ones show.
 """
 
 from __future__ import annotations
 
 import math
 
-__all__ = ["FIRST_MESSAGES", "WORK_SECONDS", "CreditWindow"]
+__all__ = ["FIRST_MESSAGES", "LEAST_MESSAGES", "WORK_SECONDS", "CreditWindow"]
 
 FIRST_MESSAGES = 256
 # Far longer than a message is in flight where its target is fast, and short for the end of a lease.
 WORK_SECONDS = 10.0
+# Over a network on which so many take longer than that, it holds a few messages.
+LEAST_BYTES = 1 << 20
+LEAST_MESSAGES = 4
 # Sizes of so many messages, and of as many before them, count as recent.
 RECENT_MESSAGES = 1024
 # One message in so many may have the maximum size without more than doubling the mean.
@@ -107,10 +111,15 @@ class CreditWindow:
         before, done, seconds = self.limit, self._settled, self._seconds
         self._settled, self._seconds = 0, 0.0
         if outstanding * seconds > WORK_SECONDS * done:
-            self.limit = min(before, max(FIRST_MESSAGES, min(before, outstanding) // 2))
+            self.limit = min(before, max(self._least, min(before, outstanding) // 2))
         elif is_whole and 2 * seconds <= WORK_SECONDS:
             self.limit = min(self.messages, before * 2)
         return self.limit != before
+
+    @property
+    def _least(self) -> int:
+        """Messages that are admitted however slow their target is."""
+        return min(FIRST_MESSAGES, max(LEAST_MESSAGES, LEAST_BYTES // max(1, self.message_bytes)))
 
     @property
     def message_bytes(self) -> int:

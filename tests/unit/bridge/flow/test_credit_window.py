@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isthmus.bridge.flow.credit_window import FIRST_MESSAGES, LARGEST_PART, RECENT_MESSAGES, WORK_SECONDS, CreditWindow
+from isthmus.bridge.flow.credit_window import (
+    FIRST_MESSAGES,
+    LARGEST_PART,
+    LEAST_MESSAGES,
+    RECENT_MESSAGES,
+    WORK_SECONDS,
+    CreditWindow,
+)
 
 MIB = 1 << 20
 READ = MIB
@@ -91,6 +98,26 @@ def test_i6_time_in_which_no_message_is_in_flight_does_not_count() -> None:
     limit, now = window.limit, 1e6
     _work(window, 50_000.0, 1.0, now)
     assert window.limit > limit
+
+
+def test_i6_of_large_messages_over_a_slow_network_it_holds_few() -> None:
+    """64 MiB of them would take a quarter of an hour."""
+    window = CreditWindow(16_000, 64 * MIB)
+    outstanding, now = 0, 0.0
+    for _ in range(80):
+        while window.credit(outstanding, outstanding * MIB):
+            window.came(1, MIB, MIB)
+            outstanding += 1
+        outstanding, now = outstanding - 1, now + 16.0
+        window.settled(1, outstanding, now)
+    assert outstanding <= LEAST_MESSAGES
+    for _ in range(100):
+        while window.credit(outstanding, outstanding * MIB):
+            window.came(1, MIB, MIB)
+            outstanding += 1
+        outstanding, now = outstanding - 1, now + 0.01
+        window.settled(1, outstanding, now)
+    assert outstanding >= 60
 
 
 def test_i6_a_small_window_stays_as_it_is_where_the_target_is_slow() -> None:
