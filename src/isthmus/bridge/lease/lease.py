@@ -141,7 +141,7 @@ class RouteLease:
             self._source,
             self._trouble,
             self._end,
-            window=self._flow.window.limit,
+            window=max(self._flow.window.limit, self.outstanding),
             rate=self._flow.rate,
             paused=self._paused,
             is_confirmed=self._fence.is_open(now),

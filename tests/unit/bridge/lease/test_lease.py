@@ -490,8 +490,10 @@ def test_a_window_that_is_narrowed_takes_credit_back() -> None:
     route.arrive(1, 2)
     effects = route.on(Planned(Plan(1, 256)))
     assert effects == [Window(1, 1), Report(), Drain()]
+    assert route.report.window == 2, "neither is alone: a worker that dies now shows nothing of the first"
     route.on(Drained())
     assert not of(Grant, route.on(Completed([(1, 1)])))
+    assert route.report.window == 1
     assert of(Grant, route.on(Completed([(2, 2)]))) == [Grant(1)]
 
 
