@@ -12,10 +12,13 @@ The machines and their shells are the real ones (`isthmus.bridge.lease.lease`, `
       the target has accepted it;
     - a strict route has the order of the source at its target whatever is refused;
     - no step is said to remove rows, as none does;
+    - no time-out passes while the target says that it accepts nothing, or while bytes arrive there, and the route is paused in the first case;
     - a route that is to move what is present ends by itself, with everything settled.
 
 Faults: links lost, refused and opened late, messages refused for themselves and for the target, a target that answers out of order and takes
-its credit back, locks that expire while they are held, reader and sink that stand still, claims that are not confirmed, sources set back.
+its credit back, locks that expire while they are held, reader and sink that stand still, claims that are not confirmed, sources set back; a target
+that is silent for minutes, to which bytes still arrive meanwhile or not, that says that it accepts nothing, that is slow, and that takes what
+was sent over a connection long after that was lost.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from typing import Any
 from isthmus.amqp import section
 from isthmus.amqp.types import Symbol, Timestamp
 from isthmus.bridge.delivery.settle_account import SettleAccount
-from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Outcome, Send
+from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Outcome, Progressed, Send, Stopped
 from isthmus.bridge.flow.byte_budget import ByteBudget
 from isthmus.bridge.frame import Kind, unpack_flushed, unpack_json, unpack_runs
 from isthmus.bridge.host.sender import handle as sender_handle
@@ -204,6 +207,9 @@ class _Target:
         self.ordinal = 0
         self.credit = 0
         self.answer_at = math.inf
+        self.is_stopped = False
+        self.looks_at = self.moved_at = -math.inf  # whether bytes arrive while it is silent
+        self.worked_at = world.now
 
     def open(self) -> None:
         self.state, self.answer_at = "opening", self.world.soon()
@@ -232,9 +238,13 @@ class _Target:
             group = self.sent.popleft()
             if self._verdict(group) is None:
                 world.accepted += group
+        if world.chance(0.3):
+            late_at = world.now + world.choose.choice([1.0, 30.0, 100.0])
+            world.late += [(late_at, group) for group in self.sent]
         self.sent.clear()
         self.untold.clear()
         self.ordinal = self.credit = 0
+        self.is_stopped = False
 
     def _lose(self, refusal: Refusal) -> None:
         self._drop()
@@ -269,7 +279,9 @@ class _Target:
             world.faults += 1
             self._lose(_GONE if world.chance(0.2) else _AWAY)
             return
-        for _ in range(min(len(self.sent), choose.choice([0, 1, 5, 1000]))):
+        if self._is_silent():
+            return
+        for _ in range(self._share(choose.choice([0, 1, 5, 1000]))):
             group = self.sent.popleft()
             refusal = self._verdict(group)
             if refusal is None:
@@ -281,6 +293,30 @@ class _Target:
             self._grant(choose.choice([0, 0, 1]))
         elif self.credit < 5 and choose.random() < 0.7:
             self._grant(choose.choice([5, 1000]))
+
+    def _is_silent(self) -> bool:
+        """Whether it reads nothing now, and answers nothing."""
+        world = self.world
+        is_stopped = world.now < world.stopped_until
+        if is_stopped != self.is_stopped:
+            self.is_stopped = is_stopped
+            self._grant(0 if is_stopped else 1000)
+            self.events.append(Stopped("it has no memory" if is_stopped else ""))
+        if world.now < world.silent_until and world.is_arriving and self.sent and world.now >= self.looks_at:
+            self.looks_at, self.moved_at = world.now + 5.0, world.now
+            self.events.append(Progressed())
+        return is_stopped or world.now < world.silent_until
+
+    def _share(self, most: int) -> int:
+        """How many deliveries it takes now."""
+        world, most = self.world, min(most, len(self.sent))
+        if not world.pace:
+            return most
+        if not self.sent:
+            self.worked_at = world.now
+        count = min(most, int((world.now - self.worked_at) * world.pace))
+        self.worked_at += count / world.pace
+        return count
 
     def _grant(self, credit: int) -> None:
         """Only the last credit counts; it is told before outcomes, which have more sent."""
@@ -321,6 +357,12 @@ class _Target:
     def deadline(self, now: float) -> float:
         if self.state == "opening":
             return self.answer_at
+        silent_until = max(self.world.silent_until, self.world.stopped_until)
+        if self.state == "open" and now < silent_until and not self.events:
+            is_looking = self.sent and self.world.is_arriving and now < self.world.silent_until
+            return min(silent_until, max(now, self.looks_at) + 0.01) if is_looking else silent_until
+        if self.world.pace and self.sent and not self.events:
+            return now + 1 / self.world.pace
         return (
             now + 0.01
             if self.events or self.sent or self.untold or (self.state == "open" and self.credit < 5)
@@ -353,6 +395,12 @@ class World:
         few = choose.choice([0, 0, 2]) if self.limit_bytes and not blocks else 0
         self.large = set(choose.sample(range(1, 2 * count + 1), few))
         self.busy_until, self.busy = 0.0, _BLOCKED
+        self.silent_until = self.stopped_until = 0.0
+        self.is_arriving = False
+        self.pace = choose.choice([0.0, 0.0, 0.0, 5.0])
+        self.late: list[
+            tuple[float, list[int]]
+        ] = []  # when the target takes what was sent over a connection that is lost
         self.was_odd = False
         self.faults = 0
         self.refused = bool(self.large)
@@ -517,6 +565,12 @@ class World:
         self._say(handle, e.TargetResumed())
 
     def failed(self, handle: int, error: Any, is_fatal: bool) -> None:
+        if target := self.targets.get(handle):
+            seconds = self.spec.target_seconds
+            is_excused = self.handles[handle].machine.is_stopped or self.now < target.moved_at + seconds
+            is_late = any(text in str(error) for text in ("gave no outcome", "took nothing"))
+            if is_late and is_excused:
+                self.broken = f"{error}: a time-out, though it was silent for a reason"
         self.to_reader.extend(self.account.take(self.now))
         self._say(handle, e.TargetFailed(str(error), is_fatal))
 
@@ -584,6 +638,21 @@ class World:
             self.busy_until, self.busy = self.now + choose.choice([0.1, 3.0, 40.0]), choose.choice([_BLOCKED, _UNCLEAR])
             self.was_odd |= self.busy is _UNCLEAR
             self.faults += 1
+        if self.chance(0.004):
+            self.silent_until, self.is_arriving = (
+                self.now + choose.choice([5.0, 20.0, 45.0, 130.0]),
+                choose.random() < 0.5,
+            )
+            self.faults += 1
+        if self.chance(0.003):
+            self.stopped_until = self.now + choose.choice([1.0, 20.0, 100.0])
+            self.faults += 1
+        late, self.late = self.late, []
+        for at, group in late:
+            if at > self.now:
+                self.late.append((at, group))
+            elif not any(message % _VERSION in self.poison for message in group):
+                self.accepted += group
         if self.later and (choose.random() < 0.05 or 0.0 <= self.now - BEFORE_CHANGE < 0.002):
             count = min(self.later, 20 if self.now >= BEFORE_CHANGE else choose.choice([1, 1, 5, 20]))
             self.later -= count
@@ -632,6 +701,9 @@ class World:
                 "neither settled nor given back"
             )
         assert "removes rows" not in self.lease.report(self.now).error
+        stopped = any(each.machine.is_stopped and number == self.lease.handle for number, each in self.handles.items())
+        if stopped and not (self.to_reader or self.to_sink or self.has_ended):
+            assert self.lease.report(self.now).paused, "it is not paused, though its target accepts nothing"
         self.check_order()
 
     def check_order(self) -> None:
@@ -676,6 +748,7 @@ class World:
     def calm(self) -> None:
         """No fault happens from now on. A message that alone is refused without a reason waits for others, which come."""
         self.chaos, self.busy_until, self.claim_lost_until = 0.0, 0.0, 0.0
+        self.silent_until = self.stopped_until = self.pace = 0.0
         self.reader_frozen_until = self.sink_frozen_until = 0.0
         self.publish(self.later + 3)
         self.later = 0

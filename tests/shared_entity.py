@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Outcome, Send
+from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Outcome, Send, Stopped
 from isthmus.bridge.port import Arrived, Capabilities, Copies, Drained, SourceLost, SourceOpened
 from isthmus.bridge.refusal import Refusal, RefusalKind
 
@@ -256,7 +256,7 @@ class Entity:
         self.accepted: list[tuple[str, int]] = []
         self.taken: set[tuple[str, int]] = set()
         self.poison: dict[tuple[str, int], Refusal] = {}
-        self.busy_until = self.away_until = self.hangs_until = 0.0
+        self.busy_until = self.away_until = self.hangs_until = self.stopped_until = 0.0
         self.busy = BLOCKED
         self.is_odd = False
         self.was_refused: set[str] = set()
@@ -298,6 +298,7 @@ class TargetEnd:
         self.untold: list[Outcome] = []
         self.ordinal = self.credit = 0
         self.answer_at = math.inf
+        self.is_stopped = False
         self.parted: int | None = None  # what is known to be taken of the delivery that its connection was lost with
 
     # ---- the port
@@ -339,7 +340,7 @@ class TargetEnd:
         """The connection ends; the target may have taken some of what was on its way."""
         for _ in range(self.world.choose.randint(0, len(self.sent))):
             self.entity.outcome(0, self.sent.popleft())
-        self.parted = None
+        self.parted, self.is_stopped = None, False
         if self.sent and self.entity.divides and self.world.choose.random() < 0.5:
             self._part(self.sent[0])
         self.sent.clear()
@@ -379,7 +380,11 @@ class TargetEnd:
         if world.now < entity.away_until or world.chance(0.006):
             self._lose(_GONE if world.chance(0.1) else _AWAY)
             return
-        if world.now < entity.hangs_until:
+        if (world.now < entity.stopped_until) != self.is_stopped:
+            self.is_stopped = not self.is_stopped
+            self._grant(0 if self.is_stopped else 1000)
+            self.events.append(Stopped(f"{entity.name} has no memory" if self.is_stopped else ""))
+        if world.now < max(entity.hangs_until, entity.stopped_until):
             return
         for _ in range(min(len(self.sent), choose.choice([0, 1, 5, 1000]))):
             self.untold.append(entity.outcome(self.ordinal, self.sent.popleft()))
@@ -412,8 +417,8 @@ class TargetEnd:
         if self.state != "open":
             return math.inf
         if self.sent or self.untold or self.credit < 5:
-            return max(world.now, self.entity.hangs_until)
-        return math.inf
+            return max(world.now, self.entity.hangs_until, self.entity.stopped_until if self.is_stopped else 0.0)
+        return world.now if self.is_stopped or world.now < self.entity.stopped_until else math.inf
 
 
 class PoolFaultError(Exception):

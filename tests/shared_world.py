@@ -12,7 +12,7 @@ entities that it diverts to, which routes may share. Whatever the schedule, it c
     - at its end a lease comes to an end in bounded time.
 
 Faults: links lost, refused and opened late; locks that end while they are held; completions that are lost on their way; messages refused for
-themselves and by an entity that is busy, away or hangs; kills of reader and sink; readers and sinks that stand still; claims that are not confirmed;
+themselves and by an entity that is busy, away or hangs, or that says that it accepts nothing; kills of reader and sink; readers and sinks that stand still; claims that are not confirmed;
 faults of a connector; routes that move between the slots, or are carried otherwise.
 """
 
@@ -490,6 +490,9 @@ class SharedWorld:
             if self.chance(0.002):
                 entity.hangs_until = self.now + choose.choice([0.5, 5.0, 60.0])
                 self.fault(name)
+            if self.chance(0.002):
+                entity.stopped_until = self.now + choose.choice([0.5, 20.0, 100.0])
+                self.fault(name)
         for name, left in self.later.items():
             if left and choose.random() < 0.05:
                 count = min(left, choose.choice([1, 1, 5, 20]))
@@ -620,7 +623,7 @@ class SharedWorld:
         """
         self.chaos, self.claim_lost_until = 0.0, 0.0
         for name, entity in self.entities.items():
-            entity.busy_until = entity.hangs_until = 0.0
+            entity.busy_until = entity.hangs_until = entity.stopped_until = 0.0
             entity.away_until = math.inf if name in away else 0.0
         for task in self.tasks:
             if task is not None:

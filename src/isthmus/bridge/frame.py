@@ -21,7 +21,7 @@ Sink to reader:
     FAILED   JSON {"handle", "error", "is_fatal"}: release unsettled messages; CLOSE answers
     FLUSHED  int64 number, then (int64 handle, int64 rows) repeated: flush row `number` came; rows of each open handle that came
              before it since it was opened
-    STATS    JSON {"process", "routes": {handle: {counts of the delivery machine, "blocked_by", "last_set_aside"}}}
+    STATS    JSON {"process", "routes": {handle: {counts of the delivery machine, "blocked_by", "last_set_aside", "is_awaited"}}}
     ERROR    JSON {"error", "died"}: the sink as a whole failed; `died`: a step of the query did, or a worker was killed
     END      end of input; everything that came is settled, disposed of, or of closed handles
 Reader to driver (after the handshake of `isthmus.bridge.host.control.client`):

@@ -45,8 +45,9 @@ class RouteReport:
         diverted: completed at the source because the entity that they were diverted to acknowledged them.
         resent: sent again after a refusal or a lost connection.
         outstanding: delivered and not settled now.
+        is_awaited: whether the target has some of those, and its own time-outs apply to their outcomes.
         head: the first position of those, or the content name of that message where a system keeps no positions; 0 where there is none.
-        window: messages that may be outstanding now.
+        window: messages that may be outstanding now; where it was narrowed, those that still are.
         lag_ms: age of the last message; 0 where none came recently.
         received_bytes: of messages delivered.
         paused: why nothing is taken from the source; empty where it is.
@@ -68,6 +69,7 @@ class RouteReport:
     diverted: int = 0
     resent: int = 0
     outstanding: int = 0
+    is_awaited: bool = False
     head: int = 0
     window: int = 0
     lag_ms: int = 0

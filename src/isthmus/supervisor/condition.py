@@ -255,8 +255,9 @@ class Condition:
         return self.counts.settled > self._counts_before.settled
 
     def stuck_seconds(self, now: float) -> float:
-        """How long messages have waited while none moved, for no known reason; 0 if there is one."""
-        if self._phase is not Phase.STALLED or self._progress.paused_reason or not self._waiting:
+        """How long messages have waited while none moved, for no known reason; 0 if there is one, or the target has messages: its time-outs apply."""
+        is_explained = self._progress.paused_reason or self._progress.is_awaited
+        if self._phase is not Phase.STALLED or is_explained or not self._waiting:
             return 0.0
         return self._idle_seconds(now)
 
@@ -288,7 +289,8 @@ class Condition:
         if waits and idle_seconds >= self.stalled_after_seconds + self._limited_seconds():
             waited_seconds = now - self._waiting_since
             oldest = f", and a message waits for {waited_seconds:.0f} s" if waited_seconds > idle_seconds + 1 else ""
-            return Phase.STALLED, f"nothing moved for {idle_seconds:.0f} s{oldest}"
+            awaited = "; its target has not answered" if self._progress.is_awaited else ""
+            return Phase.STALLED, f"nothing moved for {idle_seconds:.0f} s{oldest}{awaited}"
         is_limited = self._limited_seconds() > 0
         if not self._progress.ready or (waits and not self.has_moved_since_start() and not is_limited):
             return Phase.STARTING, ""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from isthmus.bridge.flow.byte_budget import ByteBudget
 from isthmus.bridge.host.sender import handle as sender_handle
 from isthmus.bridge.lease import event as e
+from isthmus.bridge.lease.fence import Fence
+from isthmus.bridge.lease.lease import RouteLease
 from route_world import World, short_delay
 from session_world import CrowdedWorld, SessionWorld
 
@@ -82,6 +87,26 @@ def test_while_no_other_message_comes_openings_are_few() -> None:
     world.run(3_500.0, 60_000)
     assert not world.source.settled
     assert 40 < world.lease.handle < 75  # one a minute, once it waits 30 s between them
+
+
+def test_a_route_to_a_slow_target_ends_soon() -> None:
+    """All routes of its query wait for its end."""
+    world = World(0, 5)
+    world.chaos, world.pace, world.limit_bytes, world.eager, world.later = 0.0, 20.0, 0, 1.0, 0
+    world.poison, world.large, world.is_disordered = {}, set(), False
+    spec = replace(
+        world.spec, claim="", rate="", window=16_000, window_bytes=1 << 24, in_flight=12_000, envelope_messages=1
+    )
+    world.spec = replace(spec, only_present=False, is_strict=False, block_refused=False, steps=())
+    world.lease = RouteLease(world.spec, Fence(False, world.now), ByteBudget(), itertools.count(1).__next__)
+    world.publish(2_600)
+    world.tell(e.Begin())
+    world.run(60.0, 60_000)
+    assert world.lease.outstanding > 200
+    assert len(world.source.settled) > 0.9 * 60 * world.pace
+    begun_at = world.now
+    world.end()
+    assert world.now < begun_at + 30.0
 
 
 @pytest.mark.soak

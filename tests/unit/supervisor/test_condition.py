@@ -115,6 +115,18 @@ def test_i2_a_route_that_never_moved_what_waits_is_starting_and_then_stalled() -
     assert condition.phase is Phase.STALLED
 
 
+def test_a_route_whose_target_has_not_answered_says_so_and_is_not_stuck() -> None:
+    condition = Condition(stalled_after_seconds=10)
+    condition.starting(0)
+    condition.backlog_seen(0, 1, 0.0)
+    for now in (5, 70):
+        condition.seen(now, RouteProgress(is_awaited=True))
+    assert condition.text(70) == "stalled: nothing moved for 70 s; its target has not answered"
+    assert condition.stuck_seconds(70) == 0.0
+    condition.seen(71, RouteProgress())
+    assert condition.stuck_seconds(71) == 71.0
+
+
 def test_i2_a_route_whose_target_is_away_says_so() -> None:
     condition = Condition()
     condition.starting(0)

@@ -455,6 +455,21 @@ def test_a_route_whose_target_is_away_waits_for_it() -> None:
     assert bench.phase() is Phase.STALLED
 
 
+def test_a_route_whose_target_has_not_answered_is_left_to_its_time_outs() -> None:
+    """An upload may take minutes, and so may a request: started again, it would never be finished."""
+    bench = Bench(stuck_after_seconds=60.0)
+    bench.backlog = Backlog(1)
+    bench.step()
+    bench.started["a"][0].seen = RouteProgress(is_awaited=True)
+    for _ in range(300):
+        bench.step()
+    assert bench.journal == []
+    assert bench.phase() is Phase.STALLED
+    bench.started["a"][0].seen = RouteProgress()
+    bench.step()
+    assert bench.journal == ["drain a", "stop a"]
+
+
 def test_a_note_is_logged_once_and_shown_as_it_is_now(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench()
     bench.step()

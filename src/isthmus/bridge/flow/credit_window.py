@@ -8,6 +8,10 @@ Messages. A lease begins with FIRST_MESSAGES and doubles whenever as many as the
 process had in flight are delivered once more, and a message that crashes it affects only these. A plan of the driver
 (`crash_search`) keeps the window small until a span of messages is settled.
 
+Slow targets. The end of a lease waits for the messages in flight, and all routes of the query wait with it. So the window does not grow
+to more messages than its target takes in `WORK_SECONDS`, and is halved where it contains more: down to FIRST_MESSAGES, or as many as
+make up `LEAST_BYTES`.
+
 Bytes. Credit is the number of messages that fit into the room, at the recent mean size or, if that is larger, at a part of the
 recent maximum. Credit cannot be taken back when messages turn out larger, so `is_full` says when to stop reading the socket: the
 peer's bytes then stay in the TCP buffers, and it stops sending. One message alone may have any size, or a message larger than the
@@ -19,13 +23,21 @@ Invariants:
     I3. While nothing is in flight there is credit, and reading, for one message of any size.
     I4. Never more messages than the window may be in flight.
     I5. A change of the window is sent to the processes that rely on it before more messages can come.
+    I6. Beyond FIRST_MESSAGES, or LEAST_BYTES, it holds no more messages than are settled in `WORK_SECONDS`, as far as earlier ones show.
 """
 
 from __future__ import annotations
 
-__all__ = ["FIRST_MESSAGES", "CreditWindow"]
+import math
+
+__all__ = ["FIRST_MESSAGES", "LEAST_MESSAGES", "WORK_SECONDS", "CreditWindow"]
 
 FIRST_MESSAGES = 256
+# Far longer than a message is in flight where its target is fast, and short for the end of a lease.
+WORK_SECONDS = 10.0
+# Over a network on which so many take longer than that, it holds a few messages.
+LEAST_BYTES = 1 << 20
+LEAST_MESSAGES = 4
 # Sizes of so many messages, and of as many before them, count as recent.
 RECENT_MESSAGES = 1024
 # One message in so many may have the maximum size without more than doubling the mean.
@@ -50,6 +62,8 @@ class CreditWindow:
         self.limit = min(messages, FIRST_MESSAGES) if grows else messages
         self._span = 0
         self._settled = 0
+        self._seconds = 0.0  # in which these were settled, without those in which none was in flight
+        self._settled_at = math.inf  # the last of them; infinite: none was in flight afterwards
         self._count = self._sum = self._largest = 0  # of recent messages
         self._sum_before = self._count_before = self._largest_before = 0
 
@@ -58,7 +72,7 @@ class CreditWindow:
         if messages:
             self.limit = min(self.limit, messages, self.messages)
             self._span = span
-            self._settled = 0
+            self._settled, self._seconds = 0, 0.0
 
     def admit_another(self, outstanding: int) -> bool:
         """Admits one message besides those that their target refuses, to be tried ahead of them; returns whether the window grew."""
@@ -76,19 +90,36 @@ class CreditWindow:
         self._sum += nbytes
         self._largest = max(self._largest, largest_bytes)
 
-    def settled(self, count: int) -> bool:
-        """Messages were settled; returns whether the window grew."""
+    def settled(self, count: int, outstanding: int, now: float) -> bool:
+        """Messages were settled; returns whether the window has changed.
+
+        Args:
+            count: how many.
+            outstanding: how many are still in flight.
+            now: monotonic seconds.
+        """
+        self._seconds += max(0.0, now - self._settled_at)
+        self._settled_at = now if outstanding else math.inf
         if self._span > 0:
             self._span -= count
-            return False
-        if self.limit >= self.messages:
+            self._seconds = 0.0
             return False
         self._settled += count
-        if self._settled < self.limit:
+        is_whole = self._settled >= self.limit
+        if not is_whole and self._seconds < WORK_SECONDS:
             return False
-        self._settled = 0
-        self.limit = min(self.messages, self.limit * 2)
-        return True
+        before, done, seconds = self.limit, self._settled, self._seconds
+        self._settled, self._seconds = 0, 0.0
+        if outstanding * seconds > WORK_SECONDS * done:
+            self.limit = min(before, max(self._least, min(before, outstanding) // 2))
+        elif is_whole and 2 * seconds <= WORK_SECONDS:
+            self.limit = min(self.messages, before * 2)
+        return self.limit != before
+
+    @property
+    def _least(self) -> int:
+        """Messages that are admitted however slow their target is."""
+        return min(FIRST_MESSAGES, max(LEAST_MESSAGES, LEAST_BYTES // max(1, self.message_bytes)))
 
     @property
     def message_bytes(self) -> int:

@@ -113,10 +113,11 @@ class Flushed(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """The sink's counts for this opening."""
+    """The sink's counts for this opening. `is_awaited`: its target has messages, and its time-outs apply to their outcomes."""
 
     resent: int
     blocked_by: str
+    is_awaited: bool = False
 
 
 class Planned(NamedTuple):

@@ -141,7 +141,7 @@ class RouteLease:
             self._source,
             self._trouble,
             self._end,
-            window=self._flow.window.limit,
+            window=max(self._flow.window.limit, self.outstanding),
             rate=self._flow.rate,
             paused=self._paused,
             is_confirmed=self._fence.is_open(now),
@@ -248,7 +248,7 @@ class RouteLease:
             return
         self._trouble.settled(event.disposition)
         self._end.progress_at = now
-        if self._flow.window.settled(count):
+        if self._flow.window.settled(count, self.outstanding, now):
             self._window_changed(effects)
         elif self._flow.window.limit <= TOLD_WINDOW:
             effects.append(e.Report())
@@ -264,6 +264,7 @@ class RouteLease:
 
     def _on_statistics(self, event: e.Statistics, now: float, effects: list[Effect]) -> None:
         self.messages.counts.sent_again(event.resent)
+        self.messages.is_awaited = event.is_awaited
         # Blocked, but not paused: the sink needs another message to find out whether the message or the target is the cause.
         if event.blocked_by and not self._paused and self._flow.admit_another(self.messages.unsettled):
             self._window_changed(effects)

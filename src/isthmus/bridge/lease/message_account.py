@@ -50,6 +50,7 @@ class MessageAccount:
             connectors of logs detect it themselves.
         is_known_by_content: whether positions mean nothing to the next process, so that messages are identified by their content.
         replaced: a position under which another message came while it was outstanding; 0: none.
+        is_awaited: whether the target has some of the outstanding messages, as the sink reported last.
     """
 
     def __init__(self, counts: LeaseCounts, has_steps: bool) -> None:
@@ -64,6 +65,7 @@ class MessageAccount:
         self.is_known_by_content = False
         self._names: dict[int, int] = {}  # by position, of outstanding messages and of some earlier ones
         self.replaced = 0
+        self.is_awaited = False
         self._newest = Newest()
 
     def new_opening(self) -> None:
@@ -71,6 +73,7 @@ class MessageAccount:
         self._rows = RowAccount()
         self._newest = Newest() if self.replaced else self._newest
         self.replaced = 0
+        self.is_awaited = False
         self.counts.new_opening()
 
     def admit(

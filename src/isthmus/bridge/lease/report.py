@@ -64,6 +64,7 @@ def report_of(
         diverted=counts.disposed[DIVERT],
         resent=counts.resent,
         outstanding=unsettled.outstanding,
+        is_awaited=messages.is_awaited and unsettled.outstanding > 0,
         head=messages.head,
         window=window,
         lag_ms=messages.lag_ms(now, clock_offset_ms),

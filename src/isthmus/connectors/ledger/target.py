@@ -5,7 +5,8 @@ is settled at its source that the account does not contain. What it is not: the 
 
 Invariants:
     I1. Outcomes are appended before they are passed on.
-    I2. While the account cannot be written no outcome is passed on: the route waits, and its messages stay at the source.
+    I2. While the account cannot be written no outcome is passed on: the route waits for as long as that lasts, and its messages stay at the
+        source. It is told so (`Stopped`): without this, its time-outs would pass, and accepted messages would be sent again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
-from isthmus.bridge.delivery_event import Lost, Outcome, Send
+from isthmus.bridge.delivery_event import Lost, Outcome, Send, Stopped
 from isthmus.bridge.port import Copies, Target, TargetEvent
 from isthmus.bridge.refusal import RefusalKind
 from isthmus.connectors.ledger.file import LedgerFile
@@ -52,6 +53,7 @@ class LedgerTarget:
         self._records: list[Record] = []
         self._events: list[TargetEvent] = []  # that wait until they are appended
         self._reported_text = ""
+        self._stopped = ""  # why the target accepts nothing, as it reported itself
 
     def open(self) -> None:
         """Begins to connect."""
@@ -63,6 +65,8 @@ class LedgerTarget:
         for event in self._inner.poll(now):
             if isinstance(event, Outcome):
                 self._records += self._noted(event)
+            elif isinstance(event, Stopped):
+                self._stopped = event.reason
             elif isinstance(event, Lost):
                 self._forget()
             self._events.append(event)
@@ -75,12 +79,15 @@ class LedgerTarget:
             text = (
                 f"the ledger of route {self._route} cannot be written, and the route waits: {error.strerror or error}"
             )
-            if text != self._reported_text:
-                log.error("%s", text)
+            if text == self._reported_text:
+                return ()
+            log.error("%s", text)
             self._reported_text = text
-            return ()
-        self._reported_text = ""
+            return (Stopped(text),)
         events, self._events = self._events, []
+        if self._reported_text:
+            self._reported_text = ""
+            events.append(Stopped(self._stopped))
         return events
 
     def deadline(self, now: float) -> float:
@@ -132,3 +139,4 @@ class LedgerTarget:
         self._sent.clear()
         self._early.clear()
         self._first = 0
+        self._stopped = ""

@@ -43,6 +43,7 @@ class RouteProgress:
         ready: whether its source has started receiving.
         counts: counts of messages since the route started in this process.
         paused_reason: why the route receives nothing at present, e.g. an unavailable target; empty if it receives.
+        is_awaited: whether its target has messages, and has not given their outcomes; how long it may take is decided where they are sent.
         processes: ids of the processes that work for the route now, as far as known; routes that share a query share them.
         note: information of its source for the operator that does not delay messages; empty for none.
         error: why it failed; empty if it has not. It restarts automatically.
@@ -55,6 +56,7 @@ class RouteProgress:
     ready: bool = True
     counts: Counts = NO_COUNTS
     paused_reason: str = ""
+    is_awaited: bool = False
     note: str = ""
     processes: tuple[int, ...] = ()
     error: str = ""

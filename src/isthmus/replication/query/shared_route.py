@@ -86,6 +86,7 @@ class SharedRoute:
             ready=report.state not in (RouteState.OPENING, RouteState.RETRYING) and report.paused != UNCONFIRMED,
             counts=self._count(report),
             paused_reason=self._paused_reason(report),
+            is_awaited=report.is_awaited,
             note=self._readable(report.note) if report.note else "",
             processes=tuple(sorted(self._query.control.processes())),
             error=error,

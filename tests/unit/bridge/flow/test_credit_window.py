@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isthmus.bridge.flow.credit_window import FIRST_MESSAGES, LARGEST_PART, RECENT_MESSAGES, CreditWindow
+from isthmus.bridge.flow.credit_window import (
+    FIRST_MESSAGES,
+    LARGEST_PART,
+    LEAST_MESSAGES,
+    RECENT_MESSAGES,
+    WORK_SECONDS,
+    CreditWindow,
+)
 
 MIB = 1 << 20
 READ = MIB
@@ -26,7 +34,7 @@ def test_the_window_doubles_with_success_and_a_batch_has_all_of_it_at_once() -> 
     window = CreditWindow(1000, 64 * MIB)
     seen = [window.limit]
     for _ in range(6):
-        window.settled(window.limit)
+        window.settled(window.limit, 0, 0.0)
         seen.append(window.limit)
     assert seen == [256, 512, 1000, 1000, 1000, 1000, 1000]
     assert CreditWindow(1000, 64 * MIB, grows=False).limit == 1000
@@ -35,9 +43,9 @@ def test_the_window_doubles_with_success_and_a_batch_has_all_of_it_at_once() -> 
 
 def test_i5_the_window_grows_only_when_settled_says_so() -> None:
     window = CreditWindow(1000, 64 * MIB)
-    assert not window.settled(FIRST_MESSAGES - 1)
+    assert not window.settled(FIRST_MESSAGES - 1, 0, 0.0)
     assert window.limit == FIRST_MESSAGES
-    assert window.settled(1)
+    assert window.settled(1, 0, 0.0)
     assert window.limit == 2 * FIRST_MESSAGES
 
 
@@ -46,12 +54,76 @@ def test_a_plan_keeps_it_small_until_the_span_is_settled() -> None:
     window.narrow(8, 64)
     for _ in range(8):
         assert window.limit == 8
-        window.settled(8)
+        window.settled(8, 0, 0.0)
     assert window.limit == 8
-    window.settled(8)
+    window.settled(8, 0, 0.0)
     assert window.limit == 16
     window.narrow(0, 0)
     assert window.limit == 16
+
+
+def _work(window: CreditWindow, per_second: float, seconds: float, start: float = 0.0) -> float:
+    """A target that takes so many messages a second, from a source that has more; returns the time."""
+    now = start
+    while now < start + seconds:
+        count = min(window.limit, max(1, int(per_second / 100)))
+        now += count / per_second
+        window.settled(count, window.limit - count, now)
+    return now
+
+
+@pytest.mark.parametrize("per_second", [1.0, 20.0, 100.0, 1_000.0, 100_000.0])
+def test_i6_it_grows_to_what_its_target_takes_in_a_few_seconds(per_second: float) -> None:
+    window = CreditWindow(16_000, 64 * MIB)
+    _work(window, per_second, 600.0)
+    most = max(FIRST_MESSAGES, min(16_000, int(WORK_SECONDS * per_second)))
+    assert max(FIRST_MESSAGES, most // 4) <= window.limit <= most
+
+
+def test_i6_a_target_that_becomes_slow_is_given_fewer_and_gets_them_again_afterwards() -> None:
+    window = CreditWindow(16_000, 64 * MIB)
+    now = _work(window, 50_000.0, 10.0)
+    assert window.limit == 16_000
+    now = _work(window, 100.0, 600.0, now)
+    assert window.limit <= WORK_SECONDS * 100.0
+    _work(window, 50_000.0, 10.0, now)
+    assert window.limit == 16_000
+
+
+def test_i6_time_in_which_no_message_is_in_flight_does_not_count() -> None:
+    window = CreditWindow(16_000, 64 * MIB)
+    for number in range(6 * FIRST_MESSAGES):
+        window.settled(1, 0, 60.0 * number)
+    assert window.limit == 4 * FIRST_MESSAGES
+    limit, now = window.limit, 1e6
+    _work(window, 50_000.0, 1.0, now)
+    assert window.limit > limit
+
+
+def test_i6_of_large_messages_over_a_slow_network_it_holds_few() -> None:
+    """64 MiB of them would take a quarter of an hour."""
+    window = CreditWindow(16_000, 64 * MIB)
+    outstanding, now = 0, 0.0
+    for _ in range(80):
+        while window.credit(outstanding, outstanding * MIB):
+            window.came(1, MIB, MIB)
+            outstanding += 1
+        outstanding, now = outstanding - 1, now + 16.0
+        window.settled(1, outstanding, now)
+    assert outstanding <= LEAST_MESSAGES
+    for _ in range(100):
+        while window.credit(outstanding, outstanding * MIB):
+            window.came(1, MIB, MIB)
+            outstanding += 1
+        outstanding, now = outstanding - 1, now + 0.01
+        window.settled(1, outstanding, now)
+    assert outstanding >= 60
+
+
+def test_i6_a_small_window_stays_as_it_is_where_the_target_is_slow() -> None:
+    window = CreditWindow(40, 64 * MIB)
+    _work(window, 1.0, 600.0)
+    assert window.limit == 40
 
 
 def test_credit_falls_when_messages_grow() -> None:
@@ -130,4 +202,4 @@ def test_i2_nothing_is_read_beyond_the_bound_whatever_the_sizes(sizes: list[int]
         if under_way:
             count = chance.randint(1, len(under_way))
             del under_way[:count]
-            window.settled(count)
+            window.settled(count, len(under_way), 0.0)

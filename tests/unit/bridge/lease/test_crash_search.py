@@ -48,7 +48,7 @@ class Route:
                 return
             del self.waiting[: len(batch)]
             self.search.moved(len(batch))
-            window.settled(len(batch))
+            window.settled(len(batch), len(self.waiting), 0.0)
 
 
 @pytest.mark.parametrize("place", [1, 2, 63, 64, 65, 1000, 20_000, 39_999, 40_000])

@@ -321,6 +321,23 @@ def test_what_the_sink_sends_again_is_counted_over_openings() -> None:
     assert route.report.resent == 7
 
 
+def test_the_driver_is_told_whether_the_target_has_messages() -> None:
+    route = running()
+    route.on(Statistics(0, "", True))
+    assert not route.report.is_awaited, "all are settled"
+    route.arrive(1)
+    assert route.report.is_awaited
+    route.on(Statistics(0, "", False))
+    assert not route.report.is_awaited
+    route.on(Statistics(0, "", True))
+    route.on(TargetFailed("x"))
+    route.at(0.5)
+    route.on(SourceOpened())
+    route.on(TargetReady())
+    route.arrive(1)
+    assert not route.report.is_awaited, "that was another opening"
+
+
 def test_a_lone_refused_message_gets_another_beside_it() -> None:
     route = Route()
     route.on(Planned(Plan(1, 100)))
@@ -473,8 +490,10 @@ def test_a_window_that_is_narrowed_takes_credit_back() -> None:
     route.arrive(1, 2)
     effects = route.on(Planned(Plan(1, 256)))
     assert effects == [Window(1, 1), Report(), Drain()]
+    assert route.report.window == 2, "neither is alone: a worker that dies now shows nothing of the first"
     route.on(Drained())
     assert not of(Grant, route.on(Completed([(1, 1)])))
+    assert route.report.window == 1
     assert of(Grant, route.on(Completed([(2, 2)]))) == [Grant(1)]
 
 

@@ -6,15 +6,18 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow.parquet as pq
 import pytest
 
 from isthmus.amqp import section, types
-from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Outcome, Send
+from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Outcome, Send, Stopped
+from isthmus.bridge.host.sender.handle import TargetHandle
+from isthmus.bridge.host.sender.rows import Part
 from isthmus.bridge.port import Copies, TargetEvent
 from isthmus.bridge.refusal import Refusal, RefusalKind
-from isthmus.bridge.route_spec import End
+from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.connectors.ledger.connector import LedgerTargets, with_ledger
 from isthmus.connectors.ledger.file import OPEN, LedgerFile
 from isthmus.connectors.ledger.target import LedgerTarget
@@ -117,19 +120,64 @@ def test_i2_while_it_cannot_be_written_nothing_is_told(tmp_path: Path, monkeypat
     inner, target = made(tmp_path)
     target.send(Send([message(1)]))
     real = os.write
-
-    def full(*_: object) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "write", full)
+    monkeypatch.setattr(os, "write", refuse)
     inner.events = [Outcome(0, 0)]
-    assert target.poll(1.0) == ()
+    (stopped,) = target.poll(1.0)
+    assert isinstance(stopped, Stopped)
+    assert "cannot be written, and the route waits: No space" in stopped.reason
     assert target.deadline(1.0) == 2.0
+    assert target.poll(2.0) == ()
     monkeypatch.setattr(os, "write", real)
-    assert target.poll(2.0) == [Outcome(0, 0)]
+    assert target.poll(3.0) == [Outcome(0, 0), Stopped("")]
+    assert target.poll(4.0) == []
     target.close()
     collect(tmp_path, bodies=False)
     assert [row["outcome"] for row in rows(tmp_path)] == ["moved"]
+
+
+@pytest.mark.parametrize(
+    ("events", "reason"),
+    [([Stopped("no memory")], "no memory"), ([Stopped("no memory"), Lost(REFUSED)], ""), ([Stopped("")], "")],
+)
+def test_a_target_that_accepts_nothing_still_says_so_once_it_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: list[TargetEvent], reason: str
+) -> None:
+    inner, target = made(tmp_path)
+    target.send(Send([message(1)]))
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", refuse)
+        inner.events = [Outcome(0, 0), *events]
+        assert len(target.poll(1.0)) == 1
+    assert target.poll(2.0) == [Outcome(0, 0), *events, Stopped(reason)]
+    target.close()
+
+
+def test_i2_the_route_waits_for_as_long_as_it_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its messages were sent again after each time-out, and the target had accepted them each time."""
+    inner, target = Inner(), LedgerTarget(Inner(), "r", LedgerFile(tmp_path))
+    target._inner = inner
+    spec = RouteSpec(name="r", source=End("k", "a"), target=End("k", "b"), target_seconds=30.0)
+    reports = Mock()
+    handle = TargetHandle(1, spec, target, reports, 0.0)
+    handle.open()
+    handle.step(0.0, True)
+    monkeypatch.setattr(inner, "copies", lambda data, offsets, now_ms: Copies([data]))
+    handle.add(Part([7], message(7), [0, len(message(7))], (), None, ()))
+    handle.step(1.0, False)
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", refuse)
+        inner.events = [Outcome(0, 0)]
+        for now in range(2, 200):
+            handle.step(float(now), True)
+    reports.failed.assert_not_called()
+    reports.settle.assert_not_called()
+    (paused,) = reports.pause.call_args_list
+    assert "the ledger of route r cannot be written" in paused.args[1]
+    handle.step(200.0, True)
+    reports.settle.assert_called_once_with(1, [7])
+    reports.resume.assert_called_once_with(1)
 
 
 def test_what_is_noted_after_a_file_could_not_get_its_name_is_in_the_table(
@@ -146,7 +194,7 @@ def test_what_is_noted_after_a_file_could_not_get_its_name_is_in_the_table(
     assert not list((tmp_path / OPEN).iterdir())
 
 
-def refuse(*_: object) -> None:
+def refuse(*_: object) -> Any:
     raise OSError(28, "No space left on device")
 
 

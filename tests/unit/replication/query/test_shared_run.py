@@ -222,6 +222,10 @@ def test_a_pause_and_a_failure_are_told_with_the_namespace(bench: Bench) -> None
     control.report("a", state=RouteState.RUNNING, error="", blocked_by=17)
     assert "message 17" in route.progress().paused_reason
     assert route.progress().processes == (41, 42)
+    assert not route.progress().is_awaited
+    bench.tick()
+    control.report("a", is_awaited=True, outstanding=1)
+    assert route.progress().is_awaited
 
 
 def test_a_route_with_an_end_is_done_when_everything_is_settled(bench: Bench) -> None:

@@ -69,6 +69,13 @@ def test_one_that_fails_ends_the_route(parts: tuple[Part, Part, Part], which: in
     assert [each.stopped for each in parts] == [1, 1, 1]
 
 
+@pytest.mark.parametrize("which", [0, 2])
+def test_either_of_its_targets_may_not_have_answered(parts: tuple[Part, Part, Part], which: int) -> None:
+    assert not made(parts).progress().is_awaited
+    parts[which].seen = RouteProgress(is_awaited=True)
+    assert made(parts).progress().is_awaited
+
+
 def test_a_run_with_an_end_ends_when_the_target_has_all(parts: tuple[Part, Part, Part]) -> None:
     parts[0].active = False
     assert made(parts).is_active()

@@ -95,6 +95,7 @@ class RouteTally:
         return replace(
             max(self._last.values(), key=_rank)[1],
             outstanding=sum(report.outstanding for report in now),
+            is_awaited=any(report.is_awaited for report in now),
             window=sum(report.window for report in now),
             lag_ms=max(report.lag_ms for report in now),
             head=min((report.head for report in now if report.head), default=0),
@@ -119,4 +120,4 @@ def _rank(entry: tuple[int, RouteReport]) -> tuple[bool, bool, int]:
 def _left(report: RouteReport, error: str) -> RouteReport:
     state = RouteState.RETRYING if error else RouteState.ENDED
     gone = replace(report, state=state, error=error, outstanding=0, head=0, window=0, lag_ms=0, paused="", blocked_by=0)
-    return replace(gone, note="") if error else gone
+    return replace(gone, is_awaited=False, note="" if error else report.note)

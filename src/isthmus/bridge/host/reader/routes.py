@@ -249,7 +249,8 @@ class ReaderRoutes:
             self._flushed(payload, now)
         elif kind == Kind.STATS:
             for handle, counts in unpack_json(payload).get("routes", {}).items():
-                statistics = e.Statistics(int(counts.get("resent", 0)), str(counts.get("blocked_by") or ""))
+                resent, blocked_by = int(counts.get("resent", 0)), str(counts.get("blocked_by") or "")
+                statistics = e.Statistics(resent, blocked_by, bool(counts.get("is_awaited")))
                 self._feed_handle(int(handle), statistics, now)
 
     def _flushed(self, payload: bytes, now: float) -> None:

@@ -279,6 +279,7 @@ class SenderRoutes:
         machine = self._handles[number].machine
         counts: dict[str, Any] = machine.counts.as_dict() | {"diverted": 0}
         counts["blocked_by"], counts["last_set_aside"] = machine.blocked_by, machine.last_set_aside
+        counts["is_awaited"] = machine.unfinished > 0
         route = self._diverting.get(number)
         for key in () if route is None else route.handles[1:]:
             assert route is not None
@@ -287,4 +288,5 @@ class SenderRoutes:
                 counts["diverted" if name == "completed" else name] += count
             counts["blocked_by"] = counts["blocked_by"] or route.named(key, other.blocked_by)
             counts["last_set_aside"] = counts["last_set_aside"] or other.last_set_aside
+            counts["is_awaited"] = counts["is_awaited"] or other.unfinished > 0
         return counts

@@ -52,11 +52,6 @@ class Flight:
         self._refused: list[Outcome] = []
         self._has_answer = False
 
-    @property
-    def published(self) -> int:
-        """How many messages were published."""
-        return self._number
-
     def begin(self, messages: int) -> int:
         """Counts a delivery; returns the number of its first message."""
         self.credit -= 1

@@ -115,7 +115,7 @@ class RabbitTarget(End):
     def _progresses(self, now: float) -> bool:
         """Whether bytes of the messages have arrived since the last look; then the wait for confirms begins again."""
         flight, transit = self._flight, self._transit
-        if self._blocked_by or transit is None or not transit.progresses(now, flight.since, flight.published):
+        if self._blocked_by or transit is None or not transit.progresses(now, flight.since):
             return False
         flight.wait_again(now)
         return True

@@ -45,14 +45,9 @@ class OutcomeWait:
         """Outcomes came; `is_missing`: whether others have not."""
         self.since = now if is_missing else math.inf
 
-    def progresses(self, now: float, deliveries: int) -> bool:
-        """Whether bytes of deliveries have arrived since the last look; looks only when it is due.
-
-        Args:
-            now: monotonic seconds.
-            deliveries: how many were sent so far.
-        """
-        if not self._transit.progresses(now, self.since, deliveries):
+    def progresses(self, now: float) -> bool:
+        """Whether bytes of deliveries have arrived since the last look; looks only when it is due."""
+        if not self._transit.progresses(now, self.since):
             return False
         self.since = now
         return True

@@ -32,11 +32,16 @@ def test_i2_a_count_that_begins_again_adds_to_what_was_and_the_others_stay() -> 
 
 def test_i3_two_readers_at_a_time_are_added_up() -> None:
     tally = RouteTally()
-    tally.report(1, 0, RouteReport(state=RUNNING, settled=5, outstanding=4, head=20, window=8, is_exhausted=True))
+    tally.report(
+        1,
+        0,
+        RouteReport(state=RUNNING, settled=5, outstanding=4, is_awaited=True, head=20, window=8, is_exhausted=True),
+    )
     tally.report(2, 1, RouteReport(state=RouteState.PAUSED, settled=6, outstanding=3, head=10, window=8, paused="full"))
     total = tally.total()
     assert (total.settled, total.outstanding, total.head, total.window) == (11, 7, 10, 16)
     assert (total.state, total.paused, total.is_exhausted) == (RouteState.PAUSED, "full", False)
+    assert total.is_awaited
 
 
 def test_a_reader_that_another_has_replaced_still_counts_and_does_not_show() -> None:
@@ -51,7 +56,7 @@ def test_a_reader_that_another_has_replaced_still_counts_and_does_not_show() -> 
 
 def test_i4_a_route_whose_reader_died_is_not_shown_as_running() -> None:
     tally = RouteTally()
-    tally.report(1, 0, RouteReport(state=RUNNING, settled=5, outstanding=4, head=3, window=8))
+    tally.report(1, 0, RouteReport(state=RUNNING, settled=5, outstanding=4, is_awaited=True, head=3, window=8))
     tally.leave(1, 0, DIED_TEXT)
     assert tally.total() == RouteReport(state=RouteState.RETRYING, settled=5, error=DIED_TEXT)
 

@@ -49,6 +49,11 @@ class Bench:
         assert {each["disposition"] for each in self.reader.disposed()} == {"divert"}
         return positions()
 
+    def counts(self, handle: int) -> dict[str, Any]:
+        """The latest statistics of a route."""
+        found = [unpack_json(each)["routes"] for each in self.reader.of(Kind.STATS)]
+        return next((each[str(handle)] for each in reversed(found) if str(handle) in each), {})
+
     def stop(self) -> None:
         self.reader.send(Kind.STOPPED)
         self.host.finish()
@@ -92,8 +97,9 @@ def test_diverted_rows_go_to_their_entity_and_are_told_under_the_route_i3(bench:
     assert bench.target("bad").origin_identity == "source-1"
     bench.stop()
     bench.reader.wait_kind(Kind.END)
-    counts = unpack_json(bench.reader.of(Kind.STATS)[-1])["routes"]["7"]
+    counts = bench.counts(7)
     assert (counts["completed"], counts["diverted"], counts["blocked_by"]) == (3, 3, "")
+    assert not counts["is_awaited"]
     assert sorted(bench.system.closed) == [-1, 7]
 
 
@@ -105,6 +111,8 @@ def test_a_message_is_told_as_diverted_only_when_it_is_acknowledged_i2(bench: Be
     assert bench.reader.wait_settled(1, 18) == [*range(10), *range(102, 110)]
     bench.system.wait_received("bad", 2)
     assert not bench.reader.disposed()
+    bench.reader.wait(lambda: bench.counts(1).get("completed") == 18)
+    assert bench.counts(1)["is_awaited"], "the divert target has not answered"
     bench.target("bad").tell(Outcome(1, 1))
     assert bench.wait_diverted(1) == [101]
     bench.target("bad").tell(Outcome(0, 0))
