@@ -149,7 +149,7 @@ class World:
     def confirm(self) -> None:
         if self.stream.published and self.reader.is_connected:
             self.done |= self.aside
-            self.reader.link.confirm()
+            self.reader.confirm()
 
     def fault(self) -> None:
         kind = self.chance.random()
