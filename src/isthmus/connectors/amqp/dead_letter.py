@@ -7,16 +7,20 @@ Invariants:
     I1. A position is reported as stored only after the broker has accepted its copy.
     I2. An address that cannot be written, or refuses a copy, ends the source's link: no message is lost, and the route reports why.
     I3. A message that cannot be read is the body of its copy.
+    I4. `is_full` stops the source while many copies are not stored (`copy_limit`). The wait for outcomes begins also for copies that the broker
+        grants no credit for.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 
 from isthmus.amqp import section
 from isthmus.amqp.codec import CodecError
 from isthmus.bridge.delivery_event import Disposition
+from isthmus.connectors.amqp.copy_limit import is_full
 from isthmus.connectors.amqp.mapping import with_header, with_properties
 from isthmus.connectors.amqp.remote import sender_terms
 from isthmus.connectors.servicebus.port.end import MarkedSender
@@ -42,7 +46,8 @@ class DeadLetters:
         self._sender: MarkedSender | None = None
         self._waiting: deque[tuple[int, bytes]] = deque()
         self._sent: list[int] = []  # positions by the sender's ordinals
-        self._pending: set[int] = set()  # positions that are not stored
+        self._pending: dict[int, int] = {}  # sizes by position that is not stored
+        self._nbytes = 0  # of these
 
     def attach(self, client: Client) -> None:
         """Begins the link to the address.
@@ -64,9 +69,15 @@ class DeadLetters:
             names.DEAD_LETTER_REASON: disposition.reason[:_TEXT_CHARACTERS],
             names.DEAD_LETTER_DESCRIPTION: disposition.description[:_TEXT_CHARACTERS],
         }
-        self._pending.add(position)
+        self._pending[position] = len(payload)
+        self._nbytes += len(payload)
         self._waiting.append((position, _copy(payload, {name: text for name, text in reasons.items() if text})))
         self._mark()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many copies are not stored that the source must deliver nothing more."""
+        return is_full(len(self._pending), self._nbytes)
 
     def stored(self) -> Iterator[tuple[int, int]]:
         """First and last of positions whose copies are stored; sends waiting copies.
@@ -89,8 +100,10 @@ class DeadLetters:
                 raise outcome.error
             for ordinal in range(outcome.first, outcome.last + 1):
                 position = self._sent[ordinal]
-                self._pending.discard(position)
+                self._nbytes -= self._pending.pop(position, 0)
                 yield position, position
+        if self._waiting:
+            sender.wait.sent(time.monotonic())  # for credit
 
     def pending(self) -> list[int]:
         """Positions whose copies are not stored yet."""
@@ -100,6 +113,7 @@ class DeadLetters:
         """The source's link is lost: these positions, which are not stored, are delivered again as new deliveries."""
         pending = sorted(self._pending)
         self._pending.clear()
+        self._nbytes = 0
         sender, self._sender = self._sender, None
         self._waiting.clear()
         self._sent.clear()

@@ -48,6 +48,7 @@ class Sender:
     """Takes everything."""
 
     error = None
+    path = "devices"
     client = SimpleNamespace(error="gone")
     sendable = 3
 

@@ -109,8 +109,8 @@ class End:
     def check_outcomes(self, senders: Iterable[MarkedSender], now: float) -> bool:
         """Fails where no outcome has come for too long (I4); returns whether bytes of the deliveries have arrived since the last call."""
         is_moving = [each.wait.progresses(now, each.sent) for each in senders]
-        if any(each.wait.is_over(now) for each in senders):
-            text = f"'{self.path}': no outcome of the sent messages for {OUTCOME_SECONDS:g} s; check whether the server can store them"
+        for path in {each.path for each in senders if each.wait.is_over(now)}:
+            text = f"'{path}': no outcome of the sent messages for {OUTCOME_SECONDS:g} s; check whether the server can store them"
             self.fail(OperationTimeoutError(text))
         return any(is_moving)
 
