@@ -8,7 +8,7 @@ Invariants:
     I2. An address that cannot be written, or refuses a copy, ends the source's link: no message is lost, and the route reports why.
     I3. A message that cannot be read is the body of its copy.
     I4. `is_full` stops the source while many copies are not stored (`copy_limit`). The wait for outcomes begins also for copies that the broker
-        grants no credit for.
+        grants no credit for; until a copy is stored it lasts twice as long each time (`copy_limit`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from collections.abc import Callable, Iterator, Mapping
 from isthmus.amqp import section
 from isthmus.amqp.codec import CodecError
 from isthmus.bridge.delivery_event import Disposition
-from isthmus.connectors.amqp.copy_limit import is_full
+from isthmus.connectors.amqp.copy_limit import is_full, longer
 from isthmus.connectors.amqp.mapping import with_header, with_properties
 from isthmus.connectors.amqp.remote import sender_terms
 from isthmus.connectors.servicebus.port.end import MarkedSender
+from isthmus.connectors.servicebus.port.outcome_wait import OutcomeWait
 from isthmus.message import name as names
 from isthmus.transport import Client
 
@@ -48,6 +49,7 @@ class DeadLetters:
         self._sent: list[int] = []  # positions by the sender's ordinals
         self._pending: dict[int, int] = {}  # sizes by position that is not stored
         self._nbytes = 0  # of these
+        self._seconds = 0.0  # the next wait for outcomes; 0: as of every link
 
     def attach(self, client: Client) -> None:
         """Begins the link to the address.
@@ -57,6 +59,7 @@ class DeadLetters:
         """
         terms = sender_terms(self._address, "queue")
         self._sender = MarkedSender(self._mark, client, self._address, terms=terms)
+        self._sender.wait = OutcomeWait(client, self._seconds)
 
     @property
     def senders(self) -> tuple[MarkedSender, ...]:
@@ -101,6 +104,7 @@ class DeadLetters:
             for ordinal in range(outcome.first, outcome.last + 1):
                 position = self._sent[ordinal]
                 self._nbytes -= self._pending.pop(position, 0)
+                self._seconds = 0.0
                 yield position, position
         if self._waiting:
             sender.wait.sent(time.monotonic())  # for credit
@@ -115,6 +119,8 @@ class DeadLetters:
         self._pending.clear()
         self._nbytes = 0
         sender, self._sender = self._sender, None
+        if sender is not None and sender.wait.is_over(time.monotonic()):
+            self._seconds = longer(sender.wait.seconds)
         self._waiting.clear()
         self._sent.clear()
         if sender is not None and sender.client.error is None:

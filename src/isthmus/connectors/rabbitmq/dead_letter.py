@@ -13,8 +13,8 @@ Invariants:
         precedes its confirm, none is.
     I2. Messages are kept only while they are neither settled nor released, and only where there is such a queue.
     I3. `is_full` stops the source while many copies are unconfirmed (`copy_limit`): more come only of messages that are with its owner.
-    I4. Where no copy is confirmed for `OUTCOME_SECONDS`, the source is lost, unless the broker reported that it is blocked. As long as bytes of the
-        copies still arrive there, the time does not begin.
+    I4. Where no copy is confirmed for `OUTCOME_SECONDS`, and each further time for twice as long (`copy_limit`), the source is lost, unless the broker
+        reported that it is blocked. As long as bytes of the copies still arrive there, the time does not begin.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import NamedTuple, Protocol
 from isthmus.amqp.codec import CodecError
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Noted
-from isthmus.connectors.amqp.copy_limit import is_full
+from isthmus.connectors.amqp.copy_limit import is_full, longer
 from isthmus.connectors.rabbitmq.mapping.outward import to_record
 from isthmus.connectors.rabbitmq.option import BrokerOptions
 from isthmus.connectors.rabbitmq.port.pool import CLOSE_SECONDS, BrokerPool, Request
@@ -39,7 +39,7 @@ from isthmus.connectors.rabbitmq.protocol.connection import Connection, Content
 from isthmus.connectors.rabbitmq.protocol.error import NO_ROUTE, ClosedByBrokerError
 from isthmus.connectors.rabbitmq.protocol.property import Properties
 from isthmus.connectors.rabbitmq.protocol.wire import M
-from isthmus.connectors.servicebus.port.outcome_wait import OUTCOME_SECONDS, OutcomeWait
+from isthmus.connectors.servicebus.port.outcome_wait import OutcomeWait
 from isthmus.errors import EntityNotFoundError, IsthmusError, OperationTimeoutError, ServerBusyError
 
 __all__ = [
@@ -144,6 +144,7 @@ class DeadLetters:
         ] = {}  # delivery tag at the source and size, by number of the publication
         self._nbytes = 0  # of both
         self._reported_block = ""
+        self._seconds = 0.0  # the next wait for confirms; 0: `OUTCOME_SECONDS`
         self._leave_by = math.inf  # the source is closed; until then it waits for the confirms
         self._forget_link()
 
@@ -236,7 +237,8 @@ class DeadLetters:
         wait = self._wait
         if wait is not None and now >= self.due and not wait.progresses(now, self._number) and wait.is_over(now):
             hint = "check whether the broker can store there"
-            text = f"queue '{self._queue}': no confirm of dead letters for {OUTCOME_SECONDS:g} s; {hint}"
+            text = f"queue '{self._queue}': no confirm of dead letters for {wait.seconds:g} s; {hint}"
+            self._seconds = longer(wait.seconds)
             self._fail(OperationTimeoutError(text))
 
     def news(self) -> list[Noted]:
@@ -262,7 +264,7 @@ class DeadLetters:
         if now >= self._leave_by:
             self.lost()  # the originals are redelivered already
             return
-        self._wait = OutcomeWait(connection)
+        self._wait = OutcomeWait(connection, self._seconds)
         connection.user = self
         connection.write(wire.method(_CHANNEL, M.CHANNEL_OPEN, b"\0"))
         connection.write(wire.method(_CHANNEL, M.CONFIRM_SELECT, b"\0"))
@@ -299,6 +301,7 @@ class DeadLetters:
         numbers = [each for each in self._waiting if each <= number] if multiple else [number]
         found = [self._waiting.pop(each) for each in numbers if each in self._waiting]
         self._nbytes -= sum(nbytes for _, nbytes in found)
+        self._seconds = 0.0
         self._answered()
         self._report([tag for tag, _ in found if tag])
         if self._leave_by < math.inf and not self.is_waiting:

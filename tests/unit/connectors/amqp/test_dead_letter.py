@@ -11,7 +11,7 @@ import pytest
 
 from isthmus.amqp import section
 from isthmus.bridge.delivery_event import Disposition
-from isthmus.connectors.amqp import copy_limit
+from isthmus.connectors.amqp import copy_limit, dead_letter
 from isthmus.connectors.amqp.dead_letter import DeadLetters
 from isthmus.connectors.servicebus.port.outcome_wait import OUTCOME_SECONDS, OutcomeWait
 from isthmus.errors import ConnectionLostError
@@ -72,6 +72,32 @@ def test_i4_the_source_stops_where_no_copy_is_stored(monkeypatch: pytest.MonkeyP
     sender.outcomes.append(SimpleNamespace(first=1, last=1, error=None))
     assert list(letters.stored()) == [(6, 6)]
     assert not letters.is_full
+
+
+def test_i4_the_wait_lasts_twice_as_long_each_time_until_a_copy_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker may count each end of a link as a delivery attempt, and drop a message after some."""
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(dead_letter, "MarkedSender", lambda *_, **__: SimpleNamespace(client=STILL, close=lambda: None))
+    monkeypatch.setattr(STILL, "error", None, raising=False)
+    letters = DeadLetters("dead", lambda: None)
+    waits = []
+    for is_stored in (False, False, True, False):
+        letters.attach(STILL)
+        sender: Any = letters._sender
+        sender.error, sender.sendable, sender.outcomes = None, 9, deque()
+        sender.send = lambda payloads: None
+        waits.append(sender.wait.seconds)
+        letters.send(5, section.encode_message(b"x"), Disposition("dead-letter", "Odd", ""))
+        list(letters.stored())
+        sender.wait.sent(now)
+        now += sender.wait.seconds
+        if is_stored:
+            sender.outcomes.append(SimpleNamespace(first=0, last=0, error=None))
+            list(letters.stored())
+            sender.wait.answered(now, is_missing=False)
+        letters.link_lost()
+    assert waits == [60, 120, 240, 60]
 
 
 def test_i4_the_wait_begins_where_the_broker_grants_no_credit_for_copies(monkeypatch: pytest.MonkeyPatch) -> None:

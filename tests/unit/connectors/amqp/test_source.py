@@ -128,6 +128,7 @@ def test_a_closed_source_gives_nothing_back_whose_copy_is_on_its_way(is_stored: 
         error=None, sendable=9, outcomes=deque(), send=lambda payloads: None, client=SimpleNamespace(error=None)
     )
     sender.close = lambda: None
+    sender.wait = OutcomeWait(STILL)
     dead._sender = sender
     dead.send(5, encode_message(b"x"), Disposition("dead-letter", "Odd", ""))
     source.close()

@@ -205,6 +205,29 @@ def test_i4_the_source_is_lost_where_no_copy_is_confirmed_for_long(world: World)
     assert world.tags == [1], "the second is not acknowledged: it comes again"
 
 
+def test_i4_each_time_it_lasts_twice_as_long_until_a_copy_is_confirmed(world: World) -> None:
+    """A quorum queue counts each end of its consumer as a delivery attempt, and drops a message after 20 of them."""
+    waits: list[float] = []
+    for _ in range(8):
+        world.set_aside(1)
+        world.connect()
+        while not world.errors:
+            world.now = world.dead.due
+            world.dead.check(world.now)
+        waits.append(float(str(world.errors.pop()).partition(" for ")[2].partition(" s")[0]))
+        world.dead.lost()
+    assert waits == [60, 120, 240, 480, 960, 1800, 1800, 1800]
+    world.set_aside(1)
+    world.connect()
+    world.confirm(1)
+    world.dead.lost()
+    world.set_aside(1)
+    world.connect()
+    world.now += OUTCOME_SECONDS
+    world.dead.check(world.now)
+    assert len(world.errors) == 1
+
+
 def test_i4_no_time_out_begins_while_the_broker_reports_that_it_is_blocked(world: World) -> None:
     """Another connection would be blocked as well, and each end of one counts for a queue's delivery limit."""
     world.set_aside(1)
