@@ -185,9 +185,12 @@ class DeadLink:
         pass  # the content of a copy; its method was written before
 
     def write(self, data: bytes) -> None:
-        if struct.unpack_from(">HH", data, 7) == M.BASIC_PUBLISH:
+        which = struct.unpack_from(">HH", data, 7)
+        if which == M.BASIC_PUBLISH:
             self._copies += 1
             self.stream.published.append(self._copies)
+        elif which == M.CONNECTION_CLOSE:
+            self.stream.published = []
 
     def confirm(self) -> None:
         self.answers.append((M.BASIC_ACK, struct.pack(">QB", self.stream.published[-1], 1)))
