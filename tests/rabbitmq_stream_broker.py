@@ -10,7 +10,6 @@ from typing import Any
 
 from isthmus.connectors.checkpoint.checkpoint import Checkpoint, CheckpointError
 from isthmus.connectors.checkpoint.thread import Loaded, Written
-from isthmus.connectors.rabbitmq.dead_letter import DEAD_CHANNEL
 from isthmus.connectors.rabbitmq.port.end import CHANNEL
 from isthmus.connectors.rabbitmq.protocol import property as props
 from isthmus.connectors.rabbitmq.protocol import table, wire
@@ -21,9 +20,13 @@ from isthmus.connectors.rabbitmq_streams.option import read_source
 from isthmus.connectors.rabbitmq_streams.source import StreamSource
 from isthmus.errors import ConnectionLostError
 
-__all__ = ["CLOCKS", "OPTIONS", "Clock", "Link", "Reader", "Stream", "Thread", "delivery", "record"]
+__all__ = ["CLOCKS", "OPTIONS", "Clock", "DeadLink", "Link", "Reader", "Stream", "Thread", "delivery", "record"]
 
-CLOCKS = ("isthmus.connectors.rabbitmq.port.end.time", "isthmus.connectors.rabbitmq_streams.source.time")
+CLOCKS = (
+    "isthmus.connectors.rabbitmq.dead_letter.time",
+    "isthmus.connectors.rabbitmq.port.end.time",
+    "isthmus.connectors.rabbitmq_streams.source.time",
+)
 """What a `Clock` has to stand for."""
 OPTIONS = {
     "host": "h",
@@ -90,7 +93,7 @@ class Link:
         self.is_paused = False
         self.answers: deque[tuple[Any, ...]] = deque()
         self.asked: list[int | str] = []
-        self._tags = self._acked = self._copies = 0
+        self._tags = self._acked = 0
         self._credit, self._next = 0, -1
 
     def flush(self) -> None:
@@ -121,9 +124,6 @@ class Link:
         elif which == M.CHANNEL_CLOSE and channel == CHANNEL:
             self._next, self._tags, self._acked = -1, 0, 0
             self.answers.append((channel, M.CHANNEL_CLOSE_OK, b""))
-        elif which == M.BASIC_PUBLISH:
-            self._copies += 1
-            self.stream.published.append(self._copies)
 
     def _consume(self, channel: int, arguments: bytes) -> None:
         tag, at = wire.short_at(arguments, 2 + 1 + arguments[2])
@@ -154,10 +154,6 @@ class Link:
                 self.answers.append((CHANNEL, M.BASIC_DELIVER, delivery(self._tags, found)))
                 self._next = offset + 1
 
-    def confirm(self) -> None:
-        last = self.stream.published[-1]
-        self.answers.append((DEAD_CHANNEL, M.BASIC_ACK, struct.pack(">QB", last, 1)))
-
     def serve(self) -> None:
         self.push()
         while self.answers and not self.is_paused and self.user is not None:
@@ -166,6 +162,43 @@ class Link:
                 self.user.on_content(channel, which, arguments)
             else:
                 self.user.on_method(channel, which, arguments)
+
+
+class DeadLink:
+    """The connection of copies, from the source's side."""
+
+    frame_bytes = 1 << 17
+    queued_bytes = arrived_bytes = 0
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.user: Any = None
+        self.error: Exception | None = None
+        self.answers: deque[tuple[tuple[int, int], bytes]] = deque()
+        self._copies = 0
+        stream.published = []
+
+    def flush(self) -> None:
+        pass
+
+    def write_all(self, parts: list[bytes]) -> None:
+        pass  # the content of a copy; its method was written before
+
+    def write(self, data: bytes) -> None:
+        which = struct.unpack_from(">HH", data, 7)
+        if which == M.BASIC_PUBLISH:
+            self._copies += 1
+            self.stream.published.append(self._copies)
+        elif which == M.CONNECTION_CLOSE:
+            self.stream.published = []
+
+    def confirm(self) -> None:
+        self.answers.append((M.BASIC_ACK, struct.pack(">QB", self.stream.published[-1], 1)))
+
+    def serve(self) -> None:
+        while self.answers and self.user is not None:
+            which, arguments = self.answers.popleft()
+            self.user.on_method(CHANNEL, which, arguments)
 
 
 class Thread:
@@ -228,16 +261,27 @@ class Reader:
         self.source = StreamSource(pool, 1, reported, only_present=only_present, thread=lambda *_: self.thread)  # type: ignore[arg-type]
         self.events: list[Any] = []
         self._wants = False
+        self._asked: Any = None
+        self.dead: DeadLink | None = None  # the connection of copies
 
     @property
     def link(self) -> Link:
         return self.links[-1]
 
     def _connect(self, end: Any, options: Any) -> Any:
-        self._wants = True
-        return SimpleNamespace(end=end)
+        request = SimpleNamespace(end=end)
+        if end is self.source:
+            self._wants = True
+        else:
+            self._asked = request
+        return request
 
-    def _drop(self, link: Link) -> None:
+    def confirm(self) -> None:
+        """All copies are confirmed."""
+        assert self.dead is not None
+        self.dead.confirm()
+
+    def _drop(self, link: Link | DeadLink) -> None:
         link.user = None
 
     def open(self) -> list[Any]:
@@ -261,6 +305,12 @@ class Reader:
             self.source.on_connected(self.link)  # type: ignore[arg-type]
         if self.links and self.link.user is not None:
             self.link.serve()
+        asked, self._asked = self._asked, None
+        if asked is not None and asked.end is not None:
+            self.dead = DeadLink(self.stream)
+            asked.end.on_connected(self.dead)
+        if self.dead is not None:
+            self.dead.serve()
 
     def run(self) -> list[Any]:
         """Serves it until nothing happens any more; what the owner is told."""

@@ -16,6 +16,7 @@ from artemis_broker import ArtemisBroker, artemis
 from artemis_end import ArtemisEnd, Browser
 from hosted_lease import carried, carry
 from isthmus.amqp import section
+from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Arrived, SourceLost, SourceOpened
 from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.connectors.administration import Administrations
@@ -24,6 +25,7 @@ from isthmus.connectors.amqp.connector import AmqpSources
 from isthmus.connectors.amqp.option import read_target
 from isthmus.connectors.amqp.remote import open_client, sender_terms
 from isthmus.connectors.amqp.system import SYSTEM
+from isthmus.connectors.servicebus.port import outcome_wait
 from isthmus.errors import IsthmusError, UnauthorizedError
 from isthmus.replication.route_spec import route_spec
 from isthmus.testing.bridge.message import key_of, message
@@ -140,6 +142,7 @@ class Reader:
         self._pool = AmqpSources()
         self.source: Any = self._pool.source(1, options, ordered=True)
         self.keys: list[str] = []
+        self.positions: list[int] = []  # of these
         self.losses: list[str] = []
         self.is_open = False
 
@@ -156,6 +159,7 @@ class Reader:
         for event in self.source.poll(time.monotonic()):
             if isinstance(event, Arrived):
                 self.keys += map(key_of, event.payloads)
+                self.positions += event.positions
             elif isinstance(event, SourceOpened):
                 self.is_open = True
             elif isinstance(event, SourceLost):
@@ -224,6 +228,40 @@ def test_a_message_that_is_set_aside_goes_where_the_broker_sends_rejected_ones(
     assert end.arrived("large.target") == [*keys(0, 3), *keys(4, 6)]
     with closing(Browser(broker, "large.dla")) as dead:
         assert [key for key, _ in dead.messages()] == keys(3, 4)
+
+
+def test_a_full_address_of_dead_letters_is_reported_and_loses_nothing(
+    broker: ArtemisBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker grants no credit. However often the source connects again, it does not count as a delivery attempt."""
+    monkeypatch.setattr(outcome_wait, "OUTCOME_SECONDS", 1.0)
+    for each in ("stuck.source", "stuck.dead"):
+        broker.create_queue(each)
+    full = '{"maxSizeBytes": 100, "pageSizeBytes": 50, "addressFullMessagePolicy": "BLOCK"}'
+    broker.call("broker", "addAddressSettings", "stuck.dead", full)
+    broker.call("broker", "addAddressSettings", "stuck.source", '{"maxDeliveryAttempts": 2}')
+    options = clients(broker) | {"entity": "stuck.source", "entity_type": "queue"}
+    publish(broker, options | {"entity": "stuck.dead"}, ["fills it"])
+    publish(broker, options, keys(0, 2))
+
+    def set_aside(reader: Reader) -> None:
+        reader.open()
+        count = len(reader.positions)
+        reader.source.grant(5)
+        wait(lambda: reader.read() and len(reader.positions) == count + 2)
+        for position in reader.positions[count:]:
+            reader.source.settle(position, position, Disposition("dead-letter", "Odd", ""))
+
+    with closing(Reader(options | {"dead_letters": "stuck.dead"})) as reader:
+        for times in range(1, 5):
+            set_aside(reader)
+            wait(lambda: reader.read() and len(reader.losses) == times)  # noqa: B023
+            assert reader.losses[-1].startswith("'stuck.dead': no outcome of the sent messages")
+            assert broker.count("stuck.source") == 2
+        broker.call("queue.stuck.dead", "removeAllMessages")
+        set_aside(reader)
+        wait(lambda: reader.read() and broker.count("stuck.source") == 0)
+        assert broker.count("stuck.dead") == 2
 
 
 def test_without_a_place_for_it_a_message_that_would_be_set_aside_stays(

@@ -22,7 +22,7 @@ from hosted_run import HostedRun
 from isthmus.amqp import section
 from isthmus.bridge import registry
 from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Outcome, Send
-from isthmus.bridge.port import Arrived, Exhausted, SourceLost, SourceOpened
+from isthmus.bridge.port import Arrived, Exhausted, Noted, SourceLost, SourceOpened
 from isthmus.bridge.refusal import RefusalKind
 from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.connectors.administration import Administrations, NamespaceUnreachableError
@@ -445,6 +445,64 @@ def test_a_dead_letter_queue_that_vanished_loses_nothing(server: RabbitServer, p
         table.value_of(kind, raw) for name, kind, raw in props.read(dead.properties).headers if name == REASON_HEADER
     ]
     assert reasons == ["Bad"]
+
+
+def test_a_queue_is_emptied_while_the_node_accepts_no_dead_letters(
+    server: RabbitServer, pump: Callable[..., Pump]
+) -> None:
+    """RabbitMQ reads nothing more from a connection that publishes while it is short of memory or disk: no acknowledgement either, and a queue
+    whose messages fill the disk could not be emptied.
+    """
+    server.queue("q-short")
+    server.queue("q-short-dead")
+    with RabbitClient(server.port) as client:
+        client.publish([to_record(message(key))._replace(routing_key="q-short") for key in "abcde"])
+    source = pump("source", options(server, "q-short", dead_letters="q-short-dead"))
+    source.wait_for(SourceOpened)
+    source.end.grant(2)
+    (first, _), (second, _) = source.arrived(2)
+    server.control("set_vm_memory_high_watermark", "0.00000001")
+    try:
+        source.end.settle(
+            first, first, Disposition("dead-letter", "Bad", "why")
+        )  # RabbitMQ accepts one, and is blocked then
+        assert "accepts no dead letters" in source.wait_for(Noted).text
+        source.end.settle(second, second, Disposition("dead-letter", "Bad", "why"))
+        source.end.grant(3)
+        for position, _ in source.arrived(3):
+            source.end.settle(position, position)
+        source.wait(lambda events: server.messages("q-short") == 1)
+    finally:
+        server.control("set_vm_memory_high_watermark", "absolute", "2GB")
+    assert source.wait_for(Noted) == Noted("")
+    source.wait(lambda events: server.messages("q-short") == 0)
+    assert [key_of(to_message(each)) for each in taken(server, "q-short-dead")] == ["a", "b"]
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_a_source_that_is_closed_waits_for_the_confirm_of_a_dead_letter(
+    server: RabbitServer, pump: Callable[..., Pump], is_stored: bool
+) -> None:
+    """Each run that ends there would set the message aside again."""
+    queue, dead = server.queue(f"q-last-{is_stored}"), server.queue(f"q-last-{is_stored}-dead")
+    with RabbitClient(server.port) as client:
+        client.publish([to_record(message(key))._replace(routing_key=queue) for key in "ab"])
+    source = pump("source", options(server, queue, dead_letters=dead))
+    source.wait_for(SourceOpened)
+    source.end.grant(5)
+    (first, _), (last, _) = source.arrived(2)
+    if not is_stored:  # RabbitMQ accepts one, and is blocked then
+        server.control("set_vm_memory_high_watermark", "0.00000001")
+    try:
+        source.end.settle(first, last, Disposition("dead-letter", "Bad", "why"))
+        source.end.close()
+        source.wait(lambda events: source.end.has_left)
+        source.pool.close()
+        assert server.messages(queue) == (0 if is_stored else 1)
+    finally:
+        server.control("set_vm_memory_high_watermark", "absolute", "2GB")
+    if is_stored:
+        assert [key_of(to_message(each)) for each in taken(server, dead)] == ["a", "b"]
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])

@@ -98,7 +98,9 @@ class Stopped(NamedTuple):
 
 
 class Progressed(NamedTuple):
-    """More of the sent deliveries' bytes have arrived at the remote machine; their outcomes are still missing."""
+    """More of the sent deliveries' bytes have arrived at the remote machine, or it has accepted them and reports their outcomes later; these are still
+    missing.
+    """
 
 
 class Outcome(NamedTuple):

@@ -7,19 +7,24 @@ Invariants:
     I1. A position is reported as stored only after the broker has accepted its copy.
     I2. An address that cannot be written, or refuses a copy, ends the source's link: no message is lost, and the route reports why.
     I3. A message that cannot be read is the body of its copy.
+    I4. `is_full` stops the source while many copies are not stored (`copy_limit`). The wait for outcomes begins also for copies that the broker
+        grants no credit for; until a copy is stored it lasts twice as long each time (`copy_limit`).
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 
 from isthmus.amqp import section
 from isthmus.amqp.codec import CodecError
 from isthmus.bridge.delivery_event import Disposition
+from isthmus.connectors.amqp.copy_limit import is_full, longer
 from isthmus.connectors.amqp.mapping import with_header, with_properties
 from isthmus.connectors.amqp.remote import sender_terms
 from isthmus.connectors.servicebus.port.end import MarkedSender
+from isthmus.connectors.servicebus.port.outcome_wait import OutcomeWait
 from isthmus.message import name as names
 from isthmus.transport import Client
 
@@ -42,7 +47,9 @@ class DeadLetters:
         self._sender: MarkedSender | None = None
         self._waiting: deque[tuple[int, bytes]] = deque()
         self._sent: list[int] = []  # positions by the sender's ordinals
-        self._pending: set[int] = set()  # positions that are not stored
+        self._pending: dict[int, int] = {}  # sizes by position that is not stored
+        self._nbytes = 0  # of these
+        self._seconds = 0.0  # the next wait for outcomes; 0: as of every link
 
     def attach(self, client: Client) -> None:
         """Begins the link to the address.
@@ -52,6 +59,7 @@ class DeadLetters:
         """
         terms = sender_terms(self._address, "queue")
         self._sender = MarkedSender(self._mark, client, self._address, terms=terms)
+        self._sender.wait = OutcomeWait(client, self._seconds)
 
     @property
     def senders(self) -> tuple[MarkedSender, ...]:
@@ -64,9 +72,15 @@ class DeadLetters:
             names.DEAD_LETTER_REASON: disposition.reason[:_TEXT_CHARACTERS],
             names.DEAD_LETTER_DESCRIPTION: disposition.description[:_TEXT_CHARACTERS],
         }
-        self._pending.add(position)
+        self._pending[position] = len(payload)
+        self._nbytes += len(payload)
         self._waiting.append((position, _copy(payload, {name: text for name, text in reasons.items() if text})))
         self._mark()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many copies are not stored that the source must deliver nothing more."""
+        return is_full(len(self._pending), self._nbytes)
 
     def stored(self) -> Iterator[tuple[int, int]]:
         """First and last of positions whose copies are stored; sends waiting copies.
@@ -89,8 +103,11 @@ class DeadLetters:
                 raise outcome.error
             for ordinal in range(outcome.first, outcome.last + 1):
                 position = self._sent[ordinal]
-                self._pending.discard(position)
+                self._nbytes -= self._pending.pop(position, 0)
+                self._seconds = 0.0
                 yield position, position
+        if self._waiting:
+            sender.wait.sent(time.monotonic())  # for credit
 
     def pending(self) -> list[int]:
         """Positions whose copies are not stored yet."""
@@ -100,7 +117,10 @@ class DeadLetters:
         """The source's link is lost: these positions, which are not stored, are delivered again as new deliveries."""
         pending = sorted(self._pending)
         self._pending.clear()
+        self._nbytes = 0
         sender, self._sender = self._sender, None
+        if sender is not None and sender.wait.is_over(time.monotonic()):
+            self._seconds = longer(sender.wait.seconds)
         self._waiting.clear()
         self._sent.clear()
         if sender is not None and sender.client.error is None:

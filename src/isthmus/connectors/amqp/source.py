@@ -323,6 +323,8 @@ class AmqpSource(End):
             return
         if self._credit.draining or (self._present is not None and self._present.is_asking):
             return
+        if self._dead_letters is not None and self._dead_letters.is_full:
+            return
         wanted = max(0, self._credit.left - sum(len(run.tags) for run in receiver.arrived))
         if wanted > receiver.credit:  # a lower credit would cross deliveries in transit; `drain` withdraws credit
             receiver.grant(wanted)

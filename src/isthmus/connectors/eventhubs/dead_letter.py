@@ -6,11 +6,14 @@ it is not: the checkpoint: it passes a message that is set aside only after the 
 Invariants:
     I1. A position is reported as done only after the hub has accepted its event.
     I2. Unaccepted events are sent again over the next link.
-    I3. Positions of a partition that was created again are not reported any more: they name other events.
+    I3. `is_full` stops the source while many events are not accepted (`copy_limit`). The wait for outcomes begins also for events that the hub
+        grants no credit for.
+    I4. Positions of a partition that was created again are not reported any more: they name other events.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from isthmus.amqp import codec, section
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import PARTITION_SHIFT
+from isthmus.connectors.amqp.copy_limit import is_full
 from isthmus.connectors.eventhubs.mapping import to_event
 from isthmus.connectors.kafka.mapping.record import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_PLACE, DEAD_LETTER_REASON
 from isthmus.connectors.servicebus.port.end import MarkedSender
@@ -55,6 +59,7 @@ class DeadLetterHub:
         self._source, self._mark = source, mark
         self._waiting: deque[_Dead] = deque()
         self._sent: dict[int, _Dead] = {}
+        self._nbytes = 0  # of both
         self._sender: MarkedSender | None = None
         self._is_authorized = False
 
@@ -62,6 +67,11 @@ class DeadLetterHub:
     def is_idle(self) -> bool:
         """Whether all events were accepted."""
         return not self._waiting and not self._sent
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many events are not accepted that the source must deliver nothing more."""
+        return is_full(len(self._waiting) + len(self._sent), self._nbytes)
 
     @property
     def senders(self) -> tuple[MarkedSender, ...]:
@@ -76,7 +86,9 @@ class DeadLetterHub:
             DEAD_LETTER_DESCRIPTION: disposition.description[:_TEXT_CHARACTERS],
             DEAD_LETTER_PLACE: origin,
         }
-        self._waiting.append(_Dead(position, _with_properties(to_event(message).payload, reasons)))
+        dead = _Dead(position, _with_properties(to_event(message).payload, reasons))
+        self._nbytes += len(dead.payload)
+        self._waiting.append(dead)
         self._mark()
 
     def serve(self, client: Client) -> list[int]:
@@ -92,16 +104,18 @@ class DeadLetterHub:
             first, last, error = sender.outcomes.popleft()
             for ordinal in range(first, last + 1):
                 dead = self._sent.pop(ordinal)
-                if error is None and dead.position != NOBODYS:
-                    done.append(dead.position)
-                elif error is None:
-                    continue
-                else:
+                if error is not None:
                     self._waiting.append(dead)
                     self.error = self.error or error
+                    continue
+                self._nbytes -= len(dead.payload)
+                if dead.position != NOBODYS:
+                    done.append(dead.position)
         while self._waiting and sender.sendable > 0 and self.error is None:
             dead = self._waiting.popleft()
             self._sent[sender.send((dead.payload,))] = dead
+        if self._waiting and self.error is None:
+            sender.wait.sent(time.monotonic())  # for credit
         return done
 
     def link_lost(self) -> None:
@@ -115,7 +129,7 @@ class DeadLetterHub:
             sender.close()
 
     def disown(self, partition: int) -> list[int]:
-        """A partition was created again; returns the positions of its messages, which are sent nevertheless (I3)."""
+        """A partition was created again; returns the positions of its messages, which are sent nevertheless (I4)."""
         found: list[int] = []
 
         def without(dead: _Dead) -> _Dead:
@@ -132,6 +146,7 @@ class DeadLetterHub:
         """The messages belong to another reader."""
         self._waiting.clear()
         self._sent.clear()
+        self._nbytes = 0
 
     def _begin(self, client: Client) -> None:
         if self._is_authorized:

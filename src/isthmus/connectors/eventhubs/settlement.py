@@ -80,6 +80,11 @@ class Settlement:
         self._mark()
 
     @property
+    def is_full(self) -> bool:
+        """Whether so many copies wait to be stored that the source must deliver nothing more."""
+        return self._dead is not None and self._dead.is_full
+
+    @property
     def senders(self) -> tuple[MarkedSender, ...]:
         """The link to the hub of dead letters, where there is one."""
         return () if self._dead is None else self._dead.senders

@@ -129,7 +129,8 @@ class EventHubsSource(End):
             self.fail(ProtocolError(f"'{self.path}': {error}"))
         except IsthmusError as error:
             self.fail(error)
-        events += [Arrived(batch.positions, batch.payloads) for batch in self._reading.take()]
+        batches = () if self._settlement.is_full else self._reading.take()
+        events += [Arrived(batch.positions, batch.payloads) for batch in batches]
         # The owner may close the source after this event: copies of messages set aside must be stored before.
         if not self._settlement.awaits_copies and self._reading.is_over():
             events.append(Exhausted())

@@ -10,10 +10,13 @@ Invariants:
         answers one message.
     I3. Feedback that is only about messages of other senders is not settled: the hub delivers it to them when its lock has expired. Released, it
         would be redelivered at once, again and again.
+    I4. Devices that have not answered are waited for, up to `DEVICE_SECONDS` without any feedback; not after the hub has refused a message for
+        now, which is sent again only once all others have their outcome.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -35,10 +38,14 @@ from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.message.copy_policy import CopyPolicy
 from isthmus.transport import Client
 
-__all__ = ["IotHubTarget"]
+__all__ = ["DEVICE_SECONDS", "PROGRESS_SECONDS", "IotHubTarget"]
 
 # "IoT Hub quotas and throttling": a cloud-to-device message has at most 64 KB.
 MESSAGE_BYTES = 64 << 10
+# By default a message to a device expires after an hour; then feedback reports that.
+DEVICE_SECONDS = 4000.0
+# How often it is reported that devices are waited for.
+PROGRESS_SECONDS = 10.0
 _FEEDBACK_CREDIT = 50
 _SUCCESS = "success"
 
@@ -73,6 +80,8 @@ class IotHubTarget(End):
         self._awaited: dict[tuple[str, str], list[_Part]] = {}  # by MessageId and device
         self._waiting: deque[tuple[_Part, ToDevice]] = deque()  # messages of envelopes beyond the link's credit
         self._credit = 0
+        self._waits_since = math.inf  # since when no device has answered
+        self._reported_at = -math.inf  # when it was last reported that devices are waited for
 
     # ---- the port
 
@@ -103,6 +112,8 @@ class IotHubTarget(End):
             if credit != self._credit:
                 self._credit = credit
                 events.append(Granted(credit))
+            if self._waits_for_devices(now):
+                events.append(Progressed())
         if self.fault is not None:
             fault = self.fault
             kind = RefusalKind.UNKNOWN if may_pass(fault) else RefusalKind.FATAL
@@ -115,7 +126,7 @@ class IotHubTarget(End):
 
     def deadline(self, now: float) -> float:
         """When `poll` has work even without socket activity."""
-        return min(self.step_deadline(now), self.outcomes_due(self._senders))
+        return min(self.step_deadline(now), self.outcomes_due(self._senders), self._reports_at)
 
     def copies(self, data: bytes, offsets: Sequence[int], now_ms: int) -> Copies:
         """The copies of messages as this target accepts them.
@@ -190,7 +201,10 @@ class IotHubTarget(End):
                 part, made = self._sent.pop(number)
                 if error is not None:
                     self._forget(made, part)
-                    self._answered(part, _refusal(error))
+                    refusal = _refusal(error)
+                    if refusal.kind is not RefusalKind.MESSAGE:
+                        self._waits_since = -math.inf
+                    self._answered(part, refusal)
                 elif not self._asks:
                     self._answered(part)
 
@@ -207,6 +221,7 @@ class IotHubTarget(End):
                     if identity not in self._awaited:
                         continue
                     is_ours = True
+                    self._answer_came()
                     refusal = None
                     if each.status.lower() != _SUCCESS:
                         text = f"device '{each.device}': {each.status}: {each.description}".rstrip(": ")
@@ -220,6 +235,26 @@ class IotHubTarget(End):
                     receiver.dispose(number, number)
         if receiver.credit < _FEEDBACK_CREDIT // 2:
             receiver.grant(_FEEDBACK_CREDIT)
+
+    def _answer_came(self) -> None:
+        if self._waits_since != -math.inf:
+            self._waits_since = math.inf
+
+    def _waits_for_devices(self, now: float) -> bool:
+        """Whether to report now that devices are waited for (I4)."""
+        if not self._awaited:
+            self._answer_came()
+            return False
+        self._waits_since = min(self._waits_since, now)
+        if not self._reports_at <= now < self._waits_since + DEVICE_SECONDS:
+            return False
+        self._reported_at = now
+        return True
+
+    @property
+    def _reports_at(self) -> float:
+        due = self._reported_at + PROGRESS_SECONDS
+        return due if self._awaited and due < self._waits_since + DEVICE_SECONDS else math.inf
 
     def _forget(self, made: ToDevice, part: _Part) -> None:
         awaited = self._awaited.get(made.identity, [])
@@ -256,6 +291,7 @@ class IotHubTarget(End):
         self._waiting.clear()
         self._flight = Flight()
         self._credit = 0
+        self._waits_since = math.inf
         self.disconnect(now)
 
 

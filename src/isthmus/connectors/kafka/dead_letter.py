@@ -8,6 +8,7 @@ Invariants:
     I2. Messages are kept only while they are neither settled nor released.
     I3. A refusal of the topic is reported, and the record is sent again afterwards.
     I4. Positions of a partition that was created again are not reported any more: they name other records.
+    I5. `is_full` stops the source while many records are not acknowledged (`copy_limit`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import PARTITION_SHIFT
+from isthmus.connectors.amqp.copy_limit import is_full
 from isthmus.connectors.kafka.cluster import ONE_BY_ONE, error_of, settings
 from isthmus.connectors.kafka.mapping.mapping import to_record
 from isthmus.connectors.kafka.mapping.record import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_PLACE, DEAD_LETTER_REASON
@@ -52,6 +54,8 @@ class DeadLetterTopic:
         self._waiting: deque[_Aside] = deque()
         self._remakes: Counter[int] = Counter()
         self._done: list[int] = []
+        self._added = self._added_bytes = 0
+        self._stored = self._stored_bytes = 0  # of those that were added; counted by the thread that calls `serve`
         self._in_flight = 0
         self._producer: Any = None
         self._failed: KafkaError | None = None
@@ -73,7 +77,15 @@ class DeadLetterTopic:
         """Messages are to be set aside."""
         for position in sorted(each for each in self._kept if first <= each <= last):
             remakes = self._remakes[position >> PARTITION_SHIFT]
-            self._waiting.append(_Aside(position, disposition, self._kept.pop(position), remakes))
+            payload = self._kept.pop(position)
+            self._waiting.append(_Aside(position, disposition, payload, remakes))
+            self._added += 1
+            self._added_bytes += len(payload)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many records are not acknowledged that the source must deliver nothing more."""
+        return is_full(self._added - self._stored, self._added_bytes - self._stored_bytes)
 
     def disown(self, partitions: Collection[int]) -> None:
         """Partitions were created again (I4); their messages are sent nevertheless."""
@@ -150,6 +162,8 @@ class DeadLetterTopic:
     def _delivered(self, aside: _Aside, error: KafkaError | None, message: Any) -> None:
         self._in_flight -= 1
         if error is None and message.offset() is not None:
+            self._stored += 1
+            self._stored_bytes += len(aside.payload)
             if aside.remakes == self._remakes[aside.position >> PARTITION_SHIFT]:
                 self._done.append(aside.position)
         else:

@@ -16,10 +16,8 @@ from typing import NamedTuple
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.connectors.eventhubs.partition.reading import Reading
 from isthmus.connectors.rabbitmq.dead_letter import DeadLetters
-from isthmus.connectors.rabbitmq.protocol.connection import Connection
 from isthmus.connectors.rabbitmq_streams.option import StreamOptions
 from isthmus.connectors.refused import Refused
-from isthmus.errors import IsthmusError
 
 __all__ = ["PARTITION", "Settlement"]
 
@@ -37,33 +35,29 @@ class Settlement:
     Args:
         options: of the source.
         reading: the account.
+        dead: publishes the copies of messages that are set aside.
 
     Attributes:
-        dead: publishes the copies of messages that are set aside.
+        dead: see above.
         refused: the unsupported dispositions.
     """
 
-    def __init__(self, options: StreamOptions, reading: Reading) -> None:
+    def __init__(self, options: StreamOptions, reading: Reading, dead: DeadLetters) -> None:
         self._options = options
         self._reading = reading
         self._aside: set[int] = set()  # positions whose copies are unconfirmed
-        self.dead = DeadLetters(options)
+        self.dead = dead
         self.refused = Refused()
 
-    def settle(
-        self, first: int, last: int, disposition: Disposition | None, connection: Connection | None, now: float
-    ) -> IsthmusError | None:
+    def settle(self, first: int, last: int, disposition: Disposition | None, *, is_open: bool, now: float) -> None:
         """Settles delivered positions.
 
         Args:
             first: the first.
             last: the last.
             disposition: None completes them.
-            connection: None where the source is not open.
+            is_open: whether the source is open.
             now: monotonic time.
-
-        Returns:
-            Why a copy cannot be made.
         """
         if disposition is None or disposition.kind == "complete":
             self.dead.forget(first, last)
@@ -75,16 +69,16 @@ class Settlement:
             found = [each for each in range(first, last + 1) if account is not None and each in account.unsettled]
             entries = [_Aside(each, each + 1) for each in found if each not in self._aside]
             self._aside.update(found)
-            if connection is not None:
-                return self.dead.set_aside(connection, entries, disposition)
-            self.release(first, last)  # it is read again, and then set aside
+            if is_open:
+                self.dead.set_aside(entries, disposition)
+            else:
+                self.release(first, last)  # it is read again, and then set aside
         elif disposition.kind == "dead-letter":
             reason = f"{disposition.reason}: {disposition.description}".strip(": ")
             hint = "; name a dead_letter_topic at the source, or let refusals block"
             self._refuse(first, last, f"be set aside ({reason}){hint}")
         else:
             self._refuse(first, last, f"get the disposition '{disposition.kind}', which a log does not support")
-        return None
 
     def release(self, first: int, last: int) -> None:
         """Releases delivered positions; they are read again."""

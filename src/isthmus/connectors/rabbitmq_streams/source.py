@@ -32,7 +32,7 @@ from isthmus.connectors.checkpoint.checkpointer import Checkpointer
 from isthmus.connectors.checkpoint.folder_store import FolderStore
 from isthmus.connectors.checkpoint.thread import CheckpointThread
 from isthmus.connectors.eventhubs.partition.reading import Reading
-from isthmus.connectors.rabbitmq.dead_letter import DEAD_CHANNEL
+from isthmus.connectors.rabbitmq.dead_letter import DEAD_CHANNEL, DeadLetters
 from isthmus.connectors.rabbitmq.port.end import CHANNEL, End
 from isthmus.connectors.rabbitmq.port.stream import PREFETCH
 from isthmus.connectors.rabbitmq.protocol import wire
@@ -85,7 +85,7 @@ class StreamSource(End):
         self._reading = Reading(reader, only_present=only_present, keeps=False, seconds=options.checkpoint_seconds)
         made = thread(lambda: FolderStore(options.checkpoints), self._wake)
         self._checkpoints = Checkpointer(made, self._reading)
-        self._settlement = Settlement(options, self._reading)
+        self._settlement = Settlement(options, self._reading, DeadLetters(options, options, pool, self._confirmed))
         self._continuity = Continuity(options, self._reading)
         self._is_draining = self._is_finished = False
         self._waiting = WaitingBytes()
@@ -137,7 +137,7 @@ class StreamSource(End):
             self._was_reported = True
             events.append(SourceOpened())
         if self._was_reported:
-            batches = self._reading.take()
+            batches = () if self._settlement.dead.is_full else self._reading.take()
             for batch in batches:
                 for position, payload in zip(batch.positions, batch.payloads, strict=True):
                     self._settlement.dead.keep(position, payload)
@@ -150,6 +150,7 @@ class StreamSource(End):
             if self._reading.is_over():
                 events.append(Exhausted())
             self._refill()
+            self._settlement.dead.check(now)
         self._checkpoints.commit(now)
         if text := self._settlement.take_refused(now):
             self._lost(SourceLost(text, is_fatal=True), events, now)
@@ -158,13 +159,13 @@ class StreamSource(End):
         if self._is_draining:
             self._is_draining = False
             events.append(Drained())
+        events += self._settlement.dead.news()
         return events
 
     def deadline(self, now: float) -> float:
         """When `poll` has something to do even without socket activity."""
-        return min(
-            self.step_deadline(now), self._reading.commit_due, self._settlement.refused.due(now), self._last.empty_at
-        )
+        due = min(self.step_deadline(now), self._settlement.dead.due, self._last.empty_at)
+        return min(due, self._reading.commit_due, self._settlement.refused.due(now))
 
     def grant(self, credit: int) -> None:
         """Sets the credit."""
@@ -180,10 +181,7 @@ class StreamSource(End):
 
     def settle(self, first: int, last: int, disposition: Disposition | None = None) -> None:
         """Settles delivered positions."""
-        connection = self.connection if self.is_open else None
-        error = self._settlement.settle(first, last, disposition, connection, time.monotonic())
-        if error is not None:
-            self.fail(error)
+        self._settlement.settle(first, last, disposition, is_open=self.is_open, now=time.monotonic())
         self.mark()
 
     def release(self, first: int, last: int) -> None:
@@ -205,6 +203,7 @@ class StreamSource(End):
         if not self._is_recalling:
             connection.write(wire.cancel(CHANNEL, MAIN))
         self.pool.leave(connection, time.monotonic())
+        self._settlement.dead.leave()
         self.pool.owes(self)
 
     def finish(self) -> None:
@@ -217,6 +216,7 @@ class StreamSource(End):
         if (thread := self._checkpoints.stop()) is not None:
             self.pool.threads.add_leaving(thread)
         self.disconnect(time.monotonic(), politely=True)
+        self._settlement.dead.lost()
 
     @property
     def has_left(self) -> bool:
@@ -272,11 +272,9 @@ class StreamSource(End):
     def on_method(self, channel: int, which: tuple[int, int], arguments: bytes) -> None:
         """A method arrived."""
         connection = self.connection
-        if channel == DEAD_CHANNEL:
-            self._confirmed(self._settlement.dead.on_method(which, arguments))
-        elif self.is_closed:
-            return
-        elif which == M.QUEUE_DECLARE_OK:
+        if channel == DEAD_CHANNEL or self.is_closed:
+            return  # the queue of dead letters exists
+        if which == M.QUEUE_DECLARE_OK:
             self._last.declared(_COUNT(arguments, 1 + arguments[0])[0])
             self.mark()
         elif which == M.BASIC_CONSUME_OK and self._continuity.opening is None:
@@ -300,9 +298,6 @@ class StreamSource(End):
 
     def on_content(self, channel: int, which: tuple[int, int], content: Content) -> None:
         """A message arrived."""
-        if channel == DEAD_CHANNEL:
-            self._confirmed(self._settlement.dead.returned(content.arguments))
-            return
         if self._is_recalling or self.is_closed or self.fault is not None:
             return
         self._tag, record = delivered(content)
@@ -358,15 +353,14 @@ class StreamSource(End):
 
     def _pause(self, connection: Connection) -> None:
         """Stops reading while many bytes wait here, unless an answer is among them."""
-        is_expecting = bool(self._step) or self._settlement.dead.is_waiting
-        connection.is_paused = self._waiting.is_much and not is_expecting
+        connection.is_paused = self._waiting.is_much and not self._step
 
     def _confirmed(self, result: Sequence[int] | IsthmusError) -> None:
         if isinstance(result, IsthmusError):
             self.fail(result)
         elif result:
             self._settlement.confirmed(result, time.monotonic())
-            self.mark()
+        self.mark()
         if self.is_closed and not self._settlement.dead.is_waiting:
             self.finish()
 

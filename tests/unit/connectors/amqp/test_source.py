@@ -11,6 +11,7 @@ import pytest
 from isthmus.amqp.section import encode_message
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Exhausted, SourceLost, SourceOpened
+from isthmus.connectors.amqp import copy_limit
 from isthmus.connectors.amqp.option import read_source
 from isthmus.connectors.amqp.source import SETTLED, AmqpSource
 from isthmus.connectors.servicebus.port.end import Step
@@ -81,6 +82,30 @@ def test_i6_the_end_is_not_told_while_the_broker_may_hold_messages_for_a_lost_li
     pool.close()
 
 
+def test_a_source_grants_no_credit_while_many_copies_are_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copy_limit, "MOST_COPIES", 1)
+    pool = ConnectionPool()
+    options = read_source({"url": "amqp://127.0.0.1", "entity": "q", "dead_letters": "dead"})
+    source = AmqpSource(pool, 1, options, only_present=False)
+    granted: list[int] = []
+    source._receiver = SimpleNamespace(error=None, credit=0, arrived=[], grant=granted.append, take=list)  # type: ignore[assignment]
+    source.step = Step.ATTACHED
+    assert source._dead_letters is not None
+    sender: Any = SimpleNamespace(
+        error=None, sendable=9, outcomes=deque(), send=lambda payloads: None, wait=OutcomeWait(STILL), sent=1
+    )
+    source._dead_letters._sender = sender
+    source._dead_letters.send(5, encode_message(b"x"), Disposition("dead-letter", "Odd", ""))
+    source.grant(3)
+    source.poll(0.0)
+    assert granted == []
+    sender.outcomes.append(SimpleNamespace(first=0, last=0, error=None))
+    source.poll(0.0)
+    assert granted == [3]
+    source._receiver = source._dead_letters._sender = None
+    pool.close()
+
+
 @pytest.mark.parametrize("is_stored", [True, False])
 def test_a_closed_source_gives_nothing_back_whose_copy_is_on_its_way(is_stored: bool) -> None:
     """It would come again, and be set aside again."""
@@ -103,6 +128,7 @@ def test_a_closed_source_gives_nothing_back_whose_copy_is_on_its_way(is_stored: 
         error=None, sendable=9, outcomes=deque(), send=lambda payloads: None, client=SimpleNamespace(error=None)
     )
     sender.close = lambda: None
+    sender.wait = OutcomeWait(STILL)
     dead._sender = sender
     dead.send(5, encode_message(b"x"), Disposition("dead-letter", "Odd", ""))
     source.close()
@@ -127,7 +153,7 @@ def test_a_source_is_lost_where_no_outcome_of_a_copy_comes() -> None:
     source.step = Step.ATTACHED
     assert source._dead_letters is not None
     sender: Any = SimpleNamespace(
-        wait=OutcomeWait(STILL), sent=1, client=SimpleNamespace(error=ConnectionLostError("gone"))
+        path="dead", wait=OutcomeWait(STILL), sent=1, client=SimpleNamespace(error=ConnectionLostError("gone"))
     )
     sender.wait.since = 5.0
     source._dead_letters._sender = sender

@@ -26,6 +26,8 @@ class _Client:
 class Sender:
     """A link that is sent to."""
 
+    path = "q"
+
     def __init__(self) -> None:
         self.outcomes: deque[Sent] = deque()
         self.sent: list[bytes] = []

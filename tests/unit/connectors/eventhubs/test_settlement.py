@@ -31,6 +31,7 @@ class Dead:
     """A hub of dead letters that stores when a test says so."""
 
     senders = ()
+    is_full = False
 
     def __init__(self) -> None:
         self.added: list[tuple[int, bytes]] = []

@@ -212,7 +212,7 @@ def test_a_source_is_exhausted_once_what_was_set_aside_has_its_outcome(monkeypat
     hub.source._reading.present = Present()
     stored: list[int] = []
     hub.source._settlement._dead = SimpleNamespace(  # type: ignore[assignment]
-        add=lambda *_: None, serve=lambda _: [stored.pop()] if stored else [], error=None, senders=()
+        add=lambda *_: None, serve=lambda _: [stored.pop()] if stored else [], error=None, senders=(), is_full=False
     )
     hub.open(last=1)
     hub.source._links._links[0].payloads += events(0, 2)  # type: ignore[attr-defined]

@@ -29,6 +29,7 @@ class Sender:
     """A link that grants so many deliveries."""
 
     error = None
+    path = "hub"
     client = SimpleNamespace(error="gone")
 
     def __init__(self) -> None:

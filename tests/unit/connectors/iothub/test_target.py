@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import deque
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -11,11 +12,11 @@ from typing import NamedTuple
 import pytest
 
 from isthmus.amqp import section
-from isthmus.bridge.delivery_event import Granted, Lost, Outcome, Send
+from isthmus.bridge.delivery_event import Granted, Lost, Outcome, Progressed, Send
 from isthmus.bridge.refusal import RefusalKind
 from isthmus.connectors.iothub.option import read_target
 from isthmus.connectors.iothub.pool import DevicePool
-from isthmus.connectors.iothub.target import IotHubTarget
+from isthmus.connectors.iothub.target import DEVICE_SECONDS, PROGRESS_SECONDS, IotHubTarget
 from isthmus.connectors.servicebus.port.end import Step
 from isthmus.connectors.servicebus.port.outcome_wait import OUTCOME_SECONDS, OutcomeWait
 from isthmus.errors import ConnectionLostError, ServerBusyError
@@ -48,6 +49,7 @@ class Sender:
     """Takes everything."""
 
     error = None
+    path = "devices"
     client = SimpleNamespace(error="gone")
     sendable = 3
 
@@ -130,6 +132,44 @@ def test_a_hub_that_gives_no_outcome_is_lost(target: IotHubTarget) -> None:
     target._sender.wait.since = 5.0
     assert not any(isinstance(each, Lost) for each in target.poll(target.deadline(0.0) - 1))
     assert isinstance(target.poll(5.0 + OUTCOME_SECONDS)[-1], Lost)
+
+
+def progress(target: IotHubTarget, now: float) -> bool:
+    return any(isinstance(each, Progressed) for each in target.poll(now))
+
+
+def test_i4_a_device_that_is_offline_is_waited_for(target: IotHubTarget) -> None:
+    """The route would send the message again every 30 s, and the device would get as many as its queue holds."""
+    assert not progress(target, 99.0)
+    assert target.deadline(99.0) == math.inf
+    target.send(Send([to_device(1), to_device(2)]))
+    assert progress(target, 100.0)
+    assert not progress(target, 100.0 + PROGRESS_SECONDS - 1)
+    assert target.deadline(101.0) <= 100.0 + PROGRESS_SECONDS
+    assert progress(target, 100.0 + PROGRESS_SECONDS)
+    feedback = Receiver({"originalMessageId": "1", "deviceId": "d1", "statusCode": "Success"})
+    target._take_feedback(feedback)  # type: ignore[arg-type]
+    assert progress(target, 3000.0), "the second one is waited for, from now on"
+    assert progress(target, 3000.0 + DEVICE_SECONDS - 1)
+    assert target.deadline(3000.0 + DEVICE_SECONDS) == math.inf
+    assert not progress(target, 3000.0 + DEVICE_SECONDS), "its feedback is lost"
+    feedback = Receiver({"originalMessageId": "2", "deviceId": "d1", "statusCode": "Success"})
+    target._take_feedback(feedback)  # type: ignore[arg-type]
+    assert not progress(target, 9000.0)
+
+
+def test_i4_no_device_is_waited_for_after_the_hub_was_busy(target: IotHubTarget) -> None:
+    """What it refused is sent again once all others have their outcome: one device would hold up all others."""
+    sender = target._sender
+    assert sender is not None
+    target.send(Send([to_device(1), to_device(2)]))
+    assert progress(target, 100.0)
+    sender.outcomes.append((0, 0, ServerBusyError("throttled")))
+    assert not progress(target, 100.0 + PROGRESS_SECONDS)
+    feedback = Receiver({"originalMessageId": "2", "deviceId": "d1", "statusCode": "Success"})
+    target._take_feedback(feedback)  # type: ignore[arg-type]
+    target.send(Send([to_device(3)]))
+    assert not progress(target, 100.0 + 2 * PROGRESS_SECONDS)
 
 
 def to_device(number: int) -> bytes:

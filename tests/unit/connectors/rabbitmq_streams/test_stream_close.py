@@ -11,7 +11,7 @@ import pytest
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Arrived
-from isthmus.connectors.rabbitmq.dead_letter import DEAD_CHANNEL
+from isthmus.connectors.rabbitmq.port.end import CHANNEL
 from isthmus.connectors.rabbitmq.port.pool import CLOSE_SECONDS
 from isthmus.connectors.rabbitmq.protocol import property as props
 from isthmus.connectors.rabbitmq.protocol import table
@@ -59,6 +59,7 @@ class FakeConnection:
     frame_bytes = 4096
     cluster_name = "rabbit@a"
     held_seconds = 0.0
+    queued_bytes = arrived_bytes = 0
     error = user = None
     is_paused = False
 
@@ -87,6 +88,7 @@ def source() -> Iterator[StreamSource]:
     made._came.append((0, Record(b"body", props.write(Properties(headers=headers)), "", "orders")))
     events = made.poll(time.monotonic())
     assert [each.positions for each in events if isinstance(each, Arrived)] == [[0]]
+    made._settlement.dead.on_connected(FakeConnection())  # type: ignore[arg-type]
     made.settle(0, 0, Disposition("dead-letter", "ValidationFailed", "why"))
     yield made
     pool._leaving.clear()
@@ -99,7 +101,7 @@ def test_the_checkpoint_of_what_was_set_aside_last_is_written_after_its_confirm(
     source.close()
     assert not source.has_left
     assert not thread.is_stopped, "the confirm is to come"
-    source.on_method(DEAD_CHANNEL, M.BASIC_ACK, struct.pack(">QB", 1, 0))
+    source._settlement.dead.on_method(CHANNEL, M.BASIC_ACK, struct.pack(">QB", 1, 0))
     assert [each[0].sequence for each in thread.written] == [0]
     assert source.has_left
 
@@ -116,6 +118,6 @@ def test_a_confirm_that_does_not_come_keeps_nobody_waiting(source: StreamSource)
 def test_a_copy_that_comes_back_ends_the_source_at_once(source: StreamSource) -> None:
     thread: Any = source._checkpoints._thread
     source.close()
-    source.on_method(DEAD_CHANNEL, M.BASIC_NACK, struct.pack(">QB", 1, 0))
+    source._settlement.dead.on_method(CHANNEL, M.BASIC_NACK, struct.pack(">QB", 1, 0))
     assert thread.is_stopped
     assert thread.written == []

@@ -18,10 +18,12 @@ import pytest
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Arrived, SourceLost, SourceOpened
+from isthmus.connectors.amqp import copy_limit
 from isthmus.connectors.checkpoint.checkpoint import CheckpointError
 from isthmus.connectors.rabbitmq.port.end import CHANNEL
 from isthmus.connectors.rabbitmq.protocol.wire import M
 from isthmus.connectors.rabbitmq_streams import source, waiting
+from isthmus.connectors.servicebus.port import outcome_wait
 from rabbitmq_stream_broker import CLOCKS, Clock, Reader, Stream, Thread
 
 QUICK = 40
@@ -149,7 +151,7 @@ class World:
     def confirm(self) -> None:
         if self.stream.published and self.reader.is_connected:
             self.done |= self.aside
-            self.reader.link.confirm()
+            self.reader.confirm()
 
     def fault(self) -> None:
         kind = self.chance.random()
@@ -207,6 +209,8 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
     def play_seed(seed: int) -> None:
         monkeypatch.setattr(waiting, "KEPT_BYTES", [50, 200, 4 << 20][seed % 3])
+        monkeypatch.setattr(copy_limit, "MOST_COPIES", [3, 1000][seed % 2])
+        monkeypatch.setattr(outcome_wait, "OUTCOME_SECONDS", [4.0, 60.0][seed // 2 % 2])
         try:
             logged.clear()
             world = World(seed, clock, logged)

@@ -9,9 +9,9 @@ import pytest
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Arrived, Drained, Exhausted, SourceLost, SourceOpened
+from isthmus.connectors.amqp import copy_limit
 from isthmus.connectors.checkpoint.checkpoint import Checkpoint, CheckpointError
 from isthmus.connectors.checkpoint.thread import Loaded
-from isthmus.connectors.rabbitmq.dead_letter import DEAD_CHANNEL
 from isthmus.connectors.rabbitmq.port.end import STEP_SECONDS
 from isthmus.connectors.rabbitmq.port.stream import EMPTY_SECONDS
 from isthmus.connectors.rabbitmq.protocol.connection import Content
@@ -19,6 +19,7 @@ from isthmus.connectors.rabbitmq.protocol.error import ClosedByBrokerError
 from isthmus.connectors.rabbitmq.protocol.wire import M
 from isthmus.connectors.rabbitmq_streams import waiting
 from isthmus.connectors.rabbitmq_streams.record import digest_of
+from isthmus.connectors.servicebus.port.outcome_wait import OUTCOME_SECONDS
 from isthmus.errors import ConnectionLostError
 from rabbitmq_stream_broker import CLOCKS, Clock, Reader, Stream, record
 
@@ -246,7 +247,7 @@ def test_a_copy_that_is_set_aside_is_confirmed_though_much_waits_here(
     assert reader.link.is_paused
     reader.source.settle(0, 1, Disposition("dead-letter", "Bad", "it is"))
     reader.run()
-    reader.link.confirm()
+    reader.confirm()
     clock.now += 1
     reader.run()
     clock.now += 1
@@ -338,6 +339,36 @@ def test_what_came_before_the_connection_was_lost_is_given(stream: Stream, clock
     assert not lost(reported).is_fatal
 
 
+def test_reading_stops_while_many_copies_are_unconfirmed(
+    stream: Stream, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner has settled them, and grants credit: the stream would be read to its end, and each copy kept here."""
+    monkeypatch.setattr(copy_limit, "MOST_COPIES", 5)
+    reader = Reader(stream, clock, dead_letter_topic="aside")
+    opened(reader, 5)
+    reader.source.settle(0, 4, Disposition("dead-letter", "Bad", "it is"))
+    reader.source.grant(100)
+    assert positions(reader.run()) == []
+    reader.confirm()
+    assert positions(reader.run()) == list(range(5, 30))
+
+
+def test_a_stream_is_opened_again_where_no_copy_is_confirmed(stream: Stream, clock: Clock) -> None:
+    reader = Reader(stream, clock, dead_letter_topic="aside")
+    opened(reader)
+    reader.source.settle(0, 28)
+    reader.source.settle(29, 29, Disposition("dead-letter", "Bad", "it is"))
+    reader.run()
+    clock.now += OUTCOME_SECONDS - 1
+    assert not any(isinstance(each, SourceLost) for each in reader.run())
+    assert reader.source.deadline(clock.now) <= clock.now + 1
+    clock.now += 1
+    reported = lost(reader.run())
+    assert "no confirm of dead letters" in reported.text
+    assert not reported.is_fatal
+    assert opened(reader) == [29]
+
+
 def test_the_end_waits_for_the_copies_of_what_was_set_aside(stream: Stream, clock: Clock) -> None:
     """Each run would set the last message aside again."""
     reader = Reader(stream, clock, dead_letter_topic="aside")
@@ -347,8 +378,9 @@ def test_the_end_waits_for_the_copies_of_what_was_set_aside(stream: Stream, cloc
     reader.source.close()
     assert not reader.source.has_left
     assert reader.left == [reader.link]
-    reader.link.confirm()
-    reader.link.serve()
+    reader.serve()
+    reader.confirm()
+    reader.serve()
     assert reader.source.has_left
     assert reader.thread.kept[0].sequence == 29
 
@@ -360,11 +392,13 @@ def test_an_end_that_gets_no_confirm_keeps_what_was_settled(stream: Stream, cloc
     reader.source.settle(0, 28)
     reader.source.settle(29, 29, Disposition("dead-letter", "Bad", "it is"))
     reader.source.close()
+    reader.serve()
     if how == "lost":
         reader.source.on_closed(ConnectionLostError("gone"))
     elif how == "refused":
-        reader.link.answers.append((DEAD_CHANNEL, M.BASIC_NACK, struct.pack(">QB", 1, 0)))
-        reader.link.serve()
+        assert reader.dead is not None
+        reader.dead.answers.append((M.BASIC_NACK, struct.pack(">QB", 1, 0)))
+        reader.serve()
     else:
         [owing] = reader.owing
         owing.finish()  # the pool does so when the connection's time is over

@@ -356,8 +356,11 @@ class ConsumerThread(threading.Thread):
 
     def _serve_dead(self) -> None:
         if self._delivered.dead is not None:
-            for position in self._delivered.dead.serve(self._is_due):
+            done = self._delivered.dead.serve(self._is_due)
+            for position in done:
                 self.settle(position, position)
+            if done:
+                self._wake()  # more may be taken
 
     # ---- the end
 

@@ -156,6 +156,8 @@ class Delivered:
 
     def take(self) -> list[Batch]:
         """The records within the credit."""
+        if self.dead is not None and self.dead.is_full:
+            return []
         batches = self.queue.take()
         if self.dead is not None:
             for batch in batches:

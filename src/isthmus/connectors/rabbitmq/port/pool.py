@@ -4,7 +4,7 @@ What it is: the common part of the pools of sources and targets: connections are
 loop; and the list of ends that have events. What it is not: sources or targets.
 
 Invariants:
-    I1. Each end has a connection of its own (`connection` explains why).
+    I1. Each end has a connection of its own (`connection` explains why), and a source another one for its dead letters (`dead_letter`).
     I2. Only `close` blocks, for at most `CLOSE_SECONDS`.
 """
 
@@ -23,7 +23,7 @@ from isthmus.connectors.rabbitmq.protocol.connection import Connection
 from isthmus.connectors.servicebus.port.dialer import Dialer
 from isthmus.errors import IsthmusError
 
-__all__ = ["BrokerPool", "Dialing"]
+__all__ = ["CLOSE_SECONDS", "BrokerPool", "Dialing", "Request"]
 
 CLOSE_SECONDS = 5.0
 
@@ -40,7 +40,7 @@ class Dialing(Protocol):
         ...
 
 
-class _Request:
+class Request:
     """One opening of an end; its result is discarded if the end was closed meanwhile."""
 
     def __init__(self, end: Dialing) -> None:
@@ -51,7 +51,7 @@ class BrokerPool:
     """The common part of `SourcePool` and `TargetPool`."""
 
     def __init__(self) -> None:
-        self._dialer: Dialer[_Request, Connection] = Dialer()
+        self._dialer: Dialer[Request, Connection] = Dialer()
         self._connections: dict[Connection, None] = {}
         self._leaving: dict[Connection, float] = {}
         self._kept_until: dict[str, float] = {}  # by broker
@@ -59,9 +59,9 @@ class BrokerPool:
 
     # ---- for ends
 
-    def connect(self, end: Dialing, options: BrokerOptions) -> _Request:
+    def connect(self, end: Dialing, options: BrokerOptions) -> Request:
         """Begins to connect."""
-        request = _Request(end)
+        request = Request(end)
         connection_key = options.host, options.virtual_host
         self._dialer.dial(request, partial(dial, options), connection_key, lambda: request.end is not None)
         return request
@@ -121,8 +121,7 @@ class BrokerPool:
     def service(self, ready: Mapping[int, int], now: float) -> Sequence[int]:
         """Reads and writes; returns the keys of the ends that have events."""
         if self._dialer.fileno() in ready:
-            for request, connection, error in self._dialer.take():
-                self._dialed(request, connection, error)
+            self._take_dialed()
         for connection in list(self._connections):
             is_ready = connection.fileno() in ready
             if is_ready or now >= connection.deadline():
@@ -140,16 +139,18 @@ class BrokerPool:
 
     def close(self) -> None:
         """Closes everything; waits until the brokers have read the sent bytes, for `CLOSE_SECONDS` at most."""
-        self._dialer.close()
         limit = time.monotonic() + CLOSE_SECONDS
         while self._leaving and time.monotonic() < limit:
             poll = select.poll()
+            poll.register(self._dialer.fileno(), select.POLLIN)
             for connection in self._leaving:
                 connection.flush()
                 if connection.error is None:
                     poll.register(connection.fileno(), connection.interest())
             poll.poll(100)
+            self._take_dialed()
             self._leave(time.monotonic())
+        self._dialer.close()
         for connection in (*self._connections, *self._leaving):
             connection.user = None
             connection.abandon()
@@ -157,7 +158,11 @@ class BrokerPool:
         self._leaving.clear()
         self._marked.clear()
 
-    def _dialed(self, request: _Request, connection: Connection | None, error: IsthmusError | None) -> None:
+    def _take_dialed(self) -> None:
+        for request, connection, error in self._dialer.take():
+            self._dialed(request, connection, error)
+
+    def _dialed(self, request: Request, connection: Connection | None, error: IsthmusError | None) -> None:
         end = request.end
         if end is None:
             if connection is not None:

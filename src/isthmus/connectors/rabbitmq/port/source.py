@@ -76,7 +76,7 @@ class RabbitSource(End):
         self._delivered = Delivered()
         # Positions of a later source of the same queue are higher: no message is taken for one of another process.
         self._position = (int(time.time() * 1000) - _EPOCH_MS) << 8
-        self._dead = DeadLetters(options)
+        self._dead = DeadLetters(options, options, pool, self._confirmed)
         self._refused = Refused()
         self._present = Present() if only_present else None
         self._last: Connection | None = None
@@ -112,6 +112,7 @@ class RabbitSource(End):
                 events.append(SourceOpened())
             self._hand_on(events)
             self._check_end(events, now)
+            self._dead.check(now)
             if text := self._refused.take(now, len(self._delivered)):
                 self._lost(SourceLost(text, is_fatal=True), events, now)
         if self._is_draining:
@@ -119,11 +120,12 @@ class RabbitSource(End):
             events.append(Drained())
         if self.fault is not None:
             self._lost(SourceLost(str(self.fault), not may_pass(self.fault)), events, now)
+        events += self._dead.news()
         return events
 
     def deadline(self, now: float) -> float:
         """When `poll` has something to do even without socket activity."""
-        due = min(self.step_deadline(now), self._refused.due(now))
+        due = min(self.step_deadline(now), self._refused.due(now), self._dead.due)
         return due if self._present is None else min(due, self._present.due_at)
 
     def grant(self, credit: int) -> None:
@@ -155,7 +157,7 @@ class RabbitSource(End):
                 first, last, f"get the disposition '{disposition.kind}', which a queue of RabbitMQ does not support"
             )
         elif self.options.dead_letters:
-            self._set_aside(first, last, disposition)
+            self._dead.set_aside(self._delivered.take(first, last), disposition)
         elif self.options.dead_letter_exchange:
             for entry in self._delivered.take(first, last):
                 if entry.tag and self.connection is not None and not self._is_recalling:
@@ -176,6 +178,7 @@ class RabbitSource(End):
             return
         self.is_closed = True
         self.pool.unmark(self.key)
+        self._dead.leave()
         now = time.monotonic()
         self._last = connection = self.connection
         if connection is not None and self._is_owed and connection.error is None:
@@ -219,8 +222,8 @@ class RabbitSource(End):
     def on_method(self, channel: int, which: tuple[int, int], arguments: bytes) -> None:
         """A method arrived."""
         if channel == DEAD_CHANNEL:
-            self._confirmed(self._dead.on_method(which, arguments))
-        elif which == M.QUEUE_DECLARE_OK:
+            return  # the queue of dead letters exists
+        if which == M.QUEUE_DECLARE_OK:
             self._counted(_COUNT(arguments, 1 + arguments[0])[0])
         elif which == M.BASIC_QOS_OK:
             self.opened()
@@ -239,9 +242,6 @@ class RabbitSource(End):
 
     def on_content(self, channel: int, which: tuple[int, int], content: Content) -> None:
         """A message arrived."""
-        if channel == DEAD_CHANNEL:
-            self.fail(self._dead.returned(content.arguments))
-            return
         if self._is_recalling:
             return  # it returns with the channel
         arguments, properties, body = content
@@ -276,7 +276,7 @@ class RabbitSource(End):
     # ---- delivering
 
     def _hand_on(self, events: list[SourceEvent]) -> None:
-        if self._credit and len(self._ready):
+        if self._credit and len(self._ready) and not self._dead.is_full:
             arrived = self._ready.take(self._credit)
             self._credit -= len(arrived.positions)
             if self._present is not None:
@@ -332,17 +332,13 @@ class RabbitSource(End):
 
     # ---- setting aside
 
-    def _set_aside(self, first: int, last: int, disposition: Disposition) -> None:
-        error = self._dead.set_aside(self.connection, self._delivered.take(first, last), disposition)
-        if error is not None:
-            self.fail(error)
-
     def _confirmed(self, tags: Sequence[int] | IsthmusError) -> None:
         if isinstance(tags, IsthmusError):
             self.fail(tags)
             return
         self._ack(tags)
         self._end_if_closed()
+        self.mark()  # more may be delivered
 
     def _end_if_closed(self) -> None:
         if self.is_closed and self.connection is not None and not self._is_owed:

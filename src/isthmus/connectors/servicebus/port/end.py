@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from isthmus.connectors.servicebus.port.connection import Remote, SharedConnection
-from isthmus.connectors.servicebus.port.outcome_wait import OUTCOME_SECONDS, OutcomeWait
+from isthmus.connectors.servicebus.port.outcome_wait import OutcomeWait
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.errors import ConnectionLostError, IsthmusError, OperationTimeoutError
 from isthmus.transport import Client, LinkTerms, Receiver, Reply, Sender
@@ -109,8 +109,10 @@ class End:
     def check_outcomes(self, senders: Iterable[MarkedSender], now: float) -> bool:
         """Fails where no outcome has come for too long (I4); returns whether bytes of the deliveries have arrived since the last call."""
         is_moving = [each.wait.progresses(now) for each in senders]
-        if any(each.wait.is_over(now) for each in senders):
-            text = f"'{self.path}': no outcome of the sent messages for {OUTCOME_SECONDS:g} s; check whether the server can store them"
+        for path, seconds in {(each.path, each.wait.seconds) for each in senders if each.wait.is_over(now)}:
+            text = (
+                f"'{path}': no outcome of the sent messages for {seconds:g} s; check whether the server can store them"
+            )
             self.fail(OperationTimeoutError(text))
         return any(is_moving)
 

@@ -23,19 +23,22 @@ class OutcomeWait:
 
     Args:
         carrier: its connection.
+        seconds: how long it may last; 0: `OUTCOME_SECONDS`.
 
     Attributes:
         since: when it began, in monotonic seconds; infinite where no outcome is missing.
+        seconds: see above.
     """
 
-    def __init__(self, carrier: Carrier) -> None:
+    def __init__(self, carrier: Carrier, seconds: float = 0.0) -> None:
         self.since = math.inf
+        self.seconds = seconds or OUTCOME_SECONDS
         self._transit = Transit(carrier)
 
     @property
     def due(self) -> float:
         """When `progresses` and `is_over` have to be called; infinite where no outcome is missing."""
-        return min(self._transit.due(self.since), self.since + OUTCOME_SECONDS)
+        return min(self._transit.due(self.since), self.since + self.seconds)
 
     def sent(self, now: float) -> None:
         """Deliveries were sent."""
@@ -54,4 +57,4 @@ class OutcomeWait:
 
     def is_over(self, now: float) -> bool:
         """Whether it has lasted too long."""
-        return now >= self.since + OUTCOME_SECONDS
+        return now >= self.since + self.seconds
