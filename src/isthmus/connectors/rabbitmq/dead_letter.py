@@ -235,7 +235,7 @@ class DeadLetters:
     def check(self, now: float) -> None:
         """Fails the source where no copy was confirmed for too long (I4)."""
         wait = self._wait
-        if wait is not None and now >= self.due and not wait.progresses(now, self._number) and wait.is_over(now):
+        if wait is not None and now >= self.due and not wait.progresses(now) and wait.is_over(now):
             hint = "check whether the broker can store there"
             text = f"queue '{self._queue}': no confirm of dead letters for {wait.seconds:g} s; {hint}"
             self._seconds = longer(wait.seconds)
