@@ -232,7 +232,7 @@ class ConsumerThread(threading.Thread):
                 }
             )
             if present is not None and present.ends is None:
-                present.ends = ends_of_all(self._consumer, options.topic, view.partitions)
+                present.ends = ends_of_all(self._consumer, options.topic, range(view.partitions)).offsets
             given = self._assignment
             self._consumer.subscribe(
                 [options.topic], on_assign=given.assigned, on_revoke=given.revoked, on_lost=given.lost
@@ -349,8 +349,10 @@ class ConsumerThread(threading.Thread):
         """Reads again from the first released record."""
         with self._is_due:
             starts = self._delivered.starts()
+            # With these librdkafka recognises that the log was truncated meanwhile.
+            epochs = self._commits.epochs(starts)
         for partition, offset in starts.items():
-            consumer.seek(TopicPartition(self._options.topic, partition, offset))
+            consumer.seek(TopicPartition(self._options.topic, partition, offset, leader_epoch=epochs[partition]))
         with self._is_due:
             self._delivered.went_back(starts)
 

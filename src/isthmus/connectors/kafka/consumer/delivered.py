@@ -88,7 +88,7 @@ class Delivered:
         for message in messages:
             error = message.error()
             if error is None:
-                if self._belongs(message.partition(), message.offset()):
+                if self._belongs(message):
                     try:
                         position, payload = self._reader.read(message)
                     except Exception as failure:  # noqa: BLE001 - an invalid record must not lose the records that were read with it
@@ -120,12 +120,14 @@ class Delivered:
         self.account.release(position, position)
         self.rewind.add(message.partition())
 
-    def _belongs(self, partition: int, offset: int) -> bool:
+    def _belongs(self, message: Any) -> bool:
         """Whether a record is to be delivered; it then counts as delivered."""
+        partition, offset = message.partition(), message.offset()
         found = self.account.partitions.get(partition)
         if found is None or partition in self.rewind or partition in self.begun_again:
             return False
-        if found.begins_again(offset):
+        epoch = message.leader_epoch()  # None: the broker does not report it
+        if found.begins_again(offset, -1 if epoch is None else epoch):
             self.begun_again[partition] = offset
             return False
         if self.present is not None and not self.present.belongs(partition, offset):
@@ -135,6 +137,8 @@ class Delivered:
         if not found.is_new(offset):
             return False
         found.deliver(offset)
+        if epoch is not None and epoch > found.epoch:
+            found.epoch = epoch
         return True
 
     def _at_end(self, partition: int, offset: int) -> None:

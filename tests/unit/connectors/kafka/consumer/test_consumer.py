@@ -41,6 +41,9 @@ class Record:
     def headers(self) -> None:
         return None
 
+    def leader_epoch(self) -> None:
+        return None
+
 
 class Client:
     """A consumer of a partition with ten records, whose calls fail where the test says so."""
