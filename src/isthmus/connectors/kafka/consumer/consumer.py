@@ -223,22 +223,28 @@ class ConsumerThread(threading.Thread):
         if self._fault.is_spent:
             self._discard()
         if self._consumer is None:
-            present = self._delivered.present
-            self._consumer = Consumer(
-                {
-                    **consumer_settings(options, tells_ends=present is not None),
-                    "on_commit": self._committer.answered,
-                    "error_cb": self._on_error,
-                }
-            )
-            if present is not None and present.ends is None:
-                present.ends = ends_of_all(self._consumer, options.topic, range(view.partitions)).offsets
-            given = self._assignment
-            self._consumer.subscribe(
-                [options.topic], on_assign=given.assigned, on_revoke=given.revoked, on_lost=given.lost
-            )
+            self._consumer = self._subscribed(view.partitions)
         self._fault.connected(time.monotonic())
         self._report(SourceOpened(view.cluster_id))
+
+    def _subscribed(self, partitions: int) -> Any:
+        """A new consumer. One that could not subscribe is not kept: it would count as connected, and read nothing."""
+        topic, present, given = self._options.topic, self._delivered.present, self._assignment
+        made = Consumer(
+            {
+                **consumer_settings(self._options, tells_ends=present is not None),
+                "on_commit": self._committer.answered,
+                "error_cb": self._on_error,
+            }
+        )
+        try:
+            if present is not None and present.ends is None:
+                present.ends = ends_of_all(made, topic, range(partitions)).offsets
+            made.subscribe([topic], on_assign=given.assigned, on_revoke=given.revoked, on_lost=given.lost)
+        except Exception:
+            made.close()
+            raise
+        return made
 
     def _is_another(self, view: TopicView) -> bool:
         """Whether the topic was made again since it was looked at, and that has to be told."""

@@ -61,6 +61,8 @@ class Client:
         self._callbacks = callbacks
 
     def consume(self, count: int, timeout: float) -> list[Record]:
+        if not self._callbacks:
+            return []
         if self._position < 0:
             self._position = Client.committed_offset
             self._callbacks["on_assign"](self, [TopicPartition("t", 0)])
@@ -110,5 +112,39 @@ def test_i7_records_of_a_call_that_failed_are_read_again(monkeypatch: pytest.Mon
         for batch in thread.take()[1]:
             came += batch.positions
             thread.settle(batch.positions[0], batch.positions[-1])
+    assert came == list(range(10))
+    assert [each.is_closed for each in clients] == [True, False]
+
+
+def test_a_consumer_that_could_not_subscribe_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ends of a partition without a leader are not known. The next opening succeeded, and nothing was ever read."""
+    monkeypatch.setattr(Client, "committed_offset", 0)
+    clients: list[Client] = []
+    failures = [KafkaError(KafkaError.LEADER_NOT_AVAILABLE)]
+
+    class Leaderless(Client):
+        def offsets_for_times(self, places: Sequence[TopicPartition], timeout: float) -> list[TopicPartition]:
+            if failures:
+                raise KafkaException(failures.pop())
+            return [TopicPartition("t", each.partition, 10) for each in places]
+
+    def make(settings: object) -> Client:
+        clients.append(Leaderless(set()))
+        return clients[-1]
+
+    monkeypatch.setattr(consumer, "Consumer", make)
+    monkeypatch.setattr(consumer, "describe_topic", lambda options, topic: TopicView("c", 1))
+
+    def wake() -> None:
+        thread._wants_open = True  # its owner opens it again at once
+
+    options = read_source({"bootstrap_servers": "a", "topic": "t", "group": "g"})
+    thread = ConsumerThread(options, wake, only_present=True)
+    wake()
+    came: list[int] = []
+    for _ in range(4):
+        thread.grant(20)
+        thread._step()
+        came += [position for batch in thread.take()[1] for position in batch.positions]
     assert came == list(range(10))
     assert [each.is_closed for each in clients] == [True, False]
