@@ -342,11 +342,8 @@ class ConsumerThread(threading.Thread):
     def _begin_again(self, starts: dict[int, int]) -> None:
         """The offsets of partitions begin again (I5): the next consumer reads from there."""
         with self._is_due:
-            self._delivered.forget(starts)
+            self._delivered.begin_again(starts)
             self._commits.forget(starts)
-            if self._delivered.dead is not None:
-                self._delivered.dead.disown(starts)
-            self._delivered.topic = ""  # its id is unknown before the next opening
         self._removed.begins_again(starts)
         self._committer.begins_again(self._consumer, starts)
         self._fault.spend(began_again(self._options.topic, starts))

@@ -218,6 +218,15 @@ class Delivered:
             for first, stop in found.returned:
                 self._removed.gap(partition, first, stop)
 
+    def begin_again(self, partitions: Collection[int]) -> None:
+        """The offsets of partitions name other records; the next consumer reads these."""
+        self.forget(partitions)
+        self.topic = ""  # its id is unknown before the next opening
+        if self.dead is not None:
+            self.dead.disown(partitions)
+        if self.present is not None:
+            self.present.begin_again()
+
     def is_over(self) -> bool:
         """Whether all records of the first opening were read, for the first time."""
         if self.present is None or not self.present.is_over(self.account.partitions):
