@@ -64,6 +64,13 @@ class Unreadable(Message):
         raise SystemError("returned a result with an exception set")
 
 
+class Undecodable(Message):
+    """What librdkafka gives instead of a batch."""
+
+    def error(self) -> KafkaError:  # type: ignore[override]
+        return KafkaError(KafkaError._BAD_COMPRESSION, "Decompression (codec 0x1) of message at 1 of 90 bytes failed")
+
+
 class Consumer:
     """Notes what is asked of it."""
 
@@ -423,6 +430,35 @@ def test_a_record_whose_headers_cannot_be_read_is_set_aside_where_there_is_a_pla
     assert rig.commits() == {0: 3}
     rig.source.close()
     rig.pool.close()
+
+
+def test_a_batch_that_cannot_be_decoded_is_told_and_not_passed_over(rig: Rig) -> None:
+    """The route said nothing, and was stuck there; or went on with what came behind (`check.crcs`)."""
+    rig.source.grant(100)
+    rig.thread._take_in([Message(0), Undecodable(1), Message(5), Message(0, 1)])
+    assert rig.positions() == [0, 1 << 48]
+    rig.source.settle(0, 0)
+    assert rig.commits() == {0: 1, 1: 0}
+    text, is_fatal = rig.thread._fault.take() or ("", False)
+    assert "topic 't', partition 0, offset 1: Decompression (codec 0x1) of message at 1 of 90 bytes failed" in text
+    assert is_fatal
+    assert rig.thread._fault.is_spent, "its position may be behind the batch"
+
+
+def test_an_error_of_a_partition_is_told_though_it_may_pass(rig: Rig) -> None:
+    """Else a partition that cannot be read, e.g. because the broker's remote storage fails, stands still without a word."""
+
+    class Failed(Message):
+        def error(self) -> KafkaError:  # type: ignore[override]
+            return KafkaError(KafkaError.UNKNOWN, "Fetch from broker 1 failed: Broker: Unknown broker error")
+
+    rig.thread._take_in([Failed(-1001, -1)])
+    assert rig.thread._fault.take() is None
+    rig.thread._take_in([Failed(-1001, 1)])
+    text, is_fatal = rig.thread._fault.take() or ("", True)
+    assert "Fetch from broker 1 failed" in text
+    assert not is_fatal
+    assert not rig.thread._fault.is_spent
 
 
 def test_after_close_nothing_is_told(rig: Rig) -> None:

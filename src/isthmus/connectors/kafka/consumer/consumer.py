@@ -40,7 +40,7 @@ from isthmus.connectors.kafka.consumer.assignment import Assignment
 from isthmus.connectors.kafka.consumer.commit import Commits
 from isthmus.connectors.kafka.consumer.committer import Committer
 from isthmus.connectors.kafka.consumer.delivered import Delivered
-from isthmus.connectors.kafka.consumer.failure import began_again, cannot_be_read
+from isthmus.connectors.kafka.consumer.failure import began_again, cannot_be_decoded, cannot_be_read
 from isthmus.connectors.kafka.consumer.fault import ConsumerFault
 from isthmus.connectors.kafka.consumer.latest import ends_of_all
 from isthmus.connectors.kafka.consumer.offset_note import is_another
@@ -323,17 +323,20 @@ class ConsumerThread(threading.Thread):
             is_over = self._delivered.is_over()
             again = dict(self._delivered.begun_again)
             unreadable, self._delivered.unreadable = self._delivered.unreadable, ""
+            undecodable, self._delivered.undecodable = self._delivered.undecodable, ""
             if self._delivered.is_unblocked:
                 self._delivered.is_unblocked = False
                 self._commits.unblock()
-        for error in errors:
-            self._on_error(error)
+        for error, is_of_partition in errors:
+            self._fault.on_error(error, time.monotonic(), is_of_partition=is_of_partition)
         if again:
             self._begin_again(again)
         if is_more:
             self._check_due = min(self._check_due, time.monotonic() + TOPIC_SECONDS)
         if unreadable:
             self._fault.lose(cannot_be_read(self._options.topic, unreadable))
+        if undecodable:
+            self._fault.spend(cannot_be_decoded(self._options.topic, undecodable))
         if is_more:
             self._wake()
         if is_over:
