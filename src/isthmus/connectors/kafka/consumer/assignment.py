@@ -24,13 +24,13 @@ from typing import Any
 
 from confluent_kafka import KafkaException, TopicPartition
 
-from isthmus.connectors.kafka.cluster import QUERY_SECONDS, error_of
+from isthmus.connectors.kafka.cluster import error_of
 from isthmus.connectors.kafka.consumer import offset_note
 from isthmus.connectors.kafka.consumer.commit import Commits
 from isthmus.connectors.kafka.consumer.committer import Committer
 from isthmus.connectors.kafka.consumer.delivered import Delivered
 from isthmus.connectors.kafka.consumer.fault import ConsumerFault
-from isthmus.connectors.kafka.consumer.latest import begin_group, ends_of_all, seek_all
+from isthmus.connectors.kafka.consumer.latest import begin_group, ends_of_all, positions_of, seek_all
 from isthmus.connectors.kafka.consumer.partition_pause import PartitionPause
 from isthmus.connectors.kafka.consumer.removed import RemovedRecords
 from isthmus.connectors.kafka.option import SourceOptions
@@ -111,10 +111,8 @@ class Assignment:
         topic = self._options.topic
         if not numbers:
             return {}
-        known: dict[int, TopicPartition] = {}
-        for each in consumer.committed([TopicPartition(topic, number) for number in numbers], timeout=QUERY_SECONDS):
-            if each.error is not None:
-                raise KafkaException(each.error)
+        known: dict[int, Any] = {}
+        for each in positions_of(consumer, topic, numbers, self._stops):
             before, now = offset_note.read(each.metadata).topic, self._delivered.topic
             is_other = bool(before and now) and before != now
             if each.offset >= 0 and each.leader_epoch is not None and not is_other:

@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
 
-from isthmus.connectors.kafka.cluster import QUERY_SECONDS
+from isthmus.connectors.kafka.cluster import QUERY_SECONDS, CoordinatorAwayError, error_of
 
-__all__ = ["Ends", "begin_group", "ends_of_all", "seek_all"]
+__all__ = ["Ends", "begin_group", "ends_of_all", "positions_of", "seek_all"]
 
 _AGAIN_SECONDS = 0.2
 
@@ -88,6 +88,44 @@ def _has_begun(consumer: Any, topic: str, partitions: Sequence[int]) -> bool:
         if each.error is not None:
             raise KafkaException(each.error)
     return any(each.offset >= 0 for each in found)
+
+
+def positions_of(
+    consumer: Any,
+    topic: str,
+    partitions: Iterable[int],
+    stops: Callable[[], bool] = lambda: False,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> list[Any]:
+    """The group's offsets in these partitions; waits for a coordinator that is being elected. Blocks for twice `QUERY_SECONDS` at most.
+
+    Args:
+        consumer: of the group.
+        topic: its name.
+        partitions: which.
+        stops: whether the reader has to end.
+        clock: a clock, in seconds.
+        sleep: called between two requests.
+
+    Raises:
+        KafkaException: no answer, or a refusal.
+    """
+    asked = [TopicPartition(topic, number) for number in partitions]
+    deadline = clock() + QUERY_SECONDS
+    while True:
+        try:
+            found: list[Any] = consumer.committed(asked, timeout=QUERY_SECONDS)
+            for each in found:
+                if each.error is not None:
+                    raise KafkaException(each.error)
+            return found
+        except KafkaException as error:
+            is_away = isinstance(error_of(error.args[0], topic), CoordinatorAwayError)
+            if not is_away or stops() or clock() >= deadline:
+                raise
+        sleep(_AGAIN_SECONDS)
 
 
 def ends_of_all(consumer: Any, topic: str, partitions: Iterable[int]) -> Ends:

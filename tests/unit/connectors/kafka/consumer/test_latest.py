@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from isthmus.connectors.kafka.consumer.latest import begin_group, seek_all
+from isthmus.connectors.kafka.consumer.latest import begin_group, positions_of, seek_all
 
 ENDS = {0: 50, 1: 70, 2: 9}
 
@@ -121,4 +121,24 @@ def test_a_partition_whose_reading_has_not_begun_is_sought_again(code: int) -> N
     else:
         with pytest.raises(KafkaException):
             seek_all(Beginning(), places, sleep=waits.append)
+        assert not waits
+
+
+@pytest.mark.parametrize("code", [KafkaError.NOT_COORDINATOR, KafkaError.TOPIC_AUTHORIZATION_FAILED])
+def test_a_coordinator_that_is_being_elected_is_waited_for(code: int) -> None:
+    """librdkafka does not: the reader would leave its group, and join it again."""
+    consumer, waits = Consumer({0: 5}), list[float]()
+    consumer.refused = KafkaError(code)
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 2:
+            consumer.refused = None
+
+    if code == KafkaError.NOT_COORDINATOR:
+        assert [each.offset for each in positions_of(consumer, "t", [0, 1], sleep=sleep)] == [5, -1001]
+        assert len(waits) == 2
+    else:
+        with pytest.raises(KafkaException):
+            positions_of(consumer, "t", [0], sleep=sleep)
         assert not waits
