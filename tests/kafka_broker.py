@@ -10,6 +10,7 @@ import hashlib
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import time
 import uuid
@@ -208,6 +209,19 @@ class KafkaBroker:
             except (KafkaException, TimeoutError):
                 assert time.monotonic() < deadline, self.log()
                 time.sleep(0.02)
+
+    def truncate(self, topic: str, offset: int, partition: int = 0) -> None:
+        """Removes the batches from an offset on, as a disk does that loses its last writes; the broker was killed before."""
+        folder = self.folder / "data" / f"{topic}-{partition}"
+        path = folder / f"{0:020d}.log"
+        data, at, batches = path.read_bytes(), 0, {}
+        while at < len(data):
+            base, length = struct.unpack_from(">qi", data, at)  # Apache Kafka documentation, "Record Batch"
+            batches[base] = at
+            at += 12 + length
+        path.write_bytes(data[: batches[offset]])
+        for each in (*folder.glob("*.index"), *folder.glob("*.timeindex"), *folder.glob("*.snapshot")):
+            each.unlink()
 
     def log(self) -> str:
         """The end of what it wrote."""

@@ -140,6 +140,56 @@ def test_broker_restart_neither_loses_nor_doubles(kafka: KafkaBroker) -> None:
     }
 
 
+@pytest.mark.parametrize("grown", [0, 10, 50])
+def test_log_that_was_truncated_while_nobody_read_is_read_from_there(kafka: KafkaBroker, grown: int) -> None:
+    """The group's offset is in the log again, and those before it are other records: they were passed over. Of a log that
+    has not grown past it everything was moved again.
+    """
+    name = f"truncated{grown}"
+    source, target = kafka.create(f"{name}.source"), kafka.create(f"{name}.target")
+    publish(kafka.address, source, 0, 80)
+    publish(kafka.address, source, 80, 100)
+    spec = route(kafka_end(kafka.address, source, group=name), kafka_end(kafka.address, target))
+    with join(spec):
+        wait(lambda: _is_committed(kafka, name, source, 100), "the commit", every_seconds=0.5)
+    kafka.stop(signal.SIGKILL)
+    kafka.truncate(source, 80)
+    kafka.start()
+    publish(kafka.address, source, 1_000, 1_000 + grown)
+    with join(spec):
+        if not grown:
+            publish(kafka.address, source, 1_000, 1_010)
+        count = grown or 10
+        wait(lambda: _is_committed(kafka, name, source, 80 + count), "the commit", every_seconds=0.5)
+    assert _values(kafka, target, 100 + count) == [*range(100), *range(1_000, 1_000 + count)]
+
+
+def test_log_that_is_truncated_while_a_route_reads_is_read_from_there(kafka: KafkaBroker) -> None:
+    source, target = kafka.create("cut.source"), kafka.create("cut.target")
+    publish(kafka.address, source, 0, 80)
+    publish(kafka.address, source, 80, 100)
+    spec = route(
+        kafka_end(kafka.address, source, group="cut", session_seconds="60"),
+        kafka_end(kafka.address, target, stall_seconds="60"),
+        target_seconds=60.0,
+    )
+    with join(spec):
+        wait(lambda: _is_committed(kafka, "cut", source, 100), "the commit", every_seconds=0.5)
+        kafka.stop(signal.SIGKILL)
+        kafka.truncate(source, 80)
+        kafka.start()
+        publish(kafka.address, source, 1_000, 1_050)
+        wait(lambda: _is_committed(kafka, "cut", source, 130), "the commit", every_seconds=0.5)
+    assert _values(kafka, target, 150) == [*range(100), *range(1_000, 1_050)]
+
+
+def _is_committed(kafka: KafkaBroker, group: str, topic: str, offset: int) -> bool:
+    """A broker that has just started may not know yet."""
+    with contextlib.suppress(KafkaException):
+        return committed(kafka, group, topic, 1) == [offset]
+    return False
+
+
 def test_message_that_is_set_aside_goes_to_the_dead_letter_topic(kafka: KafkaBroker) -> None:
     source, target, dead = (kafka.create(f"dead.{name}") for name in ("source", "target", "letters"))
     publish(kafka.address, source, 0, 300)

@@ -185,7 +185,7 @@ def test_a_topic_is_read_between_offsets_and_what_was_removed_is_said(kafka: Kaf
         assert [int(each.value()) for page in pages for each in page] == list(range(10, 30))
         ((gone,),) = topic.records(1, 0, 1)
         assert (gone.value(), gone.key()) == (None, b"gone")
-        topic.commit({0: 30})
+        topic.commit({0: 30}, {})
         admin = kafka.admin()
         (low,) = admin.delete_records([TopicPartition("plain", 0, 20)]).values()
         assert low.result(60).low_watermark == 20

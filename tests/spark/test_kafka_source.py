@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,38 @@ def test_a_topic_that_was_made_again_with_more_records_is_told_or_read_whole(
         run()
     run(missing="skip")
     assert found[30:] == list(range(100, 150))
+
+
+def test_a_log_that_was_truncated_and_has_grown_again_is_told_or_read_from_there(
+    spark: SparkSession, kafka: KafkaBroker, tmp_path: Path
+) -> None:
+    """What was between where it was truncated and the offset of the checkpoint was passed over, and nothing was said."""
+    found: list[int] = []
+
+    def run(**options: str) -> None:
+        frame = spark.readStream.format("isthmus_kafka").options(
+            bootstrap_servers=kafka.address, topic="truncated", **options
+        )
+        writer = frame.load().writeStream.foreachBatch(lambda rows, _: found.extend(numbers(rows)))
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+        assert query.awaitTermination(SECONDS)
+
+    kafka.create("truncated", 1)
+    publish(kafka.address, "truncated", 0, 20)
+    publish(kafka.address, "truncated", 20, 30)
+    run()
+    assert found == list(range(30))
+    kafka.stop(signal.SIGKILL)
+    kafka.truncate("truncated", 20)
+    kafka.start()
+    publish(kafka.address, "truncated", 100, 150)
+    with pytest.raises(PySparkException, match="has read up to offset 30, and the log was truncated at 20"):
+        run()
+    run(missing="skip")
+    assert found[30:] == list(range(100, 150))
+    publish(kafka.address, "truncated", 150, 160)
+    run()
+    assert found[80:] == list(range(150, 160))
 
 
 def is_made(kafka: KafkaBroker, topic: str) -> bool:

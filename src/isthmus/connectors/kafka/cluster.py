@@ -84,6 +84,8 @@ _LASTING = {
     KafkaError.INVALID_SESSION_TIMEOUT,
     KafkaError.INCONSISTENT_GROUP_PROTOCOL,
 }
+# The second one: larger than a segment of the log (`segment.bytes`).
+_TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError._BAD_MSG}
 _OF_THE_MESSAGE = {KafkaError.INVALID_MSG, KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD}
 _UNKNOWN = {
     KafkaError._MSG_TIMED_OUT,
@@ -275,7 +277,7 @@ def may_pass(error: IsthmusError) -> bool:
 def refusal_of(error: KafkaError, topic: str) -> Refusal:
     """The refusal that an answer to a record means; a too large or invalid record is distinguished from a busy cluster."""
     code, text = error.code(), f"topic '{topic}': {error.str()}"
-    if code == KafkaError.MSG_SIZE_TOO_LARGE or code == KafkaError._BAD_MSG:
+    if code in _TOO_LARGE:
         # The cluster's answer covers a whole batch: sending each record alone shows which is too large.
         return Refusal(RefusalKind.UNCLEAR, error.name(), text, "MessageTooLarge")
     if code in _OF_THE_MESSAGE:

@@ -30,6 +30,7 @@ from isthmus.connectors.kafka.cluster import (
     error_of,
     settings,
 )
+from isthmus.connectors.kafka.consumer.latest import ends_of_all
 from isthmus.connectors.kafka.option import ClusterOptions, read_cluster
 from isthmus.errors import IsthmusError
 
@@ -132,9 +133,14 @@ class GroupOffsets:
         """
         partitions = describe_topic(self._options, topic).partitions
         with errors_of(self._options, topic), closing(Consumer(reader_settings(self._options, group))) as consumer:
-            offsets = [
-                TopicPartition(topic, number, _edges(consumer, topic, number)[from_end]) for number in range(partitions)
-            ]
+            if from_end:
+                ends, epochs = ends_of_all(consumer, topic, range(partitions))
+            else:
+                ends, epochs = {number: _edges(consumer, topic, number)[0] for number in range(partitions)}, {}
+        offsets = [
+            TopicPartition(topic, number, offset, leader_epoch=epochs.get(number, -1))
+            for number, offset in ends.items()
+        ]
         asked = ClusterClient(self._options, topic)
         wanted = ConsumerGroupTopicPartitions(group, offsets)
 

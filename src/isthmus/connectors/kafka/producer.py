@@ -135,9 +135,10 @@ class ProducerThread(threading.Thread):
             self._lock
         ):  # records that wait for their partition's first one are sent before the queue is emptied, or not at all
             self._stops = True
-        if self._producer is not None:
+        producer = self._producer  # the thread removes it as soon as it has seen `_stops`
+        if producer is not None:
             with contextlib.suppress(KafkaException):
-                self._producer.purge(in_queue=True, in_flight=True, blocking=False)
+                producer.purge(in_queue=True, in_flight=True, blocking=False)
 
     def _refuse(self, number: int, refusal: Refusal) -> None:
         self._refused.append(Answer(number, refusal))

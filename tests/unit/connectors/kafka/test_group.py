@@ -68,12 +68,16 @@ class Edges(Consumer):
     def get_watermark_offsets(self, place: TopicPartition, timeout: float) -> tuple[int, int]:
         return 2, 9
 
+    def offsets_for_times(self, places: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        return [TopicPartition(each.topic, each.partition, 9, leader_epoch=3) for each in places]
+
 
 class Client:
     """An administration that answers so; the future of a group tells no error of a partition."""
 
     answers: ClassVar[list[list[int | None]]] = []
     asked: ClassVar[list[list[int]]] = []
+    epochs: ClassVar[set[int | None]] = set()
 
     def __init__(self, *_: Any) -> None:
         self.admin = self
@@ -81,6 +85,7 @@ class Client:
     def alter_consumer_group_offsets(self, wanted: list[Any], request_timeout: float) -> dict[str, Any]:
         places = wanted[0].topic_partitions
         self.asked.append([each.offset for each in places])
+        self.epochs.update(each.leader_epoch for each in places)
         for each, code in zip(places, self.answers.pop(0), strict=True):
             each.error = None if code is None else KafkaError(code)
         return {"g": SimpleNamespace(topic_partitions=places)}
@@ -96,9 +101,11 @@ def client(monkeypatch: pytest.MonkeyPatch) -> type[Client]:
     monkeypatch.setattr(group, "_AGAIN_SECONDS", 0.0)
     monkeypatch.setattr(group, "ClusterClient", Client)
     monkeypatch.setattr(group, "ConsumerGroupTopicPartitions", lambda _, places: SimpleNamespace(topic_partitions=[
-        SimpleNamespace(offset=each.offset, partition=each.partition, error=None) for each in places
+        SimpleNamespace(offset=each.offset, partition=each.partition, leader_epoch=each.leader_epoch, error=None)
+        for each in places
     ]))  # fmt: skip
     monkeypatch.setattr(Client, "asked", [])
+    monkeypatch.setattr(Client, "epochs", set())
     return Client
 
 
@@ -134,6 +141,7 @@ def test_i4_offsets_wait_for_a_coordinator(client: type[Client]) -> None:
     client.answers = [[away, away], [None, None]]
     group.GroupOffsets({"bootstrap_servers": "a"}).begin("g", "t", from_end=True)
     assert client.asked == [[9, 9], [9, 9]]
+    assert client.epochs == {3}, "else no reader could tell that the log was truncated before it began"
 
 
 class Found:

@@ -182,6 +182,31 @@ def test_i2_the_queue_is_emptied_behind_what_was_being_sent(rig: tuple[ProducerT
     assert purged == [3]
 
 
+class Ending(ProducerThread):
+    """Its thread ends while it is being stopped: it has removed the producer when that is looked up once more."""
+
+    looks = 0
+
+    @property
+    def _producer(self) -> Any:
+        self.looks += 1
+        return self.made if self.looks == 1 else None
+
+    @_producer.setter
+    def _producer(self, made: Any) -> None:
+        self.made = made
+
+
+def test_a_thread_that_ends_while_it_is_stopped_is_no_error() -> None:
+    """The loop of all routes of the process would end with it."""
+    thread, producer = Ending(OPTIONS, lambda: None), FakeProducer()
+    purged: list[bool] = []
+    producer.purge = lambda **_: purged.append(True)  # type: ignore[attr-defined]
+    thread.made = producer
+    thread.stop()
+    assert purged == [True]
+
+
 class RaisingProducer(FakeProducer):
     """Raises from a callback, as librdkafka's Python client does out of `poll`; the one behind stops the thread."""
 

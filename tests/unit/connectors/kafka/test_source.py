@@ -28,8 +28,9 @@ OPTIONS = {"bootstrap_servers": "a", "topic": "t", "group": "g"}
 class Message:
     """What a consumer gives."""
 
-    def __init__(self, offset: int, partition: int = 0) -> None:
+    def __init__(self, offset: int, partition: int = 0, epoch: int | None = None) -> None:
         self._place = partition, offset
+        self._epoch = epoch
 
     def error(self) -> None:
         return None
@@ -52,6 +53,9 @@ class Message:
     def headers(self) -> None:
         return None
 
+    def leader_epoch(self) -> int | None:
+        return self._epoch
+
 
 class Unreadable(Message):
     """confluent-kafka of 2.16 raises this where the name of a header is no UTF-8 text."""
@@ -60,23 +64,36 @@ class Unreadable(Message):
         raise SystemError("returned a result with an exception set")
 
 
+class Undecodable(Message):
+    """What librdkafka gives instead of a batch."""
+
+    def error(self) -> KafkaError:  # type: ignore[override]
+        return KafkaError(KafkaError._BAD_COMPRESSION, "Decompression (codec 0x1) of message at 1 of 90 bytes failed")
+
+
 class Consumer:
     """Notes what is asked of it."""
 
     def __init__(self) -> None:
         self.seeks: list[tuple[int, int]] = []
         self.commits: list[dict[int, int]] = []
+        self.epochs: list[int | None] = []
         self.failures: list[KafkaError] = []
         self.on_poll: Callable[[], None] | None = None
 
     def seek(self, where: Any) -> None:
         self.seeks.append((where.partition, where.offset))
+        self.epochs.append(where.leader_epoch)
 
     def commit(self, *, offsets: list[Any], asynchronous: bool) -> list[Any]:
         self.commits.append({each.partition: each.offset for each in offsets})
+        self.epochs += [each.leader_epoch for each in offsets]
         if self.failures:
             raise KafkaException(self.failures.pop())
         return offsets
+
+    def committed(self, places: list[Any], timeout: float) -> list[Any]:
+        return places
 
     def poll(self, timeout: float) -> None:
         if self.on_poll is not None:
@@ -102,8 +119,8 @@ class Rig:
         self.thread._delivered.account.assign([0, 1])
         self.consumer = self.thread._consumer = Consumer()
 
-    def read(self, *offsets: int, partition: int = 0) -> None:
-        self.thread._take_in([Message(offset, partition) for offset in offsets])
+    def read(self, *offsets: int, partition: int = 0, epoch: int | None = None) -> None:
+        self.thread._take_in([Message(offset, partition, epoch) for offset in offsets])
 
     def poll(self) -> list[Any]:
         return list(self.source.poll(0.0))
@@ -415,6 +432,35 @@ def test_a_record_whose_headers_cannot_be_read_is_set_aside_where_there_is_a_pla
     rig.pool.close()
 
 
+def test_a_batch_that_cannot_be_decoded_is_told_and_not_passed_over(rig: Rig) -> None:
+    """The route said nothing, and was stuck there; or went on with what came behind (`check.crcs`)."""
+    rig.source.grant(100)
+    rig.thread._take_in([Message(0), Undecodable(1), Message(5), Message(0, 1)])
+    assert rig.positions() == [0, 1 << 48]
+    rig.source.settle(0, 0)
+    assert rig.commits() == {0: 1, 1: 0}
+    text, is_fatal = rig.thread._fault.take() or ("", False)
+    assert "topic 't', partition 0, offset 1: Decompression (codec 0x1) of message at 1 of 90 bytes failed" in text
+    assert is_fatal
+    assert rig.thread._fault.is_spent, "its position may be behind the batch"
+
+
+def test_an_error_of_a_partition_is_told_though_it_may_pass(rig: Rig) -> None:
+    """Else a partition that cannot be read, e.g. because the broker's remote storage fails, stands still without a word."""
+
+    class Failed(Message):
+        def error(self) -> KafkaError:  # type: ignore[override]
+            return KafkaError(KafkaError.UNKNOWN, "Fetch from broker 1 failed: Broker: Unknown broker error")
+
+    rig.thread._take_in([Failed(-1001, -1)])
+    assert rig.thread._fault.take() is None
+    rig.thread._take_in([Failed(-1001, 1)])
+    text, is_fatal = rig.thread._fault.take() or ("", True)
+    assert "Fetch from broker 1 failed" in text
+    assert not is_fatal
+    assert not rig.thread._fault.is_spent
+
+
 def test_after_close_nothing_is_told(rig: Rig) -> None:
     """I3."""
     rig.source.grant(10)
@@ -530,10 +576,13 @@ def _begins(rig: Rig, offsets: dict[int, int]) -> list[tuple[int, int]]:
     rig.thread._delivered.account.revoke([0, 1])
     rig.thread._assignment.partitions = 2
     assigned: list[tuple[int, int]] = []
-    rig.consumer.committed = lambda places, timeout: [  # type: ignore[attr-defined]
+    rig.consumer.committed = lambda places, timeout: [  # type: ignore[method-assign]
         TopicPartition("t", each.partition, offsets.get(each.partition, -1001)) for each in places
     ]
     rig.consumer.get_watermark_offsets = lambda place, timeout: (0, 70)  # type: ignore[attr-defined]
+    rig.consumer.offsets_for_times = lambda places, timeout: [  # type: ignore[attr-defined]
+        TopicPartition("t", each.partition, 70, leader_epoch=4) for each in places
+    ]
     rig.consumer.incremental_assign = lambda places: assigned.extend(  # type: ignore[attr-defined]
         (each.partition, each.offset) for each in places
     )
@@ -569,6 +618,7 @@ def test_latest_reads_nothing_before_the_begin_is_committed() -> None:
     rig.thread._fault.is_spent = False
     rig.thread._assignment.assigned(rig.consumer, [TopicPartition("t", number) for number in range(2)])
     assert rig.consumer.commits == [{0: 70, 1: 70}, {0: 70, 1: 70}]
+    assert rig.consumer.epochs == [4, 4, 4, 4], "else nobody could tell that the log was truncated before anything came"
     assert assigned == [(0, 70), (1, 70)]
     rig.read(70)
     assert rig.positions() == [70]
@@ -585,7 +635,7 @@ def test_latest_reads_nothing_while_it_is_not_known_where_the_group_is() -> None
     def away(places: object, timeout: float) -> None:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
-    rig.consumer.committed = away  # type: ignore[attr-defined]
+    rig.consumer.committed = away  # type: ignore[method-assign, assignment]
     rig.thread._assignment.assigned(rig.consumer, [TopicPartition("t", 0)])
     rig.read(0)
     assert rig.positions() == []
@@ -705,7 +755,7 @@ def test_i5_an_offset_of_a_topic_that_was_made_again_is_known_by_its_note(
     rig.source.grant(10)
     rig.thread._connect()
     rig.thread._removed.assigned([0, 1])
-    rig.consumer.committed = lambda places, timeout: [  # type: ignore[attr-defined]
+    rig.consumer.committed = lambda places, timeout: [  # type: ignore[method-assign]
         TopicPartition("t", 0, 700, "isthmus topic c:first"),
         TopicPartition("t", 1, 3, "isthmus topic c:second"),
     ]
@@ -751,3 +801,119 @@ def test_an_offset_that_does_not_exist_any_more_is_followed_by_the_first_that_do
     """With `latest` of librdkafka all that is left would be passed over, and no error would tell."""
     options = read_source({**OPTIONS, "start": start})
     assert consumer_settings(options, tells_ends=False)["auto.offset.reset"] == "earliest"
+
+
+def _sought(rig: Rig, *group: TopicPartition, end: int = 900, epoch: int = 6) -> list[tuple[int, int, int | None]]:
+    """What is assigned where the group is there, and partitions end so: partition, offset and leader epoch."""
+    rig.source.grant(1_000)
+    rig.thread._delivered.account.revoke([0, 1])
+    rig.consumer.committed = lambda places, timeout: list(group)  # type: ignore[method-assign]
+    rig.consumer.get_watermark_offsets = lambda place, timeout: (0, end)  # type: ignore[attr-defined]
+    rig.consumer.offsets_for_times = lambda places, timeout: [  # type: ignore[attr-defined]
+        TopicPartition("t", each.partition, end, leader_epoch=epoch) for each in places
+    ]
+    assigned: list[tuple[int, int, int | None]] = []
+    rig.consumer.incremental_assign = lambda places: assigned.extend(  # type: ignore[attr-defined]
+        (each.partition, each.offset, each.leader_epoch) for each in places
+    )
+    rig.thread._assignment.assigned(rig.consumer, [TopicPartition("t", each.partition) for each in group])
+    return assigned
+
+
+def test_an_offset_is_committed_with_its_leader_epoch(rig: Rig) -> None:
+    """`committer`, I3. Without it nobody could tell later that a log was truncated before it, and has other records there."""
+    rig.source.grant(10)
+    rig.read(0, 1, epoch=3)
+    rig.read(2, 3, epoch=5)
+    rig.read(0, partition=1)  # the broker reports none
+    rig.poll()
+    rig.source.settle(0, 3)
+    rig.source.settle(1 << 48, 1 << 48)
+    rig.thread._commits._due = 1.0
+    rig.thread._committer.commit(rig.consumer)
+    assert rig.consumer.commits == [{0: 4, 1: 1}]
+    assert rig.consumer.epochs == [5, None]
+    rig.source.release(0, 3)
+    assert rig.consumer.seeks == []
+
+
+def test_records_that_are_read_again_are_sought_with_the_highest_epoch(rig: Rig) -> None:
+    """With that of an earlier record the log would seem to end before the offset that is committed next."""
+    rig.source.grant(10)
+    rig.read(0, 1, epoch=3)
+    rig.read(2, 3, epoch=5)
+    rig.poll()
+    rig.source.release(1, 1)
+    rig.thread._go_back(rig.consumer)
+    assert (rig.consumer.seeks, rig.consumer.epochs) == ([(0, 1)], [5])
+    rig.read(1, epoch=3)
+    rig.poll()
+    rig.source.settle(0, 3)
+    rig.thread._committer.commit_now(rig.consumer, rig.thread._commits.unconfirmed())
+    assert (rig.consumer.commits, rig.consumer.epochs) == ([{0: 4}], [5, 5])
+
+
+def test_i4_of_the_assignment_a_log_that_was_truncated_and_has_grown_again_is_read_from_there(rig: Rig) -> None:
+    """What was between was never read: the offset is there, and librdkafka does not compare the epochs where a partition is assigned."""
+    group = TopicPartition("t", 0, 100, leader_epoch=5), TopicPartition("t", 1, 7), TopicPartition("t", 2, -1001)
+    assert _sought(rig, *group) == [(0, 100, None), (1, -1001, None), (2, -1001, None)]
+    assert (rig.consumer.seeks, rig.consumer.epochs) == ([(0, 100)], [5])
+    assert rig.thread._removed.query(rig.consumer, 0.0) == ""
+    rig.read(80, 81, epoch=6)  # librdkafka begins where the epochs differ
+    assert rig.positions() == [80, 81]
+    reported = rig.thread._removed.take_rereads()
+    assert "partition 0: the group's position was 100, and the log ended before it: reading begins at 80" in reported
+    rig.source.settle(80, 81)
+    assert rig.commits() == {0: 82}
+
+
+def test_i4_of_the_assignment_a_shorter_log_is_not_read_from_its_begin(rig: Rig) -> None:
+    """librdkafka fetches as soon as a partition is assigned. Behind the end that resets it, and all of the log was moved again."""
+    assert _sought(rig, TopicPartition("t", 0, 100, leader_epoch=5), end=80) == [(0, 80, None)]
+    assert (rig.consumer.seeks, rig.consumer.epochs) == ([(0, 100)], [5])
+
+
+def test_i4_of_the_assignment_where_the_leader_is_the_same_nothing_is_compared(rig: Rig) -> None:
+    assert _sought(rig, TopicPartition("t", 0, 100, leader_epoch=5), epoch=5) == []
+    assert rig.consumer.seeks == []
+
+
+def test_i4_of_the_assignment_the_epoch_of_another_topic_is_not_compared(rig: Rig) -> None:
+    """A topic that was mirrored to another cluster with its group has other epochs; all of it would be moved again."""
+    rig.thread._delivered.topic = "mirror:two"
+    assert _sought(rig, TopicPartition("t", 0, 100, "isthmus topic cluster:one", 5)) == []
+    assert rig.consumer.seeks == []
+    assert _sought(rig, TopicPartition("t", 0, 100, "isthmus topic mirror:two", 5)) == [(0, 100, None)]
+    assert (rig.consumer.seeks, rig.consumer.epochs) == ([(0, 100)], [5])
+
+
+def test_i4_of_the_assignment_nothing_is_read_while_the_position_is_not_known(rig: Rig) -> None:
+    assert _sought(rig) == []
+
+    def away(places: object, timeout: float) -> None:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    rig.consumer.committed = away  # type: ignore[method-assign, assignment]
+    rig.thread._assignment.assigned(rig.consumer, [TopicPartition("t", 0)])
+    assert rig.thread._fault.is_spent, "another consumer is assigned it"
+    rig.read(0)
+    assert rig.positions() == []
+
+
+def test_i5_a_record_of_a_later_epoch_before_those_that_were_read_shows_that_the_log_was_truncated(rig: Rig) -> None:
+    """It was taken for one that was settled, and passed over, where the log was truncated while records were to be read again."""
+    rig.source.grant(1_000)
+    rig.read(*range(100), epoch=5)
+    rig.poll()
+    rig.source.settle(0, 59)
+    rig.source.settle(61, 99)
+    rig.source.release(60, 60)
+    rig.thread._go_back(rig.consumer)
+    rig.read(*range(60, 80), epoch=5)
+    assert rig.positions() == [60]
+    rig.source.settle(60, 60)
+    rig.read(*range(80, 120), epoch=6)
+    assert rig.positions() == []
+    assert rig.consumer.commits == [{0: 80}]
+    text, _ = rig.thread._fault.take() or ("", False)
+    assert "partition 0: offsets begin again at 80; the topic was created again, or its log was truncated" in text

@@ -240,6 +240,7 @@ def test_a_message_that_would_return_is_dead_lettered_where_it_is_the_only_one()
 def test_refusals_say_whether_the_message_is_at_fault() -> None:
     kinds = {
         KafkaError.MSG_SIZE_TOO_LARGE: RefusalKind.UNCLEAR,
+        KafkaError.RECORD_LIST_TOO_LARGE: RefusalKind.UNCLEAR,
         KafkaError.INVALID_TIMESTAMP: RefusalKind.UNCLEAR,
         KafkaError.TOPIC_AUTHORIZATION_FAILED: RefusalKind.FATAL,
         KafkaError._PURGE_INFLIGHT: RefusalKind.UNKNOWN,

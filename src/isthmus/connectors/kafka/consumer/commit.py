@@ -105,6 +105,11 @@ class Commits:
         self._asked_notes |= {(number, commits[number]): note for number, note in notes.items()}
         return notes
 
+    def epochs(self, commits: Mapping[int, int]) -> dict[int, int]:
+        """The leader epochs of the offsets of a commit; -1: unknown."""
+        found = ((number, self._account.partitions.get(number)) for number in commits)
+        return {number: -1 if each is None else each.epoch for number, each in found}
+
     def answered(self, offsets: Mapping[int, int], failed: Iterable[int], now: float) -> None:
         """The cluster answered a commit of these offsets; it refused those of the partitions in `failed`."""
         refused = set(failed)

@@ -6,6 +6,8 @@ Specification: librdkafka documentation ("At-least-once processing").
 Invariants:
     I1. The last commit is repeated until the cluster has confirmed it, or the time-out.
     I2. The start of a partition that begins again is committed before the next consumer reads it: the group's offset is of other records.
+    I3. An offset is committed with its leader epoch, where the cluster reports epochs (KIP-320): the next reader can recognise that the log was
+        truncated before it, and has other records there (`assignment`).
 """
 
 from __future__ import annotations
@@ -61,13 +63,18 @@ class Committer:
                 self._commits.failed(time.monotonic())
             raise
 
-    def commit_now(self, consumer: Any, commits: Mapping[int, int]) -> None:
+    def commit_now(self, consumer: Any, commits: Mapping[int, int], epochs: Mapping[int, int] | None = None) -> None:
         """Commits, and waits for the answer.
+
+        Args:
+            consumer: of the group.
+            commits: the offsets by partition.
+            epochs: their leader epochs; None: those of the delivered records.
 
         Raises:
             KafkaException: no answer, or a refusal.
         """
-        answers = consumer.commit(offsets=self._offsets(commits), asynchronous=False)
+        answers = consumer.commit(offsets=self._offsets(commits, epochs), asynchronous=False)
         self.answered(None, answers)
         refused = next((each.error for each in answers if each.error is not None), None)
         if refused is not None:
@@ -147,7 +154,11 @@ class Committer:
         with self._lock:
             self._commits.answered(offsets, failed, time.monotonic())
 
-    def _offsets(self, commits: Mapping[int, int]) -> list[TopicPartition]:
+    def _offsets(self, commits: Mapping[int, int], epochs: Mapping[int, int] | None = None) -> list[TopicPartition]:
         with self._lock:
             notes = self._commits.notes(commits)
-        return [TopicPartition(self._topic, number, offset, notes[number]) for number, offset in commits.items()]
+            epochs = self._commits.epochs(commits) if epochs is None else epochs
+        return [
+            TopicPartition(self._topic, number, offset, notes[number], epochs.get(number, -1))
+            for number, offset in commits.items()
+        ]

@@ -40,7 +40,7 @@ from isthmus.connectors.kafka.consumer.assignment import Assignment
 from isthmus.connectors.kafka.consumer.commit import Commits
 from isthmus.connectors.kafka.consumer.committer import Committer
 from isthmus.connectors.kafka.consumer.delivered import Delivered
-from isthmus.connectors.kafka.consumer.failure import began_again, cannot_be_read
+from isthmus.connectors.kafka.consumer.failure import began_again, cannot_be_decoded, cannot_be_read
 from isthmus.connectors.kafka.consumer.fault import ConsumerFault
 from isthmus.connectors.kafka.consumer.latest import ends_of_all
 from isthmus.connectors.kafka.consumer.offset_note import is_another
@@ -223,22 +223,28 @@ class ConsumerThread(threading.Thread):
         if self._fault.is_spent:
             self._discard()
         if self._consumer is None:
-            present = self._delivered.present
-            self._consumer = Consumer(
-                {
-                    **consumer_settings(options, tells_ends=present is not None),
-                    "on_commit": self._committer.answered,
-                    "error_cb": self._on_error,
-                }
-            )
-            if present is not None and present.ends is None:
-                present.ends = ends_of_all(self._consumer, options.topic, view.partitions)
-            given = self._assignment
-            self._consumer.subscribe(
-                [options.topic], on_assign=given.assigned, on_revoke=given.revoked, on_lost=given.lost
-            )
+            self._consumer = self._subscribed(view.partitions)
         self._fault.connected(time.monotonic())
         self._report(SourceOpened(view.cluster_id))
+
+    def _subscribed(self, partitions: int) -> Any:
+        """A new consumer. One that could not subscribe is not kept: it would count as connected, and read nothing."""
+        topic, present, given = self._options.topic, self._delivered.present, self._assignment
+        made = Consumer(
+            {
+                **consumer_settings(self._options, tells_ends=present is not None),
+                "on_commit": self._committer.answered,
+                "error_cb": self._on_error,
+            }
+        )
+        try:
+            if present is not None and present.ends is None:
+                present.ends = ends_of_all(made, topic, range(partitions)).offsets
+            made.subscribe([topic], on_assign=given.assigned, on_revoke=given.revoked, on_lost=given.lost)
+        except Exception:
+            made.close()
+            raise
+        return made
 
     def _is_another(self, view: TopicView) -> bool:
         """Whether the topic was made again since it was looked at, and that has to be told."""
@@ -317,17 +323,20 @@ class ConsumerThread(threading.Thread):
             is_over = self._delivered.is_over()
             again = dict(self._delivered.begun_again)
             unreadable, self._delivered.unreadable = self._delivered.unreadable, ""
+            undecodable, self._delivered.undecodable = self._delivered.undecodable, ""
             if self._delivered.is_unblocked:
                 self._delivered.is_unblocked = False
                 self._commits.unblock()
-        for error in errors:
-            self._on_error(error)
+        for error, is_of_partition in errors:
+            self._fault.on_error(error, time.monotonic(), is_of_partition=is_of_partition)
         if again:
             self._begin_again(again)
         if is_more:
             self._check_due = min(self._check_due, time.monotonic() + TOPIC_SECONDS)
         if unreadable:
             self._fault.lose(cannot_be_read(self._options.topic, unreadable))
+        if undecodable:
+            self._fault.spend(cannot_be_decoded(self._options.topic, undecodable))
         if is_more:
             self._wake()
         if is_over:
@@ -336,11 +345,8 @@ class ConsumerThread(threading.Thread):
     def _begin_again(self, starts: dict[int, int]) -> None:
         """The offsets of partitions begin again (I5): the next consumer reads from there."""
         with self._is_due:
-            self._delivered.forget(starts)
+            self._delivered.begin_again(starts)
             self._commits.forget(starts)
-            if self._delivered.dead is not None:
-                self._delivered.dead.disown(starts)
-            self._delivered.topic = ""  # its id is unknown before the next opening
         self._removed.begins_again(starts)
         self._committer.begins_again(self._consumer, starts)
         self._fault.spend(began_again(self._options.topic, starts))
@@ -349,8 +355,10 @@ class ConsumerThread(threading.Thread):
         """Reads again from the first released record."""
         with self._is_due:
             starts = self._delivered.starts()
+            # With these librdkafka recognises that the log was truncated meanwhile.
+            epochs = self._commits.epochs(starts)
         for partition, offset in starts.items():
-            consumer.seek(TopicPartition(self._options.topic, partition, offset))
+            consumer.seek(TopicPartition(self._options.topic, partition, offset, leader_epoch=epochs[partition]))
         with self._is_due:
             self._delivered.went_back(starts)
 

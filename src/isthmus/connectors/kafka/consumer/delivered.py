@@ -11,6 +11,7 @@ Invariants:
     I5. An unreadable record is set aside, without its unreadable parts, where there is a dead-letter topic; otherwise it is read again,
         and the source is lost: no record is skipped.
     I6. Records that should precede a record, or the end of its partition, and did not arrive, are noted (`removed`).
+    I7. After a batch that the client cannot decode nothing of its partition is delivered: the client may continue behind it.
 """
 
 from __future__ import annotations
@@ -33,6 +34,13 @@ from isthmus.connectors.kafka.option import SourceOptions
 __all__ = ["Delivered"]
 
 UNREADABLE = "Unreadable"
+# With these librdkafka reports a batch of a partition instead of its records.
+_OF_A_BATCH = {
+    KafkaError._BAD_MSG,
+    KafkaError._BAD_COMPRESSION,
+    KafkaError._NOT_IMPLEMENTED,
+    KafkaError.MSG_SIZE_TOO_LARGE,
+}
 
 
 class Delivered:
@@ -52,6 +60,7 @@ class Delivered:
         begun_again: by partition, the first offset of those whose offsets begin again; the consumer is not usable then.
         record_bytes: the mean size of the last records.
         unreadable: the error of an unreadable record without a dead-letter topic; empty: there is none.
+        undecodable: the error of a batch that the client cannot decode; empty: there is none. The consumer is not usable then.
         topic: the topic that is read, in the form of `offset_note`; empty: unknown.
         is_unblocked: whether a released record no longer exists, so that it limits no commit any more; the reader resets it.
     """
@@ -72,6 +81,7 @@ class Delivered:
         self.begun_again: dict[int, int] = {}
         self.record_bytes = 1024
         self.unreadable = ""
+        self.undecodable = ""
         self.topic = ""
         self.is_unblocked = False
         self._reader = RecordReader.of(options)
@@ -81,14 +91,14 @@ class Delivered:
         """Records taken and neither settled nor released."""
         return self.account.outstanding - self.queue.count
 
-    def put(self, messages: Sequence[Any]) -> tuple[bool, list[KafkaError]]:
-        """Adds records of the consumer; returns whether any can be taken, and errors."""
+    def put(self, messages: Sequence[Any]) -> tuple[bool, list[tuple[KafkaError, bool]]]:
+        """Adds records of the consumer; returns whether any can be taken, and errors, each with whether it is one partition's."""
         batch = Batch([], [])
-        errors: list[KafkaError] = []
+        errors: list[tuple[KafkaError, bool]] = []
         for message in messages:
             error = message.error()
             if error is None:
-                if self._belongs(message.partition(), message.offset()):
+                if self._belongs(message):
                     try:
                         position, payload = self._reader.read(message)
                     except Exception as failure:  # noqa: BLE001 - an invalid record must not lose the records that were read with it
@@ -96,8 +106,11 @@ class Delivered:
                         continue
                     batch.positions.append(position)
                     batch.payloads.append(payload)
+            elif error.code() in _OF_A_BATCH and message.partition() >= 0:
+                self.undecodable = f"partition {message.partition()}, offset {message.offset()}: {error.str()}"
+                self.rewind.add(message.partition())
             elif error.code() != KafkaError._PARTITION_EOF:
-                errors.append(error)
+                errors.append((error, message.partition() >= 0))
             elif self.present is not None:
                 self._at_end(message.partition(), message.offset())
                 self.present.reached(message.partition(), message.offset())
@@ -120,12 +133,14 @@ class Delivered:
         self.account.release(position, position)
         self.rewind.add(message.partition())
 
-    def _belongs(self, partition: int, offset: int) -> bool:
+    def _belongs(self, message: Any) -> bool:
         """Whether a record is to be delivered; it then counts as delivered."""
+        partition, offset = message.partition(), message.offset()
         found = self.account.partitions.get(partition)
         if found is None or partition in self.rewind or partition in self.begun_again:
             return False
-        if found.begins_again(offset):
+        epoch = message.leader_epoch()  # None: the broker does not report it
+        if found.begins_again(offset, -1 if epoch is None else epoch):
             self.begun_again[partition] = offset
             return False
         if self.present is not None and not self.present.belongs(partition, offset):
@@ -135,6 +150,8 @@ class Delivered:
         if not found.is_new(offset):
             return False
         found.deliver(offset)
+        if epoch is not None and epoch > found.epoch:
+            found.epoch = epoch
         return True
 
     def _at_end(self, partition: int, offset: int) -> None:
@@ -215,6 +232,15 @@ class Delivered:
         for partition, found in self.account.partitions.items():
             for first, stop in found.returned:
                 self._removed.gap(partition, first, stop)
+
+    def begin_again(self, partitions: Collection[int]) -> None:
+        """The offsets of partitions name other records; the next consumer reads these."""
+        self.forget(partitions)
+        self.topic = ""  # its id is unknown before the next opening
+        if self.dead is not None:
+            self.dead.disown(partitions)
+        if self.present is not None:
+            self.present.begin_again()
 
     def is_over(self) -> bool:
         """Whether all records of the first opening were read, for the first time."""

@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError
 
 from isthmus.connectors.kafka.cluster import KafkaFailureError
 
-__all__ = ["began_again", "cannot_be_read", "is_final"]
+__all__ = ["began_again", "cannot_be_decoded", "cannot_be_read", "is_final"]
 
 # After these a consumer of librdkafka stops working. Its error callback reports a fatal error with this code, without `fatal()`.
 _FENCED = {KafkaError.FENCED_INSTANCE_ID, KafkaError._FENCED, KafkaError._FATAL}
@@ -22,6 +22,12 @@ def is_final(error: KafkaError) -> bool:
 def cannot_be_read(topic: str, what: str) -> KafkaFailureError:
     """The error for a record that stops its route, because there is no dead-letter topic."""
     hint = "name a dead_letter_topic at the source, or have its producer write another"
+    return KafkaFailureError(f"topic '{topic}', {what}; {hint}")
+
+
+def cannot_be_decoded(topic: str, what: str) -> KafkaFailureError:
+    """The error for a batch of records that the client cannot decode."""
+    hint = "restore the broker's log, or set the offset of the group behind these records"
     return KafkaFailureError(f"topic '{topic}', {what}; {hint}")
 
 

@@ -79,14 +79,20 @@ class ConsumerFault:
             before, is_fatal = self._pending or ("", False)
             self._pending = f"{before}; {text}" if before else text, is_fatal
 
-    def on_error(self, error: KafkaError, now: float) -> None:
-        """An error that librdkafka reports apart from records; it recovers by itself, but the owner is told."""
+    def on_error(self, error: KafkaError, now: float, *, is_of_partition: bool = False) -> None:
+        """An error that librdkafka reports apart from records; it recovers by itself, but the owner is told.
+
+        Args:
+            error: the error.
+            now: monotonic seconds.
+            is_of_partition: whether a partition cannot be read; it may not be reported in another way.
+        """
         made = error_of(error, self._topic, self._servers)
         if is_final(error):
             self.spend(ConnectionLostError(f"the consumer has failed: {made}"))
             return
         is_stale = now <= self._connected_at + STALE_SECONDS
-        if not made.retryable or (error.code() == KafkaError._ALL_BROKERS_DOWN and not is_stale):
+        if is_of_partition or not made.retryable or (error.code() == KafkaError._ALL_BROKERS_DOWN and not is_stale):
             self.lose(made)
 
     def take(self) -> tuple[str, bool] | None:

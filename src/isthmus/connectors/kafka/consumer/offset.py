@@ -11,7 +11,7 @@ Invariants:
     I3. A released record that no longer exists does not limit the commit, once a later one arrives.
     I4. No offset of a revoked partition is committed.
     I5. A record before the delivered ones, which was not requested again, shows that the log begins again: its offsets name
-        other records.
+        other records. So does one before them of a later leader epoch: epochs never decrease within a log.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ class PartitionOffsets:
     Attributes:
         returned: offsets released and not delivered again.
         next: after the highest delivered offset; before any, the known start, or -1.
+        epoch: the highest leader epoch of the delivered records; -1: unknown. It is valid for each offset up to `next`: where the log is truncated
+            below an offset, and grows again, the new records have later epochs, and the log ends before that offset for this epoch.
     """
 
     def __init__(self) -> None:
@@ -39,6 +41,7 @@ class PartitionOffsets:
         self._run = -1  # the first of the offsets up to `next` that are not in it yet; -1: none
         self.returned = IndexSet()
         self.next = -1
+        self.epoch = -1
         self._cursor = -1  # after the last offset, while records are read again
 
     @property
@@ -58,8 +61,10 @@ class PartitionOffsets:
         firsts = [each.first()[0] for each in (self.unsettled, self.returned) if each]
         return min(firsts) if firsts else self.next
 
-    def begins_again(self, offset: int) -> bool:
-        """Whether a record shows that offsets name other records than before (I5)."""
+    def begins_again(self, offset: int, epoch: int = -1) -> bool:
+        """Whether a record, of a leader epoch, shows that offsets name other records than before (I5)."""
+        if offset < self.next and 0 <= self.epoch < epoch:
+            return True
         return offset < (self._cursor if self._cursor >= 0 else self.next)
 
     def missing_before(self, offset: int) -> list[tuple[int, int]]:

@@ -5,6 +5,7 @@ What it is: the ends of the partitions at the first opening, and how far each ha
 Invariants:
     I1. No record after the ends of the first opening belongs to them.
     I2. It is over when every assigned partition was read to its end, whether or not the last offsets have records.
+    I3. A topic whose offsets begin again may end before these ends: those of the next opening count.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ class Present:
     """The records at the first opening.
 
     Attributes:
-        ends: after the last offset of each partition; None before the first opening.
+        ends: after the last offset of each partition; None before the first opening, and where offsets begin again.
         is_reported: whether their end was reported.
     """
 
@@ -26,6 +27,11 @@ class Present:
         self.ends: dict[int, int] | None = None
         self.is_reported = False
         self._reached: dict[int, int] = {}
+
+    def begin_again(self) -> None:
+        """Offsets name other records (I3)."""
+        self.ends = None
+        self._reached.clear()
 
     def belongs(self, partition: int, offset: int) -> bool:
         """Whether a record existed then."""

@@ -17,7 +17,8 @@ Invariants:
         finds the range only if the group's position is before it.
     I5. A record that was released to an earlier reader, and was not redelivered, is reported in the same way, if that reader has noted it
         with the offset (`offset_note`).
-    I6. A partition that is read from before the group's position is reported: its log ends before that, so that librdkafka began at its start.
+    I6. A partition that is read from before the group's position is reported: its log ended before that, so that librdkafka began where it
+        was truncated, or at its start.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ class RemovedRecords:
             f"partition {number}: the group's position was {position}, and the log ended before it: reading begins at {arrived}"
             for number, (position, arrived) in rereads.items()
         ]
-        hint = "the topic was created again, or its log was truncated; records that were moved before come again"
+        hint = "the topic was created again, or its log was truncated; records that were moved before may come again"
         return f"topic '{self._topic}', {_some(texts)}; {hint}" if texts else ""
 
     def forget(self, partitions: Collection[int]) -> None:

@@ -10,6 +10,8 @@ Invariants:
         when it repeats it in another run; by then a partition has another end.
     I4. Offsets of a topic that is gone are none of the topic that was made again under its name, whatever they are, nor of one of another
         cluster.
+    I5. The leader epoch of each offset is kept, where the cluster reports it (KIP-320): it shows that a log was truncated before an offset
+        and has grown past it since. The end of a batch names where it begins then, too.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Any
 __all__ = [
     "Offsets",
     "begin_of",
+    "epochs_of",
     "first_offset",
     "from_spark",
     "is_another",
@@ -33,17 +36,23 @@ __all__ = [
 
 Offsets = Mapping[int, int]
 
-_BEGIN, _TOPIC = "begin", "topic"
+_BEGIN, _TOPIC, _EPOCHS = "begin", "topic", "epochs"
+_NONE: Offsets = {}
 
 
 def from_spark(offset: Mapping[str, Any]) -> dict[int, int]:
     """Parses the offsets of a checkpoint."""
-    return {int(number): int(position) for number, position in offset.items() if number not in (_BEGIN, _TOPIC)}
+    return {int(number): int(position) for number, position in offset.items() if number.isdecimal()}
 
 
 def topic_of(offset: Mapping[str, Any]) -> str:
     """The topic of a checkpoint's offsets, `CLUSTER:ID`; empty where it was not known."""
     return str(offset.get(_TOPIC, ""))
+
+
+def epochs_of(offset: Mapping[str, Any]) -> dict[int, int]:
+    """The leader epochs of a checkpoint's offsets, where they are known."""
+    return from_spark(offset.get(_EPOCHS, {}))
 
 
 def is_another(before: str, topic: str) -> bool:
@@ -59,25 +68,37 @@ def to_spark(offsets: Offsets) -> dict[str, int]:
     return {str(number): offsets[number] for number in sorted(offsets)}
 
 
-def first_offset(offsets: Offsets, topic: str = "") -> dict[str, Any]:
+def first_offset(offsets: Offsets, topic: str = "", epochs: Offsets = _NONE) -> dict[str, Any]:
     """Where a query begins, as a checkpoint keeps it."""
-    return {**to_spark(offsets), _BEGIN: to_spark(offsets), **_named(topic)}
+    return {**to_spark(offsets), _BEGIN: to_spark(offsets), **_named(topic), **_with_epochs(offsets, epochs)}
 
 
-def offset_after(start: Mapping[str, Any], offsets: Offsets, topic: str = "") -> dict[str, Any]:
+def offset_after(
+    start: Mapping[str, Any],
+    offsets: Offsets,
+    topic: str = "",
+    epochs: Offsets = _NONE,
+    truncated: Offsets = _NONE,
+) -> dict[str, Any]:
     """The end of the batch that begins at `start`, as a checkpoint keeps it; `start` itself where the batch is empty.
 
     Args:
         start: where the batch begins.
         offsets: where it ends.
         topic: of which topic these are; empty where that is not known.
+        epochs: the leader epochs of the present ends; negative where they are not known.
+        truncated: the partitions whose logs were truncated before `start`, and where (I5).
     """
     read = from_spark(start)
     is_new = is_another(topic_of(start), topic)
-    if offsets == read and not is_new:
+    if offsets == read and not is_new and not truncated:
         return dict(start)
-    begin = {_BEGIN: to_spark(dict.fromkeys(offsets, 0) if is_new else read)} if begin_of(start, {}) == read else {}
-    return {**to_spark(offsets), **begin, **_named(topic or topic_of(start))}
+    begin: dict[str, Any] = {}
+    if truncated:
+        begin = {_BEGIN: to_spark({**read, **truncated})}
+    elif begin_of(start, {}) == read:
+        begin = {_BEGIN: to_spark(dict.fromkeys(offsets, 0) if is_new else read)}
+    return {**to_spark(offsets), **begin, **_named(topic or topic_of(start)), **_with_epochs(offsets, epochs)}
 
 
 def begin_of(end: Mapping[str, Any], start: Offsets) -> Offsets:
@@ -96,6 +117,11 @@ def start_of(start: Mapping[str, Any], end: Mapping[str, Any]) -> Offsets:
 
 def _named(topic: str) -> dict[str, str]:
     return {_TOPIC: topic} if topic else {}
+
+
+def _with_epochs(offsets: Offsets, epochs: Offsets) -> dict[str, Any]:
+    known = {number: epochs[number] for number in offsets if epochs.get(number, -1) >= 0}
+    return {_EPOCHS: to_spark(known)} if known else {}
 
 
 def passed(start: Offsets, ends: Offsets) -> dict[int, int]:

@@ -11,6 +11,8 @@ Invariants:
         shows that it was created again, if the cluster has ids: it may have as many records by then as were read of the former topic.
     I4. A schema that is not the data source's own is refused when the query is planned.
     I5. The first batch begins where the query began, also where Spark requests that again.
+    I6. A log that was truncated below the offset that was read, and has grown past it, fails the query, or is read from where it was truncated:
+        the leader epoch of the offset shows it, where the cluster reports epochs.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from pyspark.sql.types import StructType
 
 from isthmus.connectors.kafka.spark.offset import (
+    epochs_of,
     first_offset,
     from_spark,
     is_another,
@@ -44,6 +47,7 @@ from isthmus.extra import require
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from isthmus.connectors.kafka.consumer.latest import Ends
     from isthmus.connectors.kafka.spark.topic import Topic
 
 __all__ = ["KafkaDataSource"]
@@ -115,6 +119,16 @@ def _begun_again(topic: str, read: dict[int, int], ends: dict[int, int]) -> Isth
     )
 
 
+def _truncated(topic: str, read: dict[int, int], truncated: dict[int, int]) -> IsthmusError:
+    from isthmus.connectors.kafka.spark.topic import RecordsMissingError
+
+    number, begin = next(iter(truncated.items()))
+    return RecordsMissingError(
+        f"topic '{topic}', partition {number}: the query has read up to offset {read[number]}, and the log was truncated at {begin} since: from there "
+        "on it has other records; write missing=skip to read these, or a new checkpointLocation"
+    )
+
+
 def _read(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     assert isinstance(partition, TopicRange)
     with _open(options, may_miss=options.missing == "skip") as topic:
@@ -143,19 +157,17 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
         self._opened: Topic | None = None
-        self._last: dict[int, int] | None = None
+        self._last: Ends | None = None
+        self._checked: dict[int, tuple[int, int]] = {}  # by partition, an offset, and the epoch of the log that has it
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"options": self.options, "_opened": None, "_last": None}
+        return {"options": self.options, "_opened": None, "_last": None, "_checked": {}}
 
     @property
     def _topic(self) -> Topic:
         if self._opened is None:
             self._opened = _open(self.options, self.options.group)
         return self._opened
-
-    def _ends(self) -> dict[int, int]:
-        return {number: high for number, (_, high) in self._topic.edges().items()}
 
     def _identity(self) -> str:
         if self._topic.identity is None:
@@ -164,13 +176,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         if self.options.start == "latest":
-            offsets = self._ends() if self._last is None else self._last
+            offsets, epochs = self._topic.ends() if self._last is None else self._last
         else:
-            offsets = {number: low for number, (low, _) in self._topic.edges().items()}
-        return first_offset(offsets, self._identity())
+            offsets, epochs = {number: low for number, (low, _) in self._topic.edges().items()}, {}
+        return first_offset(offsets, self._identity(), epochs)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        self._last = self._ends()
+        self._last = self._topic.ends()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         return ReadMaxRows(self.options.max_records)
@@ -178,18 +190,41 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else self.options.max_records
         read = from_spark(start)
-        ends = self._ends() if self._last is None else self._last
+        ends, epochs = self._topic.ends() if self._last is None else self._last
         gone = self._gone(start, ends)
         for _ in range(_QUERIES):
             if not gone or self._last is not None:
                 break
             time.sleep(QUERY_AGAIN_SECONDS)
-            ends = self._ends()
+            ends, epochs = self._topic.ends()
             gone = self._gone(start, ends)
+        truncated = self._truncated(start, epochs)
+        if truncated and self.options.missing != "skip":
+            raise _truncated(self.options.topic, read, truncated)
         if gone and self.options.missing != "skip":
             raise _begun_again(self.options.topic, read, gone)
-        after = next_offsets({**read, **dict.fromkeys(gone, 0)}, ends, most)
-        return offset_after(start, after, self._identity())
+        after = next_offsets({**read, **dict.fromkeys(gone, 0), **truncated}, ends, most)
+        return offset_after(start, after, self._identity(), epochs, truncated)
+
+    def _truncated(self, start: dict[str, Any], epochs: dict[int, int]) -> dict[int, int]:
+        """The partitions whose logs were truncated before the offset that was read, and where (I6)."""
+        if is_another(topic_of(start), self._identity()):
+            return {}
+        read, before = from_spark(start), epochs_of(start)
+        asked = {
+            number: (read[number], epoch)
+            for number, epoch in before.items()
+            if number in read
+            and epochs.get(number, -1) not in (-1, epoch)
+            and self._checked.get(number) != (read[number], epochs[number])
+        }
+        if not asked:
+            return {}
+        truncated = self._topic.truncated(asked)
+        self._checked |= {number: (offset, epochs[number]) for number, (offset, _) in asked.items()}
+        for number in truncated:
+            del self._checked[number]
+        return truncated
 
     def _gone(self, start: dict[str, Any], ends: dict[int, int]) -> dict[int, int]:
         """The partitions that begin again, with their ends."""
@@ -199,13 +234,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return passed(read, ends)
 
     def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802 - Spark's name
-        return to_spark(self._ends())
+        return to_spark(self._topic.ends().offsets)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         stops = from_spark(end)
         if is_another(topic_of(end), self._identity()):  # Spark repeats a batch whose records are gone
             if self.options.missing != "skip":
-                raise _begun_again(self.options.topic, stops, self._gone(end, self._ends()))
+                raise _begun_again(self.options.topic, stops, self._gone(end, self._topic.ends().offsets))
             return []
         first = start_of(start, end)
         return [
@@ -216,7 +251,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         if self.options.group:
-            self._topic.commit(from_spark(end))
+            self._topic.commit(from_spark(end), epochs_of(end))
 
     def stop(self) -> None:
         if self._opened is not None:

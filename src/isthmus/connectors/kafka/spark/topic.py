@@ -6,18 +6,20 @@ Specification: Apache Kafka documentation, "Consumer Position"; records of trans
 Invariants:
     I1. `records` gives every record from the first offset up to the last that exists, and ends, whatever gaps there are.
     I2. Records that were removed are an error, unless they may be missing; so is what is behind the end of a topic that was truncated.
+    I3. The end of a partition and its leader epoch are of one answer: an epoch from before a later record would let the log seem truncated.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
 from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from isthmus.connectors.kafka.cluster import QUERY_SECONDS, describe_topic
+from isthmus.connectors.kafka.consumer.latest import Ends, ends_of_all, seek_all
 from isthmus.connectors.kafka.group import errors_of, reader_settings
 from isthmus.connectors.kafka.option import ClusterOptions
 from isthmus.errors import ConnectionLostError, IsthmusError
@@ -48,15 +50,16 @@ class Topic:
         may_miss: whether records that were removed are passed over.
 
     Attributes:
-        identity: which topic of this name it is, as `edges` saw it last; None before, empty where the cluster does not tell.
+        identity: which topic of this name it is, as `edges` or `ends` saw it last; None before, empty where the cluster does not tell.
     """
 
     def __init__(self, options: ClusterOptions, name: str, group: str = "", *, may_miss: bool = False) -> None:
         self._options = options
         self._name = name
+        self._group = group or _GROUP
         self._may_miss = may_miss
         self.identity: str | None = None
-        settings = {**reader_settings(options, group or _GROUP), "enable.partition.eof": True}
+        settings = {**reader_settings(options, self._group), "enable.partition.eof": True}
         if not may_miss:
             settings["auto.offset.reset"] = "error"  # records removed while they are read are an error, not skipped
         with errors_of(options, name):
@@ -79,6 +82,53 @@ class Topic:
                 )
                 found[number] = low, high
         return found
+
+    def ends(self) -> Ends:
+        """The ends of the partitions, with their leader epochs.
+
+        Raises:
+            EntityNotFoundError: the topic does not exist.
+            IsthmusError: no answer, or a refusal.
+        """
+        view = describe_topic(self._options, self._name)
+        self.identity = view.identity
+        with errors_of(self._options, self._name):
+            return ends_of_all(self._consumer, self._name, range(view.partitions))
+
+    def truncated(self, offsets: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+        """The partitions whose logs were truncated before an offset, and where: what was behind that is there no more, and other records may be.
+
+        librdkafka compares the leader epoch of an offset with the log after `seek`, and then begins where they differ.
+
+        Args:
+            offsets: by partition, an offset and its leader epoch.
+
+        Raises:
+            IsthmusError: no answer, or a refusal.
+        """
+        settings = {**reader_settings(self._options, self._group), "enable.partition.eof": True}
+        found: dict[int, int] = {}
+        with errors_of(self._options, self._name), closing(Consumer(settings)) as consumer:
+            places = [
+                TopicPartition(self._name, number, offset, leader_epoch=epoch)
+                for number, (offset, epoch) in offsets.items()
+            ]
+            ends = ends_of_all(consumer, self._name, offsets).offsets
+            # A fetch behind the end of a log that is shorter now would reset the partition to the first record, also after the `seek`.
+            consumer.assign(
+                [TopicPartition(self._name, each.partition, min(each.offset, ends[each.partition])) for each in places]
+            )
+            seek_all(consumer, places)
+            deadline = time.monotonic() + QUERY_SECONDS
+            while len(found) < len(offsets):
+                for record in consumer.consume(_PAGE, _POLL_SECONDS):
+                    error = record.error()
+                    if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                        raise KafkaException(error)
+                    found.setdefault(int(record.partition() or 0), int(record.offset() or 0))
+                if len(found) < len(offsets) and time.monotonic() > deadline:
+                    raise ConnectionLostError(f"topic '{self._name}': no record arrived for {QUERY_SECONDS:g} s")
+        return {number: begin for number, begin in found.items() if begin < offsets[number][0]}
 
     def records(self, partition: int, first: int, stop: int) -> Iterator[list[Any]]:
         """The records from `first` up to, but not including, `stop`.
@@ -132,13 +182,16 @@ class Topic:
             raise KafkaException(error)
         return int(record.offset())
 
-    def commit(self, offsets: dict[int, int]) -> None:
-        """Commits offsets to the group.
+    def commit(self, offsets: Mapping[int, int], epochs: Mapping[int, int]) -> None:
+        """Commits offsets to the group, with their leader epochs where these are known.
 
         Raises:
             IsthmusError: no answer, or a refusal.
         """
-        topic_partitions = [TopicPartition(self._name, number, offset) for number, offset in offsets.items()]
+        topic_partitions = [
+            TopicPartition(self._name, number, offset, leader_epoch=epochs.get(number, -1))
+            for number, offset in offsets.items()
+        ]
         with errors_of(self._options, self._name):
             self._consumer.commit(offsets=topic_partitions, asynchronous=False)
 

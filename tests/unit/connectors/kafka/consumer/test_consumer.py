@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from isthmus.bridge.port import Exhausted
 from isthmus.connectors.kafka.cluster import TopicView
 from isthmus.connectors.kafka.consumer import consumer
 from isthmus.connectors.kafka.consumer.consumer import ConsumerThread
@@ -41,6 +42,16 @@ class Record:
     def headers(self) -> None:
         return None
 
+    def leader_epoch(self) -> None:
+        return None
+
+
+class End(Record):
+    """The end of the partition."""
+
+    def error(self) -> KafkaError:  # type: ignore[override]
+        return KafkaError(KafkaError._PARTITION_EOF)
+
 
 class Client:
     """A consumer of a partition with ten records, whose calls fail where the test says so."""
@@ -58,6 +69,8 @@ class Client:
         self._callbacks = callbacks
 
     def consume(self, count: int, timeout: float) -> list[Record]:
+        if not self._callbacks:
+            return []
         if self._position < 0:
             self._position = Client.committed_offset
             self._callbacks["on_assign"](self, [TopicPartition("t", 0)])
@@ -107,5 +120,78 @@ def test_i7_records_of_a_call_that_failed_are_read_again(monkeypatch: pytest.Mon
         for batch in thread.take()[1]:
             came += batch.positions
             thread.settle(batch.positions[0], batch.positions[-1])
+    assert came == list(range(10))
+    assert [each.is_closed for each in clients] == [True, False]
+
+
+def test_a_run_for_what_exists_ends_though_the_topic_is_made_again_with_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waited for the ends of the topic before, which are never reached."""
+    monkeypatch.setattr(Client, "committed_offset", 6)
+    ends = [10]
+
+    class Shorter(Client):
+        def offsets_for_times(self, places: Sequence[TopicPartition], timeout: float) -> list[TopicPartition]:
+            return [TopicPartition("t", each.partition, ends[0]) for each in places]
+
+        def consume(self, count: int, timeout: float) -> list[Record]:
+            found = super().consume(count, timeout)
+            if ends[0] == 10 and self._position == 8:  # the topic is made again, with four records
+                ends[0], self._position = 4, 4
+                return [Record(offset) for offset in range(4)]
+            return [each for each in found if each.offset() < ends[0]] or [End(ends[0])]
+
+    monkeypatch.setattr(consumer, "Consumer", lambda settings: Shorter(set()))
+    monkeypatch.setattr(consumer, "describe_topic", lambda options, topic: TopicView("c", 1))
+
+    def wake() -> None:
+        thread._wants_open = True
+
+    options = read_source({"bootstrap_servers": "a", "topic": "t", "group": "g"})
+    thread = ConsumerThread(options, wake, only_present=True)
+    wake()
+    came: list[int] = []
+    heard: list[object] = []
+    for _ in range(12):
+        thread.grant(1)
+        thread._step()
+        reported, batches = thread.take()
+        heard += reported
+        for batch in batches:
+            came += batch.positions
+            thread.settle(batch.positions[0], batch.positions[-1])
+    assert came == [6, 0, 1, 2, 3]
+    assert any(isinstance(each, Exhausted) for each in heard)
+
+
+def test_a_consumer_that_could_not_subscribe_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ends of a partition without a leader are not known. The next opening succeeded, and nothing was ever read."""
+    monkeypatch.setattr(Client, "committed_offset", 0)
+    clients: list[Client] = []
+    failures = [KafkaError(KafkaError.LEADER_NOT_AVAILABLE)]
+
+    class Leaderless(Client):
+        def offsets_for_times(self, places: Sequence[TopicPartition], timeout: float) -> list[TopicPartition]:
+            if failures:
+                raise KafkaException(failures.pop())
+            return [TopicPartition("t", each.partition, 10) for each in places]
+
+    def make(settings: object) -> Client:
+        clients.append(Leaderless(set()))
+        return clients[-1]
+
+    monkeypatch.setattr(consumer, "Consumer", make)
+    monkeypatch.setattr(consumer, "describe_topic", lambda options, topic: TopicView("c", 1))
+
+    def wake() -> None:
+        thread._wants_open = True  # its owner opens it again at once
+
+    options = read_source({"bootstrap_servers": "a", "topic": "t", "group": "g"})
+    thread = ConsumerThread(options, wake, only_present=True)
+    wake()
+    came: list[int] = []
+    for _ in range(4):
+        thread.grant(20)
+        thread._step()
+        came += [position for batch in thread.take()[1] for position in batch.positions]
     assert came == list(range(10))
     assert [each.is_closed for each in clients] == [True, False]

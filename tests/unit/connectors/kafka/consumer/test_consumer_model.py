@@ -58,6 +58,9 @@ class Record:
     def headers(self) -> None:
         return None
 
+    def leader_epoch(self) -> None:
+        return None
+
 
 class Log:
     """A partition."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from isthmus.connectors.kafka.consumer.latest import begin_group
+from isthmus.connectors.kafka.consumer.latest import begin_group, positions_of, seek_all
 
 ENDS = {0: 50, 1: 70, 2: 9}
 
@@ -26,13 +26,14 @@ class Consumer:
             raise KafkaException(self.refused)
         return found
 
-    def get_watermark_offsets(self, place: TopicPartition, timeout: float) -> tuple[int, int]:
-        return 0, ENDS[place.partition]
+    def offsets_for_times(self, places: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        return [TopicPartition("t", each.partition, ENDS[each.partition], leader_epoch=3) for each in places]
 
 
 def begin(consumer: Consumer, partitions: list[int], known: int, **settings: Any) -> dict[int, int]:
-    def commit(_: Consumer, offsets: Mapping[int, int]) -> None:
+    def commit(_: Consumer, offsets: Mapping[int, int], epochs: Mapping[int, int]) -> None:
         consumer.offsets |= offsets
+        assert set(epochs.values()) == {3}
 
     return begin_group(consumer, "t", partitions, known, settings.pop("commit", commit), **settings)
 
@@ -57,7 +58,7 @@ def test_i2_so_is_one_that_was_added_since_the_topic_was_opened() -> None:
 
 
 def test_i3_where_the_ends_cannot_be_committed_nothing_begins() -> None:
-    def refuse(_: Consumer, offsets: Mapping[int, int]) -> None:
+    def refuse(_: Consumer, offsets: Mapping[int, int], epochs: Mapping[int, int]) -> None:
         raise KafkaException(KafkaError(KafkaError._WAIT_COORD))
 
     with pytest.raises(KafkaException):
@@ -95,3 +96,49 @@ def test_i1_nothing_begins_where_it_is_not_known_whether_the_group_has_begun() -
     with pytest.raises(KafkaException):
         begin(consumer, [0], 1)
     assert consumer.offsets == {}
+
+
+@pytest.mark.parametrize("code", [KafkaError._STATE, KafkaError._UNKNOWN_PARTITION])
+def test_a_partition_whose_reading_has_not_begun_is_sought_again(code: int) -> None:
+    sought: list[tuple[int, int, int | None]] = []
+    failures = [KafkaError(code), KafkaError(code)]
+    waits: list[float] = []
+
+    class Beginning:
+        def seek(self, place: TopicPartition) -> None:
+            if place.partition == 1 and failures:
+                raise KafkaException(failures.pop())
+            sought.append((place.partition, place.offset, place.leader_epoch))
+
+    places = [TopicPartition("t", number, 5 + number, leader_epoch=3) for number in (0, 1)]
+    if code == KafkaError._STATE:
+        seek_all(Beginning(), places, sleep=waits.append)
+        assert sought == [(0, 5, 3), (1, 6, 3)]
+        assert len(waits) == 2
+        failures.append(KafkaError(code))
+        with pytest.raises(KafkaException):
+            seek_all(Beginning(), places, lambda: True, sleep=waits.append)
+    else:
+        with pytest.raises(KafkaException):
+            seek_all(Beginning(), places, sleep=waits.append)
+        assert not waits
+
+
+@pytest.mark.parametrize("code", [KafkaError.NOT_COORDINATOR, KafkaError.TOPIC_AUTHORIZATION_FAILED])
+def test_a_coordinator_that_is_being_elected_is_waited_for(code: int) -> None:
+    """librdkafka does not: the reader would leave its group, and join it again."""
+    consumer, waits = Consumer({0: 5}), list[float]()
+    consumer.refused = KafkaError(code)
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 2:
+            consumer.refused = None
+
+    if code == KafkaError.NOT_COORDINATOR:
+        assert [each.offset for each in positions_of(consumer, "t", [0, 1], sleep=sleep)] == [5, -1001]
+        assert len(waits) == 2
+    else:
+        with pytest.raises(KafkaException):
+            positions_of(consumer, "t", [0], sleep=sleep)
+        assert not waits

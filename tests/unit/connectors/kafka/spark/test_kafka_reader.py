@@ -11,6 +11,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import StructType
 
+from isthmus.connectors.kafka.consumer.latest import Ends
 from isthmus.connectors.kafka.spark import source
 from isthmus.connectors.kafka.spark.row import SCHEMA
 from isthmus.connectors.kafka.spark.topic import RecordsMissingError
@@ -24,6 +25,9 @@ class Topic:
     """A topic whose edges the test sets."""
 
     edges_now: ClassVar[dict[int, tuple[int, int]]] = {}
+    epochs_now: ClassVar[dict[int, int]] = {}
+    truncations: ClassVar[dict[int, int]] = {}
+    asked: ClassVar[list[dict[int, tuple[int, int]]]] = []
     identity = ""
 
     def __init__(self, *_: Any) -> None:
@@ -32,7 +36,14 @@ class Topic:
     def edges(self) -> dict[int, tuple[int, int]]:
         return self.edges_now
 
-    def commit(self, offsets: dict[int, int]) -> None:
+    def ends(self) -> Ends:
+        return Ends({number: high for number, (_, high) in self.edges_now.items()}, self.epochs_now)
+
+    def truncated(self, offsets: dict[int, tuple[int, int]]) -> dict[int, int]:
+        self.asked.append(offsets)
+        return {number: at for number, at in self.truncations.items() if number in offsets}
+
+    def commit(self, offsets: dict[int, int], epochs: dict[int, int]) -> None:
         self.committed.append(offsets)
 
     def close(self) -> None:
@@ -48,6 +59,8 @@ class Topic:
 @pytest.fixture(autouse=True)
 def _topic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "_open", Topic)
+    monkeypatch.setattr(Topic, "epochs_now", {})
+    monkeypatch.setattr(Topic, "asked", [])
     monkeypatch.setattr(source, "QUERY_AGAIN_SECONDS", 0.0)
 
 
@@ -235,6 +248,60 @@ def test_i3_a_topic_that_was_made_again_with_as_many_records_is_read(monkeypatch
     before = {"0": 5, "topic": "cluster:one"}
     end = reader(missing="skip").latestOffset(before, ReadMaxRows(9))
     assert [(each.first, each.stop) for each in reader(missing="skip").partitions(before, end)] == [(0, 5)]
+
+
+def test_i6_a_log_that_was_truncated_and_has_grown_again_is_told_or_read_from_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The offset is there, and those before it are other records: they were passed over, and nothing was said."""
+    Topic.edges_now = {0: (0, 100), 1: (0, 5)}
+    monkeypatch.setattr(Topic, "epochs_now", {0: 5, 1: 2})
+    before = reader().latestOffset({"0": 10, "1": 5}, ReadMaxRows(200))
+    assert before == {"0": 100, "1": 5, "epochs": {"0": 5, "1": 2}}
+    assert reader().latestOffset(before, ReadMaxRows(9)) == before
+    assert Topic.asked == [], "the leader is the same"
+    monkeypatch.setattr(Topic, "epochs_now", {0: 6, 1: 2})
+    monkeypatch.setattr(Topic, "truncations", {0: 80})
+    with pytest.raises(RecordsMissingError, match="up to offset 100, and the log was truncated at 80"):
+        reader().latestOffset(before, ReadMaxRows(9))
+    assert Topic.asked == [{0: (100, 5)}]
+    for end, most, expected in ((130, 40, 120), (100, 40, 100), (90, 40, 90), (130, 5, 85)):
+        Topic.edges_now = {0: (0, end), 1: (0, 5)}
+        stream = reader(missing="skip")
+        after = stream.latestOffset(before, ReadMaxRows(most))
+        assert after["0"] == expected
+        assert [(each.first, each.stop) for each in stream.partitions(before, after)] == [(80, expected)]
+        monkeypatch.setattr(Topic, "asked", [])
+        more = stream.latestOffset(after, ReadMaxRows(40))
+        assert Topic.asked == []
+        if end > expected:
+            assert [(each.first, each.stop) for each in stream.partitions(after, more)] == [
+                (expected, 125 if most == 5 else 130)
+            ]
+        else:
+            assert more == after, "no batch without records"
+
+
+def test_i6_a_log_that_was_not_truncated_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    Topic.edges_now = {0: (0, 100)}
+    monkeypatch.setattr(Topic, "epochs_now", {0: 6})
+    monkeypatch.setattr(Topic, "truncations", {})
+    before = {"0": 100, "epochs": {"0": 5}}
+    stream = reader()
+    for _ in range(3):
+        assert stream.latestOffset(before, ReadMaxRows(9)) == before
+    assert Topic.asked == [{0: (100, 5)}]
+
+
+def test_i6_epochs_of_another_topic_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    Topic.edges_now = {0: (0, 100)}
+    monkeypatch.setattr(Topic, "epochs_now", {0: 1})
+    monkeypatch.setattr(Topic, "identity", "cluster:two")
+    before = {"0": 70, "topic": "cluster:one", "epochs": {"0": 5}}
+    stream = reader(missing="skip")
+    after = stream.latestOffset(before, ReadMaxRows(50))
+    assert after == {"0": 50, "topic": "cluster:two", "epochs": {"0": 1}}
+    assert Topic.asked == []
 
 
 def test_a_checkpoint_of_a_release_before_names_no_topic(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, TopicPartition
 
 from isthmus.connectors.kafka.spark import topic as module
 from isthmus.connectors.kafka.spark.option import read_options
@@ -18,6 +18,9 @@ class Record:
 
     def offset(self) -> int:
         return self._offset
+
+    def partition(self) -> int:
+        return 0
 
     def error(self) -> KafkaError | None:
         return None if self._error is None else KafkaError(self._error)
@@ -86,3 +89,32 @@ def test_i2_what_is_behind_the_end_of_a_topic_that_was_truncated_is_told_or_pass
         else:
             with pytest.raises(RecordsMissingError, match="from offset 1 up to 9"):
                 next(pages)
+
+
+@pytest.mark.parametrize(("begin", "expected"), [(80, {0: 80}), (100, {}), (120, {})])
+def test_where_a_log_was_truncated_is_where_its_reading_begins(
+    monkeypatch: pytest.MonkeyPatch, begin: int, expected: dict[int, int]
+) -> None:
+    """librdkafka begins there after a seek, and not where a partition is assigned. 120: what was before was removed."""
+
+    class Epochs(Consumer):
+        sought: ClassVar[list[tuple[int, int | None]]] = []
+
+        def offsets_for_times(self, places: Any, timeout: float) -> Any:
+            return [TopicPartition("t", each.partition, 90, leader_epoch=6) for each in places]
+
+        def assign(self, places: Any) -> None:
+            assert [each.offset for each in places] == [90], "a fetch behind the end would begin with the first record"
+
+        def seek(self, place: Any) -> None:
+            self.sought.append((place.offset, place.leader_epoch))
+
+        def consume(self, count: int, timeout: float) -> list[Record]:
+            return [Record(begin, KafkaError._PARTITION_EOF)] if begin == 80 else [Record(begin), Record(begin + 1)]
+
+    monkeypatch.setattr(module, "Consumer", Epochs)
+    monkeypatch.setattr(Epochs, "sought", [])
+    with Topic(read_options({"bootstrap_servers": "a:1", "topic": "t"}), "t") as topic:
+        assert topic.truncated({0: (100, 5)}) == expected
+    assert Epochs.sought == [(100, 5)]
+    assert Consumer.settings["auto.offset.reset"] == "earliest"
