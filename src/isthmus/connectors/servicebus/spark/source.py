@@ -183,15 +183,15 @@ class BatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._name = str(offset.get("batches") or new_name())
             base = Path(self.options.spool).absolute() if self.options.spool else private_directory() / "batches"
             store = BatchStore(base / self._name)
-            was_there = store.exists()
             if not store.claim():
                 raise BatchInUseError(self.options.entity.strip("/"), str(store.folder))
             path = self.options.entity.strip("/")
+            # In a file, and before the entity, by which the next run knows the folder: this one may end here, or before the commit.
+            if repeated is not None and not store.is_known():
+                store.set_settled(repeated)
             if (other := store.entity(path)).lower() != path.lower():
                 store.close()
                 raise BatchEntityError(path, other, str(store.folder))
-            if not was_there and repeated is not None:  # in a file: this run may be killed before the commit
-                store.set_settled(repeated)
             self._store = store
             self._settlement = BatchSettlement(self.options, store)
             self._renewal = BatchRenewal(self.options, store).start()
