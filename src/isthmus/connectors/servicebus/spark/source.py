@@ -160,9 +160,10 @@ class BatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert self._settlement is not None
         # Spark asks for the next offset only after it has committed the batch before.
         before = int(start["batch"])
+        was_read = before <= store.settled() or any(number == before for number, _ in store.listed("index"))
         self._settlement.settle_through(before)
         # The reader keeps the limits. Of a checkpoint that was set back, the batches that are settled come first, empty (I3).
-        found = before + 1 if before < store.settled() else self._here.latest(before)
+        found = before + 1 if before < store.settled() else self._here.latest(before, was_read=was_read)
         return start if found == before else {"batch": found, "batches": self._name}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
