@@ -137,9 +137,10 @@ def test_messages_stream_in_order_through_batches(
     assert set(source.queues["source"].fates.values()) == {"completed"}
 
 
-def test_queries_that_start_together_share_what_threads_may_share(spark: SparkSession) -> None:
+@pytest.mark.parametrize("data_source", ["servicebus", "isthmus", "isthmus_kafka", "isthmus_spool"])
+def test_queries_that_start_together_share_what_threads_may_share(spark: SparkSession, data_source: str) -> None:
     manager = spark._jsparkSession.sessionState().dataSourceManager()
-    variables = manager.lookupDataSource("servicebus").dataSourceCls().envVars()
+    variables = manager.lookupDataSource(data_source).dataSourceCls().envVars()
     assert variables.getClass().getName() == "java.util.concurrent.ConcurrentHashMap"
     assert "PYTHONPATH" in variables
 

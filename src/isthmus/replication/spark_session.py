@@ -98,7 +98,7 @@ def create_spark_session(
         lookup.pass_on(session)
     _redirect_stderr(session, work_directory / STDERR_FILE)
     is_remote = not str(session.sparkContext.master).startswith("local")
-    for data_source in ("servicebus", "isthmus", "isthmus_spool"):
+    for data_source in ("servicebus", "isthmus", "isthmus_kafka", "isthmus_spool"):
         make_shareable(session, data_source, is_remote=is_remote)
     return session
 

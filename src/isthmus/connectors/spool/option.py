@@ -141,6 +141,13 @@ READ = Spec(
             example="67108864",
         ),
         Setting(
+            name="releases",
+            kind=Kind.BOOLEAN,
+            default=False,
+            description="Whether segments are deleted once Spark has committed the batches that read them: for the one query that the spool "
+            "is for.",
+        ),
+        Setting(
             name="window_ms",
             kind=Kind.INTEGER,
             default=60_000,
@@ -197,6 +204,7 @@ class ReadOptions:
     rows: str
     batch_bytes: int
     part_bytes: int
+    releases: bool = False
     window_ms: int = 60_000
     slack_ms: int = 60_000
     past: str = ""

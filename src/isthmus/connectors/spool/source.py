@@ -1,12 +1,12 @@
 """The Spark data source `isthmus_spool`: the classes that Spark calls to read a spool.
 
 What it is: a streaming read in micro-batches. Offsets name the spool, a segment, a position in it and the number of the next record, so
-that a batch that Spark repeats has the same rows. Segments are deleted when Spark has committed a batch beyond them.
+that a batch that Spark repeats has the same rows. With `releases` segments are deleted when Spark has committed a batch beyond them.
 Specification: PySpark documentation, "Python Data Source API"; docs/explanation/spool.md. What it is not: the files (`reader`).
 
 Invariants:
     I1. A batch that Spark repeats has the same rows: its offsets name them.
-    I2. No segment is deleted before Spark has committed the batch that read it.
+    I2. No segment is deleted before Spark has committed the batch that read it, nor for another query than the one that the spool is for.
     I3. Offsets of another spool, one that was at the path before, are ignored: this one is read as without offsets.
 """
 
@@ -90,7 +90,7 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [SpoolPartition(number, part) for number, part in enumerate(parts)]
 
     def commit(self, end: dict[str, Any]) -> None:
-        if end["spool"] == self._spool.identity:
+        if self.options.releases and end["spool"] == self._spool.identity:
             self._spool.release(position_of(end))
 
     def stop(self) -> None:

@@ -85,7 +85,7 @@ class TimedStreamReader(SpoolStreamReader):
         return [TimedPartition(parts, position.number, floor_ms, last, _clock_of(end).now_ms)]
 
     def commit(self, end: dict[str, Any]) -> None:
-        if end["spool"] != self._spool.identity:
+        if not self.options.releases or end["spool"] != self._spool.identity:
             return
         position = position_of(end)
         self._spool.take(self._position(end).number)  # never below what was sent without the query

@@ -103,7 +103,9 @@ class ArchiveQuery:
         try:
             with calling_spark():
                 self._spark.conf.set(*_TIMESTAMPS)
-                rows = self._spark.readStream.format(FORMAT).options(path=str(self._settings.spool), rows="archive")
+                rows = self._spark.readStream.format(FORMAT).options(
+                    path=str(self._settings.spool), rows="archive", releases="true"
+                )
                 self._query = (
                     rows.load()
                     .writeStream.foreachBatch(self._take)

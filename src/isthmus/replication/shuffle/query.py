@@ -223,7 +223,7 @@ class ShuffleQuery:
             slack = int(step.settings["wait"]) if is_aggregate else slack_ms(step.settings)
             rows = (
                 self._spark.readStream.format(FORMAT)
-                .options(path=str(settings.incoming), rows="timed", batch_bytes=str(_BATCH_BYTES))
+                .options(path=str(settings.incoming), rows="timed", batch_bytes=str(_BATCH_BYTES), releases="true")
                 .options(window_ms=str(step.settings["window"]), slack_ms=str(slack))
                 .options(past=past(settings.incoming, settings.outgoing))
                 .load()

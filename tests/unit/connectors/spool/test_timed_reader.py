@@ -15,7 +15,7 @@ from isthmus.connectors.spool.writer import SpoolWriter
 
 
 def reader(path: Path, **options: str) -> TimedStreamReader:
-    return TimedStreamReader(read_options({"path": str(path), "rows": "timed", **options}))
+    return TimedStreamReader(read_options({"path": str(path), "rows": "timed", "releases": "true", **options}))
 
 
 def write(path: Path, count: int) -> None:

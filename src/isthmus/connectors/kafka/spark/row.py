@@ -3,7 +3,8 @@
 What it is: the columns of a read, and the columns that a write uses, pure. What it is not: Spark's classes (`source`, `sink`).
 
 Invariants:
-    I1. A record that was read can be written again: value, key, headers and timestamp are the same.
+    I1. A record that was read can be written again: value, key, headers and timestamp are the same, except those that a column cannot
+        represent, which are null.
     I2. A record without value (tombstone) is a row whose value is null, and vice versa.
 """
 
@@ -54,12 +55,18 @@ def rows_of(records: Sequence[Any]) -> pa.RecordBatch:
         pa.array([each.partition() for each in records], pa.int32()),
         pa.array([each.offset() for each in records], pa.int64()),
         pa.array([_microseconds(*each) for each in times], pa.int64()).cast(_TIMESTAMP),
-        pa.array(
-            [[{"key": name, "value": value} for name, value in each.headers() or ()] for each in records],
-            pa.list_(_HEADER),
-        ),
+        pa.array([_headers(each) for each in records], pa.list_(_HEADER)),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _headers(record: Any) -> list[dict[str, Any]] | None:
+    """A record's headers; null where the client cannot read them: a query that failed for them would never get past the record."""
+    try:
+        found = record.headers()
+    except Exception:  # noqa: BLE001 - the client has no error of its own for a name that is not UTF-8 text
+        return None
+    return [{"key": name, "value": value} for name, value in found or ()]
 
 
 def _microseconds(kind: int, ms: int) -> int | None:

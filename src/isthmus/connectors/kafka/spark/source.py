@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from isthmus.connectors.kafka.spark.offset import (
@@ -55,6 +55,7 @@ __all__ = ["KafkaDataSource"]
 # A partition whose leader has just changed may report an outdated end: it is queried again.
 _QUERIES = 3
 QUERY_AGAIN_SECONDS = 1.0
+_ALL = 1 << 62
 
 
 class KafkaDataSource(KafkaSinkMixin, DataSource):
@@ -130,7 +131,8 @@ def _truncated(topic: str, read: dict[int, int], truncated: dict[int, int]) -> I
 
 
 def _read(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    assert isinstance(partition, TopicRange)
+    if not isinstance(partition, TopicRange):  # Spark's own, where a batch read has no partitions
+        return
     with _open(options, may_miss=options.missing == "skip") as topic:
         for records in topic.records(partition.number, partition.first, partition.stop):
             yield rows_of(records)
@@ -188,7 +190,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self.options.max_records)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else self.options.max_records
+        # Of the trigger `once`, whose only batch has everything.
+        has_all = isinstance(limit, ReadAllAvailable)
+        most = _ALL if has_all else limit.max_rows if isinstance(limit, ReadMaxRows) else self.options.max_records
         read = from_spark(start)
         ends, epochs = self._topic.ends() if self._last is None else self._last
         gone = self._gone(start, ends)

@@ -147,7 +147,8 @@ class Topic:
             received_at = time.monotonic()
             while at < stop:
                 page: list[Any] = self._consumer.consume(_PAGE, _POLL_SECONDS)
-                found = [record for record in page if record.error() is None and record.offset() < stop]
+                # Where the log ends before `first`, it is read from its beginning: those are no records of this batch.
+                found = [record for record in page if record.error() is None and first <= record.offset() < stop]
                 if found:
                     yield found
                 if any(_is_reset(record) for record in page):

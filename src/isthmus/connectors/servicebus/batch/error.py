@@ -15,6 +15,7 @@ __all__ = [
     "BatchLockError",
     "BatchOverError",
     "BatchReadInPartError",
+    "BatchUnreadError",
 ]
 
 
@@ -32,6 +33,23 @@ class BatchReadInPartError(IsthmusError):
             f"'{a.get('path')}': batch {a.get('batch')} of {a.get('count')} messages was read only in part (limit, take, show "
             "or isEmpty, and no action that reads all rows); none of them was settled, and they are delivered again when their locks "
             "have expired. Read the batch as a whole: persist() it first, or filter rows with a condition instead of a limit"
+        )
+
+
+class BatchUnreadError(IsthmusError):
+    """Spark committed batches without reading any row of them; nothing was received for them."""
+
+    code = "batch-unread"
+
+    def __init__(self, path: str = "", batch: int = 0, count: int = 0) -> None:
+        super().__init__("", path=path, batch=batch, count=count)
+
+    def text(self) -> str:
+        a = self.attributes
+        return (
+            f"'{a.get('path')}': nothing read the last {a.get('count')} batches, up to {a.get('batch')}; their messages still wait. The function "
+            "of foreachBatch returned without an action, Spark planned the read away (a join with an empty table, a condition that is never "
+            "true), or the sink has batches with these numbers (a new checkpointLocation with the folder of an old table)"
         )
 
 

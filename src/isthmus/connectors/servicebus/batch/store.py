@@ -203,6 +203,10 @@ class BatchStore:
         part.replace(file)
         return path
 
+    def is_known(self) -> bool:
+        """Whether an earlier run has used the folder; one that ended before it had noted the entity has not."""
+        return (self.folder / "entity").exists() or bool(self.listed("index"))
+
     def listed(self, kind: str) -> list[tuple[int, int]]:
         """Batch and reader of all files of a kind (`index` or `late`), in order."""
         found = [_NAME.fullmatch(entry.name) for entry in self.folder.iterdir()]

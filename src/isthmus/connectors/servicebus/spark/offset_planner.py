@@ -7,6 +7,8 @@ Invariants:
     I1. A query finds waiting messages and locks none; it blocks no longer than `look_seconds`, or, in a run with an end, than
         another receiver's lock can last.
     I2. After a batch that moved nothing past the first message, the next query is delayed, with growing delays.
+    I3. A run with an end whose batches are not read at all ends with an error that says so.
+    I4. An entity that nothing can be received from, a topic e.g., is an error at once: a peek finds it empty.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any
 
 from isthmus.bridge.host.channel import sweep
 from isthmus.clock import SystemClock
+from isthmus.connectors.servicebus.batch.error import BatchUnreadError
 from isthmus.connectors.servicebus.connect import endpoint_of, open_client
 from isthmus.connectors.servicebus.head import (
     FRAGMENT_BITS,
@@ -31,7 +34,7 @@ from isthmus.connectors.servicebus.head import (
 from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.connectors.servicebus.spark.error import HeldElsewhereError
 from isthmus.errors import IsthmusError
-from isthmus.transport import Client, Management
+from isthmus.transport import Client, Management, Receiver
 
 __all__ = ["OffsetPlanner"]
 
@@ -42,6 +45,8 @@ FRUITLESS_LIMIT_SECONDS = 30.0
 FRUITLESS_NOW_SECONDS = 3.0
 # The longest LockDuration is 5 minutes: a longer lock belongs to a running receiver.
 HELD_SECONDS = 310.0
+# One batch may be left unread: a sink skips those that it has.
+UNREAD_BATCHES = 3
 EVERYTHING = 1 << 62
 # A message that expired by this machine's clock less than that ago may not have by the broker's. A batch without messages costs
 # little; a message for which no batch is started is lost.
@@ -76,11 +81,25 @@ class OffsetPlanner:
         self._pause = FIRST_QUERY_SECONDS
         self._found_at = 0.0
         self._tail = 0
+        self._unread = 0
+        self._is_receivable = False
 
     # ---- queries
 
-    def latest(self, batch: int) -> int:
-        """The number of the next batch if a message waits, else the same."""
+    def latest(self, batch: int, *, was_read: bool = True) -> int:
+        """The number of the next batch if a message waits, else the same.
+
+        Args:
+            batch: the last batch.
+            was_read: whether a reader of it has run.
+
+        Raises:
+            BatchUnreadError: nothing has read the last batches of a run with an end.
+            HeldElsewhereError: the first message of a run with an end is not delivered.
+            IsthmusError: the namespace is unreachable, or refuses.
+        """
+        if batch != self._batch:
+            self._unread = 0 if was_read else self._unread + 1
         self._batch = batch
         if self._available_now and self.through == 0:
             return batch
@@ -115,11 +134,13 @@ class OffsetPlanner:
             self._fruitless += 1
             longest = FRUITLESS_NOW_SECONDS if self._available_now else FRUITLESS_LIMIT_SECONDS
             delay = min(longest, FRUITLESS_SECONDS * 2 ** min(self._fruitless, 10))
+            if self._available_now and self._unread >= UNREAD_BATCHES:
+                raise BatchUnreadError(self.path, self._batch, self._unread)
             if self._available_now and now - self._found_at > HELD_SECONDS:
                 raise HeldElsewhereError(self.path, found.sequence, HELD_SECONDS)
             self._not_before = now + delay
         else:
-            self._fruitless = 0
+            self._fruitless = self._unread = 0
             self._found_at = now
         self._last_found = found
         return True
@@ -140,6 +161,9 @@ class OffsetPlanner:
     def _connect(self) -> Management:
         self._disconnect()
         self._client = open_client(endpoint_of(self.options), self.path, f"isthmus-look-{os.getpid()}")
+        if not self._is_receivable:
+            Receiver(self._client, self.path).wait_attached().close()
+            self._is_receivable = True
         self._management = Management(self._client, self.path)
         return self._management
 

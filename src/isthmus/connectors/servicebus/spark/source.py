@@ -160,9 +160,10 @@ class BatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert self._settlement is not None
         # Spark asks for the next offset only after it has committed the batch before.
         before = int(start["batch"])
+        was_read = before <= store.settled() or any(number == before for number, _ in store.listed("index"))
         self._settlement.settle_through(before)
         # The reader keeps the limits. Of a checkpoint that was set back, the batches that are settled come first, empty (I3).
-        found = before + 1 if before < store.settled() else self._here.latest(before)
+        found = before + 1 if before < store.settled() else self._here.latest(before, was_read=was_read)
         return start if found == before else {"batch": found, "batches": self._name}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -183,15 +184,15 @@ class BatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._name = str(offset.get("batches") or new_name())
             base = Path(self.options.spool).absolute() if self.options.spool else private_directory() / "batches"
             store = BatchStore(base / self._name)
-            was_there = store.exists()
             if not store.claim():
                 raise BatchInUseError(self.options.entity.strip("/"), str(store.folder))
             path = self.options.entity.strip("/")
+            # In a file, and before the entity, by which the next run knows the folder: this one may end here, or before the commit.
+            if repeated is not None and not store.is_known():
+                store.set_settled(repeated)
             if (other := store.entity(path)).lower() != path.lower():
                 store.close()
                 raise BatchEntityError(path, other, str(store.folder))
-            if not was_there and repeated is not None:  # in a file: this run may be killed before the commit
-                store.set_settled(repeated)
             self._store = store
             self._settlement = BatchSettlement(self.options, store)
             self._renewal = BatchRenewal(self.options, store).start()

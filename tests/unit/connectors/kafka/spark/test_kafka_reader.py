@@ -6,9 +6,9 @@ import pickle
 from typing import Any, ClassVar, Self
 
 import pytest
-from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.streaming.datasource import ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from isthmus.connectors.kafka.consumer.latest import Ends
@@ -160,6 +160,20 @@ def test_a_batch_read_has_the_partitions_with_something_in_them() -> None:
     Topic.edges_now = {0: (3, 9), 1: (5, 5)}
     read = source.TopicReader(source.read_options(OPTIONS))
     assert [(each.number, each.first, each.stop) for each in read.partitions()] == [(0, 3, 9)]  # type: ignore[attr-defined]
+
+
+def test_a_batch_read_of_a_topic_without_records_has_no_rows() -> None:
+    """Spark makes a partition of its own where a read has none: it failed with an AssertionError without a text."""
+    Topic.edges_now = {0: (0, 0)}
+    read = source.TopicReader(source.read_options(OPTIONS))
+    assert read.partitions() == []
+    assert list(read.read(InputPartition(None))) == []
+
+
+def test_a_query_of_one_batch_has_all_records() -> None:
+    """With the trigger `once` Spark requests all: `max_records` left the rest, and a query that is started daily fell behind."""
+    Topic.edges_now = {0: (0, 9), 1: (0, 5)}
+    assert reader(max_records="3").latestOffset({"0": 4, "1": 5}, ReadAllAvailable()) == {"0": 9, "1": 5}
 
 
 def test_a_topic_that_was_made_again_is_told_or_read_from_its_first_record() -> None:

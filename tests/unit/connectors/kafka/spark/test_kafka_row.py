@@ -52,6 +52,18 @@ def test_what_was_read_can_be_written_again() -> None:
     ]
 
 
+def test_headers_that_the_client_cannot_read_are_null() -> None:
+    """The query failed for their record, again at each start."""
+
+    class Odd(Found):
+        def headers(self) -> Any:
+            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+
+    rows = rows_of([Odd(b"v", None, None, (0, -1)), Found(b"w", None, None, (0, -1))])
+    assert rows.column("headers").to_pylist() == [None, []]
+    assert rows.column("value").to_pylist() == [b"v", b"w"]
+
+
 def test_text_is_written_as_utf8_and_what_is_absent_is_left_out() -> None:
     rows = pa.RecordBatch.from_pylist([{"value": "é", "offset": 3}])
     assert list(records_of(rows)) == [{"value": "é".encode(), "key": None}]

@@ -118,3 +118,24 @@ def test_where_a_log_was_truncated_is_where_its_reading_begins(
         assert topic.truncated({0: (100, 5)}) == expected
     assert Epochs.sought == [(100, 5)]
     assert Consumer.settings["auto.offset.reset"] == "earliest"
+
+
+def test_i1_of_a_topic_that_ends_before_the_first_record_of_a_batch_nothing_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The client begins with the first record then: a batch that Spark repeated had records of earlier batches, which come again later."""
+
+    class Shorter(Consumer):
+        def get_watermark_offsets(self, where: Any, timeout: float) -> tuple[int, int]:
+            return 0, 2
+
+        def consume(self, count: int, timeout: float) -> list[Record]:
+            pages = [[Record(0), Record(1)], [Record(2, KafkaError._PARTITION_EOF)]]
+            self._low += 1
+            return pages[self._low - 1] if self._low <= len(pages) else []
+
+    monkeypatch.setattr(module, "Consumer", Shorter)
+    monkeypatch.setattr(module, "SILENCE_SECONDS", 0.0)
+    options = read_options({"bootstrap_servers": "a:1", "topic": "t"})
+    with Topic(options, "t", may_miss=True) as topic:
+        assert list(topic.records(0, 7, 9)) == []

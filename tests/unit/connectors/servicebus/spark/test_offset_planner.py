@@ -7,12 +7,16 @@ from collections.abc import Iterator
 import pytest
 
 from isthmus.amqp import section, types
+from isthmus.amqp.performative import Error
 from isthmus.amqp.section import Header
+from isthmus.amqp.types import Symbol
 from isthmus.clock import SystemClock
+from isthmus.connectors.servicebus.batch.error import BatchUnreadError
 from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.connectors.servicebus.spark import offset_planner as planner_module
 from isthmus.connectors.servicebus.spark.error import HeldElsewhereError
 from isthmus.connectors.servicebus.spark.offset_planner import OffsetPlanner
+from isthmus.errors import NotAllowedError
 from isthmus.testing.peer import Peer
 
 
@@ -93,4 +97,42 @@ def test_a_run_with_an_end_names_the_message_that_others_hold(peer: Peer, monkey
     assert planner.latest(7) == 8
     with pytest.raises(HeldElsewhereError, match="'q': message 1 has been locked by another receiver"):
         planner.latest(8)
+    planner.close()
+
+
+def test_a_run_with_an_end_whose_batches_nothing_reads_says_so_i3(peer: Peer) -> None:
+    """It waited for five minutes, and named another receiver that was not there."""
+    planner = OffsetPlanner(SourceOptions.read({"connection": "env:PLACE", "entity": "q"}))
+    peer.queues["q"].put(section.encode_message(b"x"))
+    planner.prepare_available_now()
+    assert planner.latest(7) == 8
+    for batch in (8, 9):
+        assert planner.latest(batch, was_read=False) == batch + 1
+        planner._not_before = 0.0
+    with pytest.raises(
+        BatchUnreadError, match="'q': nothing read the last 3 batches, up to 10; their messages still wait"
+    ):
+        planner.latest(10, was_read=False)
+    planner.close()
+
+
+def test_a_batch_that_was_read_ends_the_count_of_those_that_were_not_i3(peer: Peer) -> None:
+    planner = OffsetPlanner(SourceOptions.read({"connection": "env:PLACE", "entity": "q"}))
+    peer.queues["q"].put(section.encode_message(b"x"))
+    planner.prepare_available_now()
+    for batch, was_read in enumerate((True, False, False, True, False, False)):
+        assert planner.latest(batch, was_read=was_read) == batch + 1
+        planner._not_before = 0.0
+    planner.close()
+
+
+def test_an_entity_that_nothing_can_be_received_from_is_told_at_once_i4(peer: Peer) -> None:
+    """A query of a topic instead of its subscription ran for ever without a row: a peek found nothing."""
+    peer.redirects["q"] = Error(Symbol("amqp:not-allowed"), "'q' is a topic; receive from one of its subscriptions.")
+    planner = OffsetPlanner(SourceOptions.read({"connection": "env:PLACE", "entity": "q"}))
+    with pytest.raises(NotAllowedError, match="'q' is a topic"):
+        planner.latest(0)
+    peer.redirects.clear()
+    peer.queues["q"].put(section.encode_message(b"x"))
+    assert planner.latest(0) == 1
     planner.close()

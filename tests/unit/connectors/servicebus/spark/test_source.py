@@ -1,5 +1,6 @@
 """Spark's calls of a streaming read at the driver, before anything connects."""
 
+import errno
 import os
 import pickle
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StringType, StructField, StructType
 
 from isthmus.connectors.servicebus.batch import store as store_module
-from isthmus.connectors.servicebus.batch.error import BatchEntityError, BatchInUseError
+from isthmus.connectors.servicebus.batch.error import BatchEntityError, BatchInUseError, BatchLockError
 from isthmus.connectors.servicebus.batch.store import BatchStore
 from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.connectors.servicebus.spark.source import (
@@ -35,6 +36,7 @@ def kept(spool: Path) -> BatchStore:
     store = BatchStore(spool / "abc")
     store.folder.mkdir()
     (store.folder / "owner").touch()
+    (store.folder / "entity").write_text("q")
     return store
 
 
@@ -60,6 +62,36 @@ def test_a_batch_whose_folder_was_lost_stays_empty_also_where_the_run_that_found
     assert after.partitions({"batch": 7}, lost) == []
     assert len(after.partitions(lost, {"batch": 9, "batches": "abc"})) == 1
     killed.stop()
+    after.stop()
+
+
+@pytest.mark.parametrize("call", ["claim", "entity"])
+def test_a_batch_whose_folder_was_lost_stays_empty_also_where_the_folder_could_not_be_made_at_first_i3(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """A full disk, or a mount without locks: that attempt left a folder, and the next one took it for that of an earlier run."""
+    options = SourceOptions.read(OPTIONS | {"spool": str(tmp_path)})
+    lost = {"batch": 8, "batches": "abc"}
+    failing, after = BatchReader(options), BatchReader(options)
+
+    def has_no_locks(*_: object) -> bool:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    def is_full(store: BatchStore, _: str) -> str:
+        assert store._owner is not None
+        os.close(store._owner)  # as the end of its process does
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        if call == "claim":
+            patched.setattr(store_module, "_locked", has_no_locks)
+        else:
+            patched.setattr(BatchStore, "entity", is_full)
+        with pytest.raises((OSError, BatchLockError)):
+            failing.partitions({"batch": 7}, lost)
+    assert (tmp_path / "abc" / "owner").exists()
+    assert after.partitions({"batch": 7}, lost) == []
+    assert len(after.partitions(lost, {"batch": 9, "batches": "abc"})) == 1
     after.stop()
 
 
