@@ -46,6 +46,7 @@ def run(
     if as_json:
         print(json.dumps(found))
     elif watch:
+        is_first = True
 
         def table() -> Any:
             nonlocal found, is_first
@@ -55,7 +56,6 @@ def run(
             is_first = False
             return _table(found)
 
-        is_first = True
         with suppress(KeyboardInterrupt):  # Ctrl-C ends the display
             show_repeatedly(table)
     else:
