@@ -11,6 +11,7 @@ Invariants:
     I4. The locks of all received messages are renewed until they are settled, also while `take` runs.
     I5. New messages, however many, do not keep a pass from its end.
     I6. A pass does not end because renewals or `take` last long: it is quiet only while it waits, and nothing arrives.
+    I7. Wanted messages count as not there only after the namespace has answered that it sends no more.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from isthmus.operations.message import sequence_of
 from isthmus.operations.window import Window
 from isthmus.transport import Client, Management, Receiver
 from isthmus.transport.motion import LEAST_BYTES
+from isthmus.transport.receiver import Deliveries
 
 __all__ = ["RENEWAL_SECONDS", "Taken", "sweep"]
 
@@ -38,6 +40,7 @@ _DEFAULT_LOCK_SECONDS = 30.0
 RENEWAL_SECONDS = 1.5
 """The shortest lock of the service lasts 5 s, and a lock's duration is only known by two clocks, which may differ."""
 _ANSWER_SECONDS = 60.0
+_DRAIN_SECONDS = 30.0
 # Of the time that the namespace needed to attach the link: as long as that, nothing can arrive.
 _ROUND_TRIPS = 3
 
@@ -113,14 +116,9 @@ def _carry(
     for _, last in wanted:
         lasts[last >> _PARTITION_BITS] = max(last, lasts.get(last >> _PARTITION_BITS, 0))
     quiet = 0.0
-    while wanted and lasts and not is_stopped() and quiet < quiet_seconds:
-        if receiver.error is not None:
-            raise receiver.error
-        if receiver.credit <= pass_.window.size // 2:
-            receiver.grant(pass_.window.size)
-        waited, has_moved = pass_.wait(min(0.5, quiet_seconds))
-        came = receiver.take()
-        quiet = 0.0 if has_moved and not came else quiet + waited
+
+    def pass_on(came: Sequence[Deliveries]) -> None:
+        nonlocal quiet
         for run in came:
             chosen: list[Taken] = []
             for number, (tag, payload) in enumerate(zip(run.tags, run.payloads, strict=True)):
@@ -140,6 +138,23 @@ def _carry(
             if chosen:
                 pass_.settle([each.delivery_id for each in take(chosen, pass_.renew)])
                 quiet = 0.0
+
+    while wanted and lasts and not is_stopped():
+        if receiver.error is not None:
+            raise receiver.error
+        if quiet >= quiet_seconds:
+            # Only the namespace's answer shows that there are no more: the network may have stalled (I7).
+            before = wanted.count()
+            pass_.drain()
+            pass_on(receiver.take())
+            if wanted.count() == before:
+                return
+        if receiver.credit <= pass_.window.size // 2:
+            receiver.grant(pass_.window.size)
+        waited, has_moved = pass_.wait(min(0.5, quiet_seconds))
+        came = receiver.take()
+        quiet = 0.0 if has_moved and not came else quiet + waited
+        pass_on(came)
         pass_.renew()
 
 
@@ -174,6 +189,18 @@ class _Pass:
         if has_moved:
             self._came_bytes = 0
         return waited, has_moved
+
+    def drain(self) -> None:
+        """Take the credit back; messages that were sent before have arrived then.
+
+        Raises:
+            OperationTimeoutError: the namespace does not answer.
+        """
+        receiver = self._receiver
+        receiver.drain()
+        self._client.wait_answer(
+            lambda: receiver.drained or receiver.error is not None, _DRAIN_SECONDS, f"'{receiver.path}': no answer"
+        )
 
     def keep(self, taken: Taken) -> None:
         """Keep a message's lock."""
@@ -272,8 +299,7 @@ class _Pass:
         receiver = self._receiver
         self._await()
         completed = self._completed
-        receiver.drain()
-        self._client.wait_answer(lambda: receiver.drained or receiver.error is not None, 30.0, "drain")
+        self.drain()
         for run in receiver.take():
             for number, tag in enumerate(run.tags):
                 self._locked[(run.first_id + number) & 0xFFFFFFFF] = bytes(tag), 0

@@ -202,6 +202,23 @@ def test_answers_that_come_slowly_are_waited_for(swept: Any, monkeypatch: pytest
     assert completed == 1
 
 
+def test_i7_what_a_stalled_network_holds_back_is_not_called_locked_by_others(
+    swept: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It arrives before the answer to the drain."""
+
+    def drain(self: Peer) -> None:
+        self.drained = True
+        if late:
+            self._coming = iter([late.pop()])
+            self.wait(0.0)
+
+    late = [(1, 2), (3,)][::-1]
+    monkeypatch.setattr(Peer, "drain", drain)
+    completed, _ = swept([], runs(1, 3, 4))
+    assert completed == 2
+
+
 def test_a_pass_that_is_told_to_stop_completes_what_was_taken_and_releases_the_rest(swept: Any) -> None:
     def coming() -> Any:
         yield (1, 2, 3)
