@@ -10,7 +10,25 @@ import os
 import signal
 from collections.abc import Callable
 
-__all__ = ["HangUp"]
+__all__ = ["HangUp", "discard_closed", "open_terminals"]
+
+
+def open_terminals() -> list[int]:
+    """Those of the descriptors of standard output and standard error that are terminals."""
+    return [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
+
+
+def discard_closed(terminals: list[int]) -> None:
+    """Discard what is written to those of these terminals that are closed: the output of a clean end must not become a failure."""
+    if closed := _closed(terminals):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for descriptor in closed:
+            os.dup2(nowhere, descriptor)
+        os.close(nowhere)
+
+
+def _closed(terminals: list[int]) -> list[int]:
+    return [descriptor for descriptor in terminals if not os.isatty(descriptor)]
 
 
 class HangUp:
@@ -22,7 +40,7 @@ class HangUp:
 
     def __init__(self, end: Callable[[], object]) -> None:
         self._end = end
-        self._terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
+        self._terminals = open_terminals()
         # Under `nohup` the command is to continue.
         self._is_handled = signal.signal(signal.SIGHUP, signal.SIG_IGN) is not signal.SIG_IGN
 
@@ -31,17 +49,9 @@ class HangUp:
         if not self._is_handled:
             return
         signal.signal(signal.SIGHUP, lambda *_: self._hang_up())
-        if self._closed_terminals():
+        if _closed(self._terminals):
             self._hang_up()
 
     def _hang_up(self) -> None:
-        # Writing to a closed terminal fails; the output of a clean end must not become a failure.
-        if closed := self._closed_terminals():
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            for descriptor in closed:
-                os.dup2(nowhere, descriptor)
-            os.close(nowhere)
+        discard_closed(self._terminals)
         self._end()
-
-    def _closed_terminals(self) -> list[int]:
-        return [descriptor for descriptor in self._terminals if not os.isatty(descriptor)]

@@ -1,10 +1,10 @@
-"""Ctrl-C and SIGTERM as a flag, for verbs that finish what they have begun.
+"""Ctrl-C, SIGTERM and the closing of the terminal as a flag, for verbs that finish what they have begun.
 
-What it is: a handler of SIGINT and SIGTERM for a part of a verb. What it is not: the handling of a run's signals.
+What it is: a handler of SIGINT, SIGTERM and SIGHUP for a part of a verb. What it is not: the handling of a run's signals.
 
 Invariants:
-    I1. The first of either is recorded; the second one has its usual effect.
-    I2. A process that was started with one of them ignored still ignores it.
+    I1. The first of them is recorded; the second one has its usual effect, except SIGHUP after SIGHUP.
+    I2. A process that was started with one of them ignored still ignores it, e.g. SIGHUP under `nohup`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from isthmus.cli.hang_up import discard_closed, open_terminals
+
 __all__ = ["CHANGES", "LEAVES_QUEUE", "REMOVES", "SENDS", "interruption", "terminable"]
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 LEAVES_QUEUE = (
     "interrupted: sent messages are removed from their queue, which may take a moment; Ctrl-C again ends immediately"
@@ -47,7 +49,7 @@ def terminable() -> Iterator[None]:
 
 @contextmanager
 def interruption(text: str) -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C was pressed, or SIGTERM received, instead of a KeyboardInterrupt.
+    """Whether Ctrl-C was pressed, SIGTERM received or the terminal closed, instead of a KeyboardInterrupt.
 
     Args:
         text: what is written to standard error then.
@@ -58,6 +60,7 @@ def interruption(text: str) -> Iterator[Callable[[], bool]]:
     if threading.current_thread() is not threading.main_thread() or not handled:
         yield lambda: False
         return
+    terminals = open_terminals()
 
     def restore() -> None:
         for number, handler in handled.items():
@@ -67,6 +70,9 @@ def interruption(text: str) -> Iterator[Callable[[], bool]]:
         nonlocal is_interrupted
         is_interrupted = True
         restore()
+        if number == signal.SIGHUP:  # which comes from the shell, and again when the shell has ended
+            signal.signal(number, signal.SIG_IGN)
+            discard_closed(terminals)
         with suppress(OSError):  # Ctrl-C has also ended `tee`, or another reader
             print(text, file=sys.stderr, flush=True)
 

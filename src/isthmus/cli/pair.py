@@ -1,6 +1,7 @@
 """`isthmus pair`: two namespaces kept in step, an alias for both, fail-over and fail-back.
 
 What it is: options and output. What it is not: the operations (`isthmus.pairing`).
+A little over 400 lines: the verbs with their options and helps, which are most of it.
 """
 
 from __future__ import annotations
@@ -227,14 +228,10 @@ def _run(
             if as_json:
                 print(json.dumps({"pair": name, "listen": listen}), flush=True)
             else:
-                print(f"pair {name}: " + (f"the alias is {listen}" if listen else "no alias") + "; Ctrl-C stops it")
+                alias = f"the alias is {listen}" if listen else "no alias"
+                print(f"pair {name}: {alias}; Ctrl-C stops it", flush=True)
 
-        try:
-            asyncio.run(PairRun(session, ready).run())
-        except OSError as error:
-            raise InvalidArgumentError(
-                f"the alias cannot listen on {session.pair.listen}: {error.strerror or error}; write another listen:"
-            ) from None
+        asyncio.run(PairRun(session, ready).run())
 
 
 def _failover(
@@ -288,7 +285,7 @@ def _failover(
         _force(name, file, folder, began, to, as_json=as_json)
         return
     from isthmus.cli import pair_view as view
-    from isthmus.cli.interruption import interruption
+    from isthmus.cli.interruption import interruption, terminable
     from isthmus.connectors.administration import NamespaceUnreachableError
     from isthmus.pairing.pair_error import StoppingError
 
@@ -299,10 +296,15 @@ def _failover(
 
     with _session(name, file, state) as session:
         if abort:
-            found = session.abort(note)
             answer: dict[str, Any] = {"aborted": True}
-            with contextlib.suppress(IsthmusError):  # it is given up, whatever the other member answers
-                answer["waiting_at_standby"] = session.waiting_at(found.standby)
+            try:
+                with terminable():
+                    found = session.abort(note)
+                    with contextlib.suppress(IsthmusError):  # it is given up, whatever the other member answers
+                        answer["waiting_at_standby"] = session.waiting_at(found.standby)
+            except KeyboardInterrupt:
+                view.print_interrupted_abort(session.state(), as_json=as_json)
+                raise typer.Exit(130) from None
             if found.moved_dead:
                 answer["moved_dead_letters"] = found.moved_dead
             text = view.aborted(found, answer.get("waiting_at_standby"))
@@ -384,9 +386,18 @@ def _break(
     ] = False,
     as_json: _Json = False,
 ) -> None:
-    """End the pairing. Both namespaces stay, open to applications, with all their messages."""
+    """End the pairing. Both namespaces stay, open to applications, with all their messages. Interrupted, it continues when it is run again."""
+    from isthmus.cli.interruption import terminable
+
     with _session(name, file, state) as session:
-        found, left = session.break_up(is_forced=force)
+        try:
+            with terminable():
+                found, left = session.break_up(is_forced=force)
+        except KeyboardInterrupt:
+            from isthmus.cli import pair_view as view
+
+            view.print_interrupted_break(name, is_broken=not session.file.path.exists(), as_json=as_json)
+            raise typer.Exit(130) from None
     if as_json:
         answer = {"pair": name, "broken": True, "was_active": found.active}
         print(json.dumps({**answer, "left_as_is": left} if left else answer))

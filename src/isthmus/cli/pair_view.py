@@ -5,6 +5,7 @@ A module of its own: a forced fail-over is made before the modules for output ar
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from isthmus.pairing.state.state import PairState
+from isthmus.pairing.state.state import PairState, Phase
 
 if TYPE_CHECKING:
     from isthmus.pairing.failover.failover import Failover
@@ -26,6 +27,8 @@ __all__ = [
     "failed_over",
     "fields",
     "print_foreign",
+    "print_interrupted_abort",
+    "print_interrupted_break",
     "print_left",
     "print_lines",
     "print_round",
@@ -118,6 +121,30 @@ def aborted(found: PairState, waiting: object) -> str:
     if found.moved_dead:  # they are not in the count of waiting messages
         text += f" Dead letters that were moved to {found.standby}, and stay there: {found.moved_dead}."
     return text
+
+
+def print_interrupted_abort(found: PairState, *, as_json: bool) -> None:
+    """Print what has become of a fail-over whose abort was interrupted."""
+    is_given_up = found.phase in (Phase.REOPENING, Phase.STEADY)
+    if not is_given_up:
+        text = f"it is not given up, and still in progress ({found.phase}); run the same command again"
+    elif found.is_in_progress:
+        text = (
+            f"it is given up, and {found.active} is not open yet: isthmus pair run opens it, or the same command again"
+        )
+    else:
+        text = f"{found.active} is active (epoch {found.epoch})"
+    if as_json:
+        print(json.dumps({**fields(found), "aborted": is_given_up, "pending": "interrupted"}))
+    print_text(f"interrupted: {text}", console(stderr=True))
+
+
+def print_interrupted_break(pair: str, *, is_broken: bool, as_json: bool) -> None:
+    """Print whether a pair is broken whose break was interrupted."""
+    text = "is broken" if is_broken else "is not broken, and a member may be open already; run the same command again"
+    if as_json:
+        print(json.dumps({"pair": pair, "broken": is_broken, "pending": "interrupted"}))
+    print_text(f"interrupted: pair {pair} {text}", console(stderr=True))
 
 
 def fields(state: PairState) -> dict[str, Any]:

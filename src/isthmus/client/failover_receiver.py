@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from isthmus.client.endpoint import Endpoint, EndpointLike
 from isthmus.client.failure import Failure, classify
-from isthmus.client.receive.branch import break_connection
+from isthmus.client.receive.branch import LEAST_BYTES, break_connection
 from isthmus.client.receive.engine import Engine
 from isthmus.client.receive.face import ReceiverStatistics, TwoRegionReceiver, checked_source
 from isthmus.client.receive.failover import (
@@ -202,6 +202,7 @@ class FailoverReceiver(TwoRegionReceiver):
         self._answered_at = 0.0  # when the last answered probe began
         self._probe: Future[Any] | None = None
         self._probed = ""
+        self._came_bytes = 0  # from the namespace that is read, by the last message or look
         self._prober: threading.Thread | None = None
         self._probing: Any = None
         self._switching_to = ""
@@ -293,6 +294,7 @@ class FailoverReceiver(TwoRegionReceiver):
                 is_copy = False  # an application published it with a copy's properties
             is_local = side == SECONDARY and not is_copy
             now = self._arrived_at = time.monotonic()
+            self._came_bytes = self._engine.received_bytes(side)
             if side == self._machine.state.reads:
                 self._machine.arrived(is_local=is_local, now=now)
             # Not by the number in the topic: rules may have made several copies of one message.
@@ -324,6 +326,7 @@ class FailoverReceiver(TwoRegionReceiver):
     def _on_open(self, side: str) -> None:
         with self._lock:
             now = self._arrived_at = time.monotonic()
+            self._came_bytes = self._engine.received_bytes(side)
             self._machine.answered(side, now)
             if side == PRIMARY:
                 if self._is_second:
@@ -413,7 +416,7 @@ class FailoverReceiver(TwoRegionReceiver):
             )
 
     def _probe_read(self, now: float) -> None:
-        """Probe a namespace that is read and sends nothing; no answer in time is a failure, also while the SDK's call does not return."""
+        """Probe a namespace that is read and sends nothing, not even a part of a message; no answer in time is a failure, also while the SDK's call does not return."""
         side = self._machine.state.reads
         if self._probe is not None and self._probed != side:
             self._probe = None  # it began before the change
@@ -430,6 +433,11 @@ class FailoverReceiver(TwoRegionReceiver):
                 self._failed(side)
         elif now - max(self._arrived_at, self._tried_at) >= self._probe_seconds:
             self._tried_at = now
+            came, self._came_bytes = self._came_bytes, self._engine.received_bytes(side)
+            if self._came_bytes >= came + LEAST_BYTES:
+                # A large message is on its way, and the answer would wait behind it.
+                self._answered(side)
+                return
             timeout = self._probe_timeout
             self._probed = side
             self._probe = self._engine.begin(side, lambda receiver: receiver.peek_messages(1, timeout=timeout))
@@ -471,7 +479,7 @@ class FailoverReceiver(TwoRegionReceiver):
                 if self._on_change is not None:
                     threading.Thread(target=self._on_change, args=(effect.state,), daemon=True).start()
             elif isinstance(effect, Read):
-                self._probe = None
+                self._probe, self._came_bytes = None, 0
                 self._arrived_at = self._tried_at = time.monotonic()
                 other = SECONDARY if effect.side == PRIMARY else PRIMARY
                 self._local.clear()

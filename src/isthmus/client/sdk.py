@@ -4,7 +4,7 @@ What it is: the only module that uses the SDK's private names, each for a stated
 later version of the SDK lacks a name, `tests/unit/client/test_sdk.py` fails.
 
 Reasons: the SDK sends a batch only of messages that it encodes itself, once for each namespace; it cannot end an operation that waits
-for a connection that stopped answering; it does not report how large a message may be; its thread that keeps a receiver's connection
+for a connection that stopped answering; it gives up a connection over which a message does not get through within a second; it does not report how large a message may be; its thread that keeps a receiver's connection
 alive reads messages beside the receiving thread, so that two messages may be reordered; and it judges by this machine's clock whether a
 message is locked.
 """
@@ -39,6 +39,7 @@ __all__ = [
     "watch_handler",
     "without_lock_check",
     "without_session_clock",
+    "writing_within",
 ]
 
 
@@ -178,6 +179,32 @@ def sever(sock: Any) -> None:
         with contextlib.suppress(OSError, ValueError):
             # A TLS socket must not be unwrapped here: another thread reads from it.
             socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
+@contextlib.contextmanager
+def writing_within(sock: Any, seconds: float | None) -> Iterator[None]:
+    """Let writes to a socket, and their way to the remote machine, take so long; None: no limit.
+
+    By default the SDK gives up a connection that does not take a message within 0.2 s, and whose bytes are not acknowledged for one second: over a slow
+    network it would be lost at each large message.
+    """
+    option = getattr(socket, "TCP_USER_TIMEOUT", None)
+    if not isinstance(sock, socket.socket):
+        yield
+        return
+    before, kept_ms = sock.gettimeout(), 0
+    with contextlib.suppress(OSError):  # closed meanwhile, or no TCP
+        sock.settimeout(seconds)
+        if option is not None:
+            kept_ms = sock.getsockopt(socket.IPPROTO_TCP, option)
+            sock.setsockopt(socket.IPPROTO_TCP, option, 0 if seconds is None else max(1, int(seconds * 1000)))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            sock.settimeout(before)
+            if option is not None:
+                sock.setsockopt(socket.IPPROTO_TCP, option, kept_ms)
 
 
 def release(sock: Any) -> None:

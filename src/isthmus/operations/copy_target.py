@@ -23,7 +23,7 @@ from isthmus.bridge.host.sender.target_pools import TargetPools
 from isthmus.bridge.port import Connector
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.bridge.route_spec import RouteSpec
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, LockLostError
 
 __all__ = ["CopyTarget", "Kept", "Sent", "TargetGoneError", "Verdict"]
 
@@ -176,7 +176,12 @@ class CopyTarget:
             self._pools.flush()
             for error in self._pools.take_faults().values():
                 self._give_up(f"a fault at the connection: {type(error).__name__}: {error}")
-            meanwhile()
+            try:
+                meanwhile()
+            except LockLostError:  # of a session: the others follow
+                raise
+            except IsthmusError as error:  # what the target has acknowledged still leaves its queue
+                self._give_up(f"the source was lost: {error}")
         return True
 
     def _on(self, event: object) -> None:

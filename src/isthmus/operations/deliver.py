@@ -5,19 +5,28 @@ What it is: a window of deliveries in flight, and their outcomes by index. What 
 Invariants:
     I1. An index has None only if the namespace has accepted the message, which it does when it is durable.
     I2. If answers are missing, the error has those that arrived: accepted messages need not be sent again.
+    I3. Messages that the network carries slowly are waited for while their bytes arrive, and other requests on the connection wait behind few of them.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from weakref import WeakKeyDictionary
 
-from isthmus.errors import IsthmusError, OutcomeUnknownError
+from isthmus.connectors.transit import Transit
+from isthmus.errors import IsthmusError, LockLostError, OutcomeUnknownError
+from isthmus.operations.window import Pace
 from isthmus.transport import Client, Sender
 
 __all__ = ["UnconfirmedError", "deliver"]
 
 _SILENCE_SECONDS = 60.0
+_AT_ONCE = 256
+_WAIT_SECONDS = 0.5
+# While it waits for bytes to arrive, of which nothing tells.
+_LOOK_SECONDS = 0.1
+_PACES: WeakKeyDictionary[Sender, Pace] = WeakKeyDictionary()  # of the networks to their namespaces
 
 
 class UnconfirmedError(OutcomeUnknownError):
@@ -25,9 +34,11 @@ class UnconfirmedError(OutcomeUnknownError):
 
     Attributes:
         results: per message None, the refusal, or this error if the outcome is unknown.
+        sent: how many of them were sent; those behind were certainly not accepted.
     """
 
     results: Sequence[IsthmusError | None] = ()
+    sent: int = 1 << 62
 
 
 def deliver(
@@ -39,10 +50,10 @@ def deliver(
         client: connected.
         sender: to the target, ready.
         payloads: encoded messages.
-        meanwhile: called repeatedly while answers are awaited.
+        meanwhile: called repeatedly while answers are awaited; an error of it, but for a lost lock, ends the waiting.
 
     Raises:
-        UnconfirmedError: the connection was lost, or no answer arrived for a minute.
+        UnconfirmedError: the connection was lost, or no answer arrived for a minute, nor bytes of the messages at the namespace.
     """
     base = sender.sent
     results: list[IsthmusError | None] = [None] * len(payloads)
@@ -51,21 +62,30 @@ def deliver(
     def unconfirmed(text: str) -> UnconfirmedError:
         error = UnconfirmedError(f"'{sender.path}': {text}")
         error.results = [error if index in unknown else result for index, result in enumerate(results)]
+        error.sent = done
         return error
 
     done = known = 0
     last_event_at = time.monotonic()
+    pace, transit = _PACES.setdefault(sender, Pace()), Transit(client)
     while known < len(payloads):
         if sender.error is not None:
-            raise unconfirmed(f"{len(payloads) - known} messages were not confirmed: {sender.error}") from sender.error
-        count = min(sender.sendable, len(payloads) - done, 256)
+            raise unconfirmed(f"{done - known} messages were not confirmed: {sender.error}") from sender.error
+        most = min(sender.sendable, len(payloads) - done, _AT_ONCE)
+        queued = client.queued_bytes - client.arrived_bytes if most > 0 else 0
+        count = pace.fitting(payloads[done : done + most], queued, time.monotonic()) if most > 0 else 0
         if count > 0:
             sender.send(payloads[done : done + count])
             done += count
             client.service()
         else:
-            client.wait(0.5)
-            meanwhile()
+            client.wait(_LOOK_SECONDS if most > 0 else _WAIT_SECONDS)
+            try:
+                meanwhile()
+            except LockLostError:
+                raise
+            except IsthmusError as error:
+                raise unconfirmed(f"{done - known} messages were not confirmed: {error}") from error
         while sender.outcomes:
             outcome = sender.outcomes.popleft()
             last_event_at = time.monotonic()
@@ -73,6 +93,9 @@ def deliver(
             for ordinal in range(outcome.first, outcome.last + 1):
                 results[ordinal - base] = outcome.error
                 unknown.discard(ordinal - base)
-        if time.monotonic() - last_event_at > _SILENCE_SECONDS:
+        now = time.monotonic()
+        if transit.progresses(now, last_event_at, sender.sent):
+            last_event_at = now
+        if now - last_event_at > _SILENCE_SECONDS:
             raise unconfirmed(f"no answer arrived for {_SILENCE_SECONDS:.0f} s")
     return results

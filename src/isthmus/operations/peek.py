@@ -17,22 +17,28 @@ from isthmus.entities.queue.run import RunSet
 from isthmus.operations.message import sequence_of, state_of
 from isthmus.transport import Client, Management
 
-__all__ = ["Census", "Progress", "messages", "take_census"]
+__all__ = ["PAGE", "Census", "Progress", "messages", "take_census"]
 
 Progress = Callable[[int], None]
 
-_PAGE = 250
+PAGE = 250
 
 
-def messages(client: Client, path: str, start: int = 0) -> Iterator[bytes]:
+def messages(client: Client, path: str, start: int = 0, *, at_once: int = PAGE) -> Iterator[bytes]:
     """Every message from a sequence number on, as peeked.
+
+    Args:
+        client: connected.
+        path: of the entity.
+        start: the first sequence number.
+        at_once: how many are requested at once: an answer of large messages has many bytes that a caller may not need.
 
     Raises:
         IsthmusError: the namespace refused or is unreachable.
     """
     management = Management(client, path)
     try:
-        for page in pages(management.peek, _PAGE, start):
+        for page in pages(management.peek, at_once, start):
             yield from page
     finally:
         management.close()

@@ -1,6 +1,6 @@
 """Receives messages, passes each on, and completes it.
 
-What it is: peek-lock with a small window, for one operator at a terminal or a script. What it is not: an application's receiver;
+What it is: peek-lock with a small window, for one operator at a terminal or a script; it is smaller where the network is slow. What it is not: an application's receiver;
 locks are not renewed, because each message is completed as soon as it was passed on.
 
 Invariants:
@@ -8,6 +8,7 @@ Invariants:
         released.
     I2. No more messages are locked than requested.
     I3. Messages that arrived and were not passed on before the end was requested are released: their delivery counts stay unchanged.
+    I4. It ends only when nothing arrives: a large message may need longer than the time to wait.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from typing import NamedTuple
 
 from isthmus.amqp.performative import Accepted, Released
 from isthmus.errors import OperationTimeoutError
+from isthmus.operations.window import Window
 from isthmus.transport import Client, Receiver
+from isthmus.transport.motion import LEAST_BYTES
 from isthmus.transport.receiver import Deliveries
 
 __all__ = ["Received", "receive"]
@@ -78,14 +81,11 @@ def receive(
             return Received(0, 0, None)
         raise
     hands = _Hands(client, receiver, take, is_stopped)
-    is_ending = False
+    window, is_ending, came = Window(_WINDOW, first=1), False, 0
     last_event_at = time.monotonic()
     while not (is_ending and receiver.drained):
-        # Messages that have arrived and were not taken yet count, too (I2).
-        wanted = min(_WINDOW, count - receiver.received) if count else _WINDOW
-        if not is_ending and wanted > 0 and not receiver.credit:
-            receiver.grant(wanted)
         for run in receiver.take():
+            window.learn(run.payloads)
             hands.hand_on(run)
             last_event_at = time.monotonic()
         if receiver.error is not None:
@@ -96,7 +96,15 @@ def receive(
             is_ending = True
             receiver.drain()
         elif not receiver.arrived:
+            wanted = min(window.size, count - receiver.received) if count else window.size  # I2
+            if not is_ending and wanted > 0 and not receiver.credit:
+                receiver.grant(wanted)
+            began, before = time.monotonic(), client.received_bytes
             client.wait(0.1 if is_ending else min(0.5, wait_seconds))
+            window.carried(client.received_bytes - before, time.monotonic() - began)
+            came += client.received_bytes - before
+            if came >= LEAST_BYTES:  # a part of a message (I4); heartbeats are less
+                came, last_event_at = 0, time.monotonic()
     for run in receiver.take():
         hands.hand_on(run)
     session = receiver.session_id
@@ -149,11 +157,10 @@ def _settle(client: Client, receiver: Receiver, first: int, count: int, state: R
         return 0
     receiver.dispose(first, first + count - 1, state)
     answered = accepted = 0
-    deadline = time.monotonic() + _ANSWER_SECONDS
     while answered < count:
-        client.wait_until(
+        client.wait_answer(
             lambda: bool(receiver.outcomes) or receiver.error is not None,
-            deadline - time.monotonic(),
+            _ANSWER_SECONDS,
             f"'{receiver.path}': a settlement was not answered",
         )
         if receiver.error is not None and not receiver.outcomes:

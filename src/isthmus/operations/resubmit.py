@@ -144,7 +144,9 @@ def resubmit(
             each.attributes["completed"] = moved
             raise each
     except IsthmusError as error:
-        error.add_note(f"{error.attributes.get('completed', 0)} of {count} messages were sent and removed before")
+        error.add_note(
+            f"{error.attributes.get('completed', 0)} of {count} messages were sent and removed before, as far as the namespace has answered"
+        )
         raise
     sender.close()
     return Resubmission(moved, len(refusals), count - moved - len(refusals), refusals[0] if refusals else "")

@@ -73,7 +73,7 @@ class PairRun:
         """Run until SIGTERM or SIGINT.
 
         Raises:
-            OSError: the alias's address cannot be bound.
+            AliasAddressError: the alias's address cannot be bound.
             IsthmusError: the alias cannot forward to a member.
         """
         ending = asyncio.Event()

@@ -30,7 +30,7 @@ from isthmus.replication.query.route_progress import SpoolView
 from isthmus.supervisor.condition import Condition
 from isthmus.topology.model import Route
 
-__all__ = ["Footprint", "StatusFile", "describe", "ends_of", "read_status"]
+__all__ = ["Footprint", "StatusFile", "describe", "ends_of", "read_status", "spool_fields"]
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ def describe(route: Route, condition: Condition, now: float, footprint: Footprin
         "restarts": condition.restarts,
         "last_error": scrub(condition.last_error),
         "last_error_seconds_ago": round(now - condition.last_error_at, 1) if condition.last_error else None,
-        "spool": _spool(condition.spool),
+        "spool": spool_fields(condition.spool),
         "processes": list(condition.processes),
         "memory_bytes": footprint.of(condition.processes) if footprint is not None else 0,
     }
@@ -86,7 +86,8 @@ def ends_of(route: Route) -> dict[str, str]:
     return {"source": str(route.source), "target": ", ".join(str(target) for target in route.targets)}
 
 
-def _spool(view: SpoolView | None) -> dict[str, Any] | None:
+def spool_fields(view: SpoolView | None) -> dict[str, Any] | None:
+    """The content of a route's spools as plain values."""
     if view is None:
         return None
     age = max(0.0, time.time() - view.oldest_ms / 1000) if view.oldest_ms else None

@@ -235,7 +235,8 @@ class _Way:
             while not self.line.has_room:
                 self._taken.clear()
                 await self._taken.wait()
-            data = await loop.sock_recv(self._source, READ_BYTES)
+            # A piece comes out as a whole: with a small buffer, a slow connection delivers small ones.
+            data = await loop.sock_recv(self._source, max(1, min(READ_BYTES, self.line.weather.buffer_bytes)))
             if not data:
                 break
             self.line.add(data if self._rewrite is None else self._rewrite(data), loop.time())

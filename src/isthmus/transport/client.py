@@ -55,6 +55,7 @@ from isthmus.message.name import NAMESPACE_ID
 from isthmus.transport.dial import dial, place_of
 from isthmus.transport.endpoint import Endpoint
 from isthmus.transport.error import error_from
+from isthmus.transport.motion import LOOK_SECONDS, Motion
 from isthmus.transport.request import Reply
 from isthmus.transport.shown_token import ShownTokens
 from isthmus.unsent import unsent_bytes
@@ -140,6 +141,7 @@ class Client:
         self._owners: dict[AmqpSession, LinkOwner] = {}
         self._want_write = False
         self._queued_bytes = 0
+        self._received_bytes = 0
         self._is_ended_by_peer = False
 
     # ---- opening and closing
@@ -204,6 +206,11 @@ class Client:
         """Of these, those that the remote machine has acknowledged; with TLS and over a WebSocket approximately."""
         unsent = self._socket is not None and unsent_bytes(self._socket)
         return self._queued_bytes - sum(map(len, self._pending)) - (unsent or 0)
+
+    @property
+    def received_bytes(self) -> int:
+        """Bytes that have come from the peer so far."""
+        return self._received_bytes
 
     def start_close(self) -> None:
         """Queues the close after what was sent; once the peer has answered, `error` is set. Then `abandon` it."""
@@ -294,6 +301,25 @@ class Client:
                 raise OperationTimeoutError(f"{what} within {timeout_seconds:g} s")
             self.wait(left)
 
+    def wait_answer(self, condition: Callable[[], bool], timeout_seconds: float, what: str) -> None:
+        """As `wait_until`, for an answer to what was queued: the time counts from when bytes of either moved last, however slow the network is.
+
+        Raises:
+            IsthmusError: the connection's error, if it is lost first.
+            OperationTimeoutError: the time is over; the text starts with `what`.
+        """
+        self.flush()
+        motion = Motion(self, time.monotonic())
+        while not condition():
+            if self.error is not None:
+                raise self.error
+            now = time.monotonic()
+            motion.look(now)
+            left = motion.since + timeout_seconds - now
+            if left <= 0:
+                raise OperationTimeoutError(f"{what} within {timeout_seconds:g} s")
+            self.wait(min(left, LOOK_SECONDS))
+
     # ---- for links
 
     def begin(self, owner: LinkOwner) -> AmqpSession:
@@ -373,6 +399,7 @@ class Client:
                     ConnectionLostError(f"{self.endpoint.host}:{self.endpoint.port}: the peer closed the connection")
                 )
                 return
+            self._received_bytes += len(data)
             self._dispatch(self.connection.receive(data, time.monotonic()))
             if not (isinstance(sock, ssl.SSLSocket) and sock.pending()):
                 return

@@ -55,11 +55,15 @@ class Management:
     def finish(self, reply: Reply, timeout_seconds: float = _TIMEOUT_SECONDS) -> Any:
         """Blocks until the answer is there; its body.
 
+        Args:
+            reply: of `start`.
+            timeout_seconds: how long nothing of the request or the answer may move.
+
         Raises:
             IsthmusError: what the peer refused, or why no answer came.
             OperationTimeoutError: no answer in time.
         """
-        self.client.wait_until(lambda: reply.done, timeout_seconds, f"'{self.path}/$management': no answer")
+        self.client.wait_answer(lambda: reply.done, timeout_seconds, f"'{self.path}/$management': no answer")
         if reply.error is not None:
             raise reply.error
         return reply.body

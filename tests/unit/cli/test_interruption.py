@@ -34,6 +34,27 @@ def test_i1_ctrl_c_after_sigterm_interrupts() -> None:
             signal.raise_signal(signal.SIGINT)
 
 
+def test_i1_the_closing_of_the_terminal_is_a_request_to_end(capsys: pytest.CaptureFixture[str]) -> None:
+    """A verb that was killed by it would leave messages that it had sent in their queue. It comes from the shell, and again when that has ended."""
+    before = signal.getsignal(signal.SIGHUP)
+    with interruption("ending") as is_interrupted:
+        signal.raise_signal(signal.SIGHUP)
+        assert is_interrupted()
+        signal.raise_signal(signal.SIGHUP)
+    assert signal.getsignal(signal.SIGHUP) is before
+    assert capsys.readouterr().err == "ending\n"
+
+
+def test_i2_a_closed_terminal_is_ignored_under_nohup() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruption("ending") as is_interrupted:
+            signal.raise_signal(signal.SIGHUP)
+            assert not is_interrupted()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_what_was_before_comes_back_after_an_error(interrupts: object) -> None:
     with pytest.raises(ValueError, match="no"), interruption("ending"):
         raise ValueError("no")

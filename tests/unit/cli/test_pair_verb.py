@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import signal
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +17,9 @@ from isthmus.cli import pair
 from isthmus.cli.app import main
 from isthmus.connectors.administration import NamespaceUnreachableError
 from isthmus.errors import ConnectionLostError
+from isthmus.pairing.alias.proxy import AliasProxy, Lead
 from isthmus.pairing.pair_error import StoppingError
-from isthmus.pairing.state.state import Fence, PairState
+from isthmus.pairing.state.state import Fence, PairState, Phase
 from isthmus.pairing.state.state_file import StateFile
 from isthmus.topology.file.name import state_folder
 from isthmus.topology.pair.difference import Step
@@ -333,3 +336,90 @@ def test_what_may_be_lost_is_what_waited_at_the_member_that_was_left(
         assert json.loads(as_json)["may_be_lost"] == reported
         assert ("orders: 3 active" in text) is bool(reported)
         assert ("have not been counted yet" in text) is not bool(reported)
+
+
+@pytest.mark.parametrize(
+    ("phase", "is_given_up", "reported"),
+    [
+        (Phase.MOVING, False, "it is not given up, and still in progress (moving)"),
+        (Phase.REOPENING, True, "it is given up, and ewr is not open yet"),
+        (Phase.STEADY, True, "ewr is active (epoch 3)"),
+    ],
+)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_abort_tells_what_has_become_of_the_fail_over(
+    number: signal.Signals,
+    phase: Phase,
+    is_given_up: bool,
+    reported: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Hanging(Session):
+        def abort(self, note: Any) -> PairState:
+            signal.raise_signal(number)
+            raise AssertionError("it is interrupted")
+
+    session = Hanging(PairState(pair="contoso", active="ewr", standby="jfk", epoch=3, phase=phase), None)
+    monkeypatch.setattr(pair, "_session", lambda *_: session)
+    with pytest.raises(SystemExit) as ended:
+        main(["pair", "failover", "contoso", "--abort", "--json"])
+    out, err = capsys.readouterr()
+    assert ended.value.code == 130
+    found = json.loads(out)
+    assert (found["active"], found["aborted"], found["pending"]) == ("ewr", is_given_up, "interrupted")
+    assert reported in err
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_an_interrupted_break_tells_whether_the_pair_is_broken(
+    is_broken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Hanging(Session):
+        file = SimpleNamespace(path=tmp_path / "state.json")
+
+        def break_up(self, *, is_forced: bool) -> Any:
+            if is_broken:
+                self.file.path.unlink()
+            signal.raise_signal(signal.SIGINT)
+            raise AssertionError("it is interrupted")
+
+    Hanging.file.path.touch()
+    monkeypatch.setattr(
+        pair, "_session", lambda *_: Hanging(PairState(pair="contoso", active="ewr", standby="jfk"), None)
+    )
+    with pytest.raises(SystemExit) as ended:
+        main(["pair", "break", "contoso", "--json"])
+    out, err = capsys.readouterr()
+    assert ended.value.code == 130
+    assert json.loads(out) == {"pair": "contoso", "broken": is_broken, "pending": "interrupted"}
+    assert ("is not broken" in err) is not is_broken
+
+
+def test_only_a_fault_of_its_address_is_told_as_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`pair run … | head` is no reason to write another address."""
+
+    class Listening(Session):
+        def __init__(self) -> None:
+            super().__init__(PairState(pair="contoso", active="ewr", standby="jfk"), None)
+            self.pair.listen = "127.0.0.1:0"
+
+    async def gone(self: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def taken(self: object) -> None:
+        await AliasProxy(lambda: Lead(1, "", "", 0)).start(*taken_address)
+
+    monkeypatch.setattr(pair, "_session", lambda *_: Listening())
+    monkeypatch.setattr("isthmus.pairing.pair_run.PairRun.run", gone)
+    with pytest.raises(OSError, match="Too many"):
+        main(["pair", "run", "contoso"])
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken_address = server.getsockname()
+        monkeypatch.setattr("isthmus.pairing.pair_run.PairRun.run", taken)
+        with pytest.raises(SystemExit) as ended:
+            main(["pair", "run", "contoso"])
+    assert ended.value.code == 2
+    assert "the alias cannot listen on 127.0.0.1:" in capsys.readouterr().err

@@ -31,6 +31,10 @@ class Engine:
 
     def __init__(self) -> None:
         self.probes: list[Future[Any]] = []
+        self.came_bytes = 0
+
+    def received_bytes(self, side: str) -> int:
+        return self.came_bytes
 
     def begin(self, side: str, what: object) -> Future[Any]:
         assert side == SECONDARY
@@ -66,6 +70,23 @@ def test_a_secondary_that_is_silent_is_drained_only_once_it_has_answered(receive
     engine.probes[0].set_result([])
     receiver._probe_read(now)
     assert receiver._is_caught_up(now)
+    receiver._engine = kept
+
+
+def test_a_namespace_from_which_a_large_message_comes_is_not_probed(receiver: FailoverReceiver) -> None:
+    """The answer would come behind it, and the probe without an answer would end the connection, again and again, with the message in part."""
+    engine: Any = Engine()
+    receiver._engine, kept = engine, receiver._engine
+    now = time.monotonic() + LATER_SECONDS
+    receiver._came_bytes = engine.came_bytes = 2000  # by the last message
+    for _ in range(5):
+        engine.came_bytes += 100_000
+        receiver._probe_read(now := now + LATER_SECONDS)
+    assert not engine.probes
+    engine.came_bytes += 8  # a keep-alive
+    receiver._probe_read(now := now + LATER_SECONDS)
+    assert len(engine.probes) == 1
+    assert not receiver._is_caught_up(now), "that needs an answer"
     receiver._engine = kept
 
 

@@ -8,19 +8,32 @@ from typing import Any
 
 import pytest
 
-from isthmus.errors import ConnectionLostError, IsthmusError, OutcomeUnknownError, QuotaExceededError
+from isthmus.errors import (
+    ConnectionLostError,
+    IsthmusError,
+    LockLostError,
+    OperationTimeoutError,
+    OutcomeUnknownError,
+    QuotaExceededError,
+)
 from isthmus.operations import deliver as module
 from isthmus.operations.deliver import UnconfirmedError, deliver
 from isthmus.transport.sender import Outcome
 
 
 class Link:
-    """A client and its sender, which take everything; each wait brings an answer, and at last the loss."""
+    """A client and its sender, which take everything; each wait lasts ten seconds, and brings bytes to the namespace if some are left, else an answer, and at
+    last the loss.
+    """
 
     path = "q"
 
-    def __init__(self, *answers: Outcome, is_silent: bool = False) -> None:
+    def __init__(self, *answers: Outcome, is_silent: bool = False, bytes_per_wait: int = 0) -> None:
         self.now = 0.0
+        self.queued_bytes = self.arrived_bytes = 0
+        self.waits_before: list[int] = []  # of each message, how many waits there were before it
+        self.waits = 0
+        self._bytes_per_wait = bytes_per_wait
         self.sent = 40  # of earlier calls
         self.sendable = 1000
         self.error: IsthmusError | None = None
@@ -30,12 +43,19 @@ class Link:
 
     def send(self, payloads: list[bytes]) -> None:
         self.sent += len(payloads)
+        self.waits_before += [self.waits] * len(payloads)
+        self.queued_bytes += sum(map(len, payloads))
+        if not self._bytes_per_wait:
+            self.arrived_bytes = self.queued_bytes
 
     def service(self) -> None: ...
 
     def wait(self, seconds: float) -> None:
         self.now += 10.0
-        if self._answers:
+        self.waits += 1
+        if self.arrived_bytes < self.queued_bytes:
+            self.arrived_bytes = min(self.queued_bytes, self.arrived_bytes + self._bytes_per_wait)
+        elif self._answers:
             self.outcomes.append(self._answers.popleft())
         elif not self.is_silent:
             self.error = ConnectionLostError("gone")
@@ -52,3 +72,43 @@ def test_i2_the_answers_that_came_are_told_with_the_error(is_silent: bool, monke
     assert isinstance(error, OutcomeUnknownError)
     assert list(error.results) == [None, None, error, error, full, error]
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_i3_what_a_slow_network_still_carries_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given up and sent again, it would be there twice."""
+    link: Any = Link(Outcome(40, 40, None), bytes_per_wait=200_000)
+    monkeypatch.setattr(module.time, "monotonic", lambda: link.now)
+    assert deliver(link, link, [bytes(2_000_000)]) == [None]
+    assert link.now > 100
+
+
+def test_i3_on_a_slow_network_few_messages_are_queued(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The renewal of a lock on the same connection waits behind them."""
+    link: Any = Link(Outcome(40, 41, None), Outcome(42, 43, None), bytes_per_wait=200_000)
+    monkeypatch.setattr(module.time, "monotonic", lambda: link.now)
+    assert deliver(link, link, [bytes(200_000)] * 4) == [None] * 4
+    assert link.waits_before == sorted(set(link.waits_before)), "each of them behind the one before"
+
+
+def test_a_fault_of_what_is_done_meanwhile_hides_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a renewal without an answer: what was accepted must still leave its queue."""
+    late = OperationTimeoutError("no answer")
+
+    def renew() -> None:
+        if link.waits == 2:
+            raise late
+
+    link: Any = Link(Outcome(40, 40, None), is_silent=True)
+    monkeypatch.setattr(module.time, "monotonic", lambda: link.now)
+    with pytest.raises(UnconfirmedError, match="no answer") as lost:
+        deliver(link, link, [b"", b""], renew)
+    assert list(lost.value.results) == [None, lost.value]
+
+
+def test_a_lost_session_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    def renew() -> None:
+        raise LockLostError("gone")
+
+    link: Any = Link(is_silent=True)
+    with pytest.raises(LockLostError):
+        deliver(link, link, [b""], renew)

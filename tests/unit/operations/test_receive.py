@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from contextlib import nullcontext
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,14 +32,23 @@ class Link:
         self.completed: list[int] = []
         self.released: list[int] = []
         self.arrived: list[Deliveries] = []
+        self.received_bytes = 0
+        self.parts = 0  # of a message, which come before the first
+        self.granted: list[int] = []
 
     def wait_attached(self, seconds: float) -> Link:
         return self
 
     def grant(self, credit: int) -> None:
         self.credit = credit
+        self.granted.append(credit)
 
     def wait(self, seconds: float) -> None:
+        if self.parts:
+            self.parts -= 1
+            self.received_bytes += 2048
+            time.sleep(0.004)
+            return
         count = min(10, self.credit)
         numbers, self.left = self.left[:count], self.left[count:]
         if numbers:
@@ -74,7 +83,8 @@ def link(monkeypatch: pytest.MonkeyPatch) -> Link:
 
 
 def received(link: Link, count: int, take: Any, **options: Any) -> Received:
-    client: Any = SimpleNamespace(wait=link.wait, wait_until=lambda is_met, *_: is_met() or pytest.fail("it waits"))
+    link.wait_answer = lambda is_met, *_: is_met() or pytest.fail("it waits")  # type: ignore[attr-defined]
+    client: Any = link
     return receive(client, "q", count, 0.01, take, **options)
 
 
@@ -123,3 +133,14 @@ def test_i3_what_was_not_handed_on_when_it_was_stopped_is_released(link: Link) -
     assert received(link, 0, taken.append, is_stopped=lambda: len(taken) >= 12) == Received(12, 0, None)
     assert link.completed == list(range(12))
     assert link.released == list(range(12, link.received))
+
+
+def test_i4_a_message_that_takes_longer_to_arrive_than_the_time_to_wait_is_received(link: Link) -> None:
+    link.parts = 20
+    assert received(link, 0, lambda payload: None) == Received(25, 0, None)
+
+
+def test_one_message_is_fetched_until_it_is_known_how_fast_they_come(link: Link) -> None:
+    """Those in transit are locked already: on a slow network the locks of many would be lost before they arrive."""
+    assert received(link, 0, lambda payload: None) == Received(25, 0, None)
+    assert link.granted[:2] == [1, 50]

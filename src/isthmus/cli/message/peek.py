@@ -50,7 +50,7 @@ def run(
     from rich.console import Console
 
     from isthmus.operations.message import make_choice, read
-    from isthmus.operations.peek import messages
+    from isthmus.operations.peek import PAGE, messages
     from isthmus.supervisor.fitting_table import FittingTable
 
     chosen = make_choice(condition)
@@ -59,7 +59,9 @@ def run(
         entity_path(entity, dead_letter=dead_letter),
     )
     with near_names(address, path), address.target().open(path) as client:
-        found = map(read, islice(filter(chosen, messages(client, path, from_sequence)), limit or None))
+        at_once = min(limit or PAGE, PAGE) if not condition else PAGE
+        peeked = messages(client, path, from_sequence, at_once=at_once)
+        found = map(read, islice(filter(chosen, peeked), limit or None))
         if as_json:
             for seen in found:
                 print(json_line(seen.to_dict()))

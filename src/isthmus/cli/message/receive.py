@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from isthmus.cli.interruption import interruption
 from isthmus.cli.message.json_line import json_line
+from isthmus.cli.message.reader import wait_read
 from isthmus.cli.where import (
     DEAD_LETTER,
     DEFAULT_FILE,
@@ -50,14 +52,21 @@ def run(
 ) -> None:
     """Receive messages, print them, and remove them from the entity.
 
-    A message is removed once it was printed; `isthmus peek` shows messages and removes none. Ctrl-C ends it after pending answers. Exit code 1 if
-    none arrived.
+    A message is removed once it was printed, and the program behind a pipe has read it; `isthmus peek` shows messages and removes none. Ctrl-C ends it
+    after pending answers. Exit code 1 if none arrived.
     """
     from isthmus.operations.message import body_of, read
     from isthmus.operations.receive import receive
 
     if session_id and next_session:
         raise InvalidArgumentError("--session-id and --next-session each name a session; write only one of them")
+
+    if sys.stdout is None:
+        raise InvalidArgumentError("standard output is closed, and messages would be removed that nobody sees")
+
+    def hand_on(payload: bytes, is_stopped: Callable[[], bool]) -> None:
+        show(payload)
+        wait_read(sys.stdout, is_stopped)
 
     def show(payload: bytes) -> None:
         seen = read(payload)
@@ -82,7 +91,7 @@ def run(
             interruption(_INTERRUPTED) as is_stopped,
         ):
             done = receive(
-                client, path, limit, wait, show,
+                client, path, limit, wait, lambda payload: hand_on(payload, is_stopped),
                 in_session=in_session, session_id=session_id or None, is_stopped=is_stopped,
             )  # fmt: skip
             is_interrupted = is_stopped()

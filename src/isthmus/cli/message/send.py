@@ -29,6 +29,7 @@ from isthmus.errors import InvalidArgumentError, IsthmusError
 __all__ = ["register"]
 
 _AT_ONCE = 500
+_AT_ONCE_BYTES = 8 << 20
 _LEAST = -(1 << 63)
 _DIGITS = 20
 
@@ -98,15 +99,20 @@ def run(
         accepted = 0
         try:
             with interruption(SENDS) as is_stopped:
-                for start in range(0, count, _AT_ONCE):
+                at_once = max(1, min(_AT_ONCE, _AT_ONCE_BYTES // (len(content) + 1)))
+                for start in range(0, count, at_once):
                     if is_stopped():
                         break
-                    part = ids[start : start + _AT_ONCE]
+                    part = ids[start : start + at_once]
                     messages = [_encode(content, each, settings, own, ttl_ms) for each in part]
                     try:
                         errors = deliver(client, sender, messages)
                     except UnconfirmedError as lost:
-                        errors = list(lost.results)
+                        accepted += list(lost.results).count(None)
+                        unknown = [each for each, error in zip(part, lost.results, strict=True) if error is lost]
+                        if unsure := unknown[: max(0, lost.sent - (len(part) - len(unknown)))]:
+                            lost.add_note(_unknown(unsure))
+                        raise
                     accepted += errors.count(None)
                     for error in errors:
                         if error is not None:
@@ -119,12 +125,19 @@ def run(
             raise
     if as_json:
         print(json.dumps({"entity": path, "sent": accepted, "message_ids": ids[:accepted]}))
-    elif count > 1:
+    elif count > 1 or not accepted:
         print(f"{path}: sent {accepted} messages" + (f" of {count}: interrupted" if accepted < count else ""))
     else:
         print(f"{path}: sent 1 message, MessageId {ids[0]}")
     if is_interrupted:
         raise typer.Exit(130)
+
+
+def _unknown(ids: list[str]) -> str:
+    """What to know of messages without an answer."""
+    if len(ids) == 1:
+        return f"it may have been accepted: sent again with --message-id {ids[0]}, it is dropped where duplicates are detected"
+    return f"{len(ids)} messages may have been accepted or not"
 
 
 def _encode(

@@ -42,8 +42,8 @@ def _stats(
     The key needs Manage. With --watch and --json, one object per line.
     """
     from rich.console import Console
-    from rich.live import Live
 
+    from isthmus.cli.live import show_repeatedly
     from isthmus.operations.server.statistics import ask_statistics, rates
 
     target = target_of(connection, alias, federation, data, ca_file)
@@ -66,9 +66,7 @@ def _stats(
     if as_json:
         while True:
             print(json.dumps(read_statistics()), flush=True)
-    with Live(_stats_table(read_statistics(), every=every), console=Console(), refresh_per_second=4) as live:
-        while True:
-            live.update(_stats_table(read_statistics(), every=every))
+    show_repeatedly(lambda: _stats_table(read_statistics(), every=every))
 
 
 _STATS_COLUMNS = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 from isthmus.cli.candidate import tasks
 
-__all__ = ["State", "register", "run_of", "state_of"]
+__all__ = ["State", "print_json", "register", "run_of", "state_of"]
 
 State = Annotated[
     Path | None,
@@ -26,6 +27,7 @@ def run(
     file: Annotated[str, typer.Argument(help="The federation file.")],
     task: Annotated[str, typer.Argument(help="The task.", autocompletion=tasks)],
     state: State = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Pause a task: its routes finish their messages in flight, and receive no more until `isthmus resume`.
 
@@ -44,6 +46,9 @@ def run(
             "task stops an entity"
         )
     is_new = PauseFile(folder).pause(task)
+    if as_json:
+        print_json(folder, file, task, is_paused=True, has_changed=is_new)
+        return
     _print_change(folder, task, f"task {task} is paused" if is_new else f"task {task} is paused already")
 
 
@@ -75,6 +80,13 @@ def run_of(folder: Path, task: str) -> tuple[int, bool]:
     if document is None or not document["alive"]:
         return 0, False
     return int(document["process"]), any(route.get("task") == task for route in document["routes"])
+
+
+def print_json(folder: Path, file: str, task: str, *, is_paused: bool, has_changed: bool) -> None:
+    """Print the state of a task as one JSON object; `followed` says whether a run is alive that moves it."""
+    process, moves = run_of(folder, task)
+    answer = {"file": file, "task": task, "paused": is_paused, "changed": has_changed}
+    print(json.dumps({**answer, "process": process or None, "followed": moves}))
 
 
 def _print_change(folder: Path, task: str, what: str) -> None:

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.live import Live
 
+from isthmus.cli.live import show_repeatedly
 from isthmus.topology.file.name import DEFAULT_FILE
 from isthmus.topology.file.source import load
 
@@ -46,12 +46,18 @@ def run(
     if as_json:
         print(json.dumps(found))
     elif watch:
-        # Ctrl-C ends the display.
-        with suppress(KeyboardInterrupt), Live(_table(found), console=Console(), refresh_per_second=4) as live:
-            while True:
+        is_first = True
+
+        def table() -> Any:
+            nonlocal found, is_first
+            if not is_first:
                 time.sleep(1.0)
                 found = survey(federation, folder)
-                live.update(_table(found))
+            is_first = False
+            return _table(found)
+
+        with suppress(KeyboardInterrupt):  # Ctrl-C ends the display
+            show_repeatedly(table)
     else:
         Console(soft_wrap=True).print(_table(found))
     if not found["alive"] or not all(route.get("well", True) for route in found["routes"]):

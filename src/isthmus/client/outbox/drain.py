@@ -8,6 +8,7 @@ Invariants:
     I2. A message leaves the outbox only when the namespace accepted it, or refused the message itself; refused ones are stored separately.
     I3. Only one process delivers at a time.
     I4. No error of the source ends the thread: `state` reports it, and the source is opened again.
+    I5. A batch is not given up while its bytes arrive at the namespace, however slowly.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class Drain:
     Args:
         source: the waiting messages.
         lane: the connection that sends them.
-        attempt_timeout: seconds within which the namespace has to answer.
+        attempt_timeout: seconds within which the namespace has to answer, from when the last bytes of a batch have arrived there.
         on_limits: called with the largest message in bytes when the link has reported it.
         retry_limit: the longest wait between two attempts, in seconds.
     """
@@ -201,7 +202,7 @@ class Drain:
                 self._wake.wait(_POLL_SECONDS)
                 continue
             self._oldest_ms = batch.oldest_ms
-            attempt = self._lane.send(Parcel.of_payloads(batch.payloads), self._attempt_timeout)
+            attempt = self._lane.send(Parcel.of_payloads(batch.payloads), self._attempt_timeout, is_patient=True)
             if self._lane.max_message_bytes:
                 self._on_limits(self._message_limit())
             self._follow(batch, attempt)
@@ -228,6 +229,10 @@ class Drain:
                 "the namespace refused a message, it is set aside: entity=%s error=%s", self._lane.entity, self._error
             )
         else:
+            if (
+                attempt.was_sent and not attempt.is_definite
+            ):  # a connection that does not last for this batch may last for a part of it
+                self._limit_count = max(1, len(batch.payloads) // 2)
             self._failure = attempt.failure
             self._retries += 1
             self._circuit.failed(time.monotonic())

@@ -110,7 +110,7 @@ class SqliteDelivery:
         entity: queue or topic.
         database: the file of the database.
         table: name of the applications' table.
-        attempt_timeout: seconds within which the namespace has to answer a batch.
+        attempt_timeout: seconds within which the namespace has to answer a batch; they count from when its last bytes have arrived there.
         options: further arguments of `ServiceBusClient`.
     """
 

@@ -128,7 +128,7 @@ class PostgresqlDelivery:
         entity: queue or topic.
         connect: opens a connection to the database; called again after a connection was lost.
         table: name of the applications' table.
-        attempt_timeout: seconds within which the namespace has to answer a batch.
+        attempt_timeout: seconds within which the namespace has to answer a batch; they count from when its last bytes have arrived there.
         options: further arguments of `ServiceBusClient`.
     """
 

@@ -33,6 +33,7 @@ from isthmus.client.endpoint import Endpoint
 from isthmus.client.failure import Failure, classify
 from isthmus.client.receive.merge import Action
 from isthmus.message.name import NAMESPACE_ID
+from isthmus.unsent import received_bytes
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage, ServiceBusReceiver
@@ -44,6 +45,8 @@ POLL_SECONDS = 0.2
 # a quarter of an hour. A peek is billed as one operation.
 QUIET_SECONDS = 60.0
 PEEK_SECONDS = 10.0
+# Fewer bytes, such as those of keep-alives, are no part of a message.
+LEAST_BYTES = 1 << 10
 # While nothing is received, since the application has enough messages, the connection is kept alive: namespaces close an idle one.
 LISTEN_SECONDS = 5.0
 # Nothing is read from the socket: `receive_messages` returns the messages that have arrived already.
@@ -207,6 +210,7 @@ class Branch:
         self._last_error = ""
         self._renew_at = 0.0
         self._received_at = self._listen_at = 0.0
+        self._came_bytes = 0
         self._at_work: tuple[float, Any] | None = None
         self._thread = threading.Thread(target=self._run, name=f"isthmus-receiver-{side}", daemon=True)
 
@@ -230,6 +234,11 @@ class Branch:
             break_connection(at_work[1])
         elif now > self._end_by and not self._is_finished:
             break_connection(self._receiver or self._closing)
+
+    @property
+    def received_bytes(self) -> int:
+        """Bytes that have come over the present connection; 0 where that is not known."""
+        return received_bytes(sdk.socket_of(getattr(self._receiver, "_handler", None)))
 
     @property
     def is_ended(self) -> bool:
@@ -322,7 +331,7 @@ class Branch:
             receiver.__enter__()
         self._receiver = receiver
         self._renew_at = 0.0
-        self._received_at = time.monotonic()
+        self._received_at, self._came_bytes = time.monotonic(), self.received_bytes
         self._circuit.succeeded()
         if self._stopping.is_set():
             return None
@@ -352,12 +361,16 @@ class Branch:
             for message in messages:
                 self._settle(receiver, message, Action.GIVE_BACK)
         elif messages:
-            self._received_at = time.monotonic()
+            self._received_at, self._came_bytes = time.monotonic(), self.received_bytes
             self._received += len(messages)
             self._delivered.update(messages)
             self._owner.on_messages(self.side, messages)
         elif time.monotonic() - self._received_at > QUIET_SECONDS:
-            receiver.peek_messages(1, timeout=PEEK_SECONDS)
+            came, self._came_bytes = self._came_bytes, self.received_bytes
+            if (
+                self._came_bytes < came + LEAST_BYTES
+            ):  # else a large message is on its way, and the answer would wait behind it
+                receiver.peek_messages(1, timeout=PEEK_SECONDS)
             self._received_at = time.monotonic()
 
     def _do_commands(self, receiver: ServiceBusReceiver) -> None:

@@ -445,6 +445,11 @@ class Engine:
         """The identity of a namespace; empty if it has not been connected."""
         return self._identities.get(side, "")
 
+    def received_bytes(self, side: str) -> int:
+        """Bytes that have come over the present connection to a namespace; 0 where that is not known."""
+        branch = self._branches.get(side)
+        return 0 if branch is None else branch.received_bytes
+
     def has_room(self, side: str) -> bool:
         """Whether more messages are taken from a namespace now."""
         with self._changed:

@@ -108,7 +108,7 @@ class DurableSender:
         max_age: the longest wait of the oldest message, in seconds; None for no limit.
         min_free_bytes: free bytes that the disk must keep.
         max_message_bytes: the largest message that the namespace accepts; None: read from the link, and stored.
-        attempt_timeout: seconds within which the namespace has to answer a batch.
+        attempt_timeout: seconds within which the namespace has to answer a batch; they count from when its last bytes have arrived there.
         drain: whether this process delivers; otherwise another process does, or `isthmus outbox drain`.
         options: further arguments of `ServiceBusClient`.
 

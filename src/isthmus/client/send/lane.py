@@ -8,7 +8,7 @@ Invariants:
     I1. Attempts of one connection are made one after the other, in the order in which they were given.
     I2. No attempt begins after its deadline: an attempt that was given up before it began is certainly not sent.
     I3. After an error after which the region may be unavailable no connection is used again.
-    I4. The caller waits no longer than its time-out, whatever the SDK does.
+    I4. The caller waits no longer than its time-out, whatever the SDK does; for a patient attempt that begins again as long as bytes arrive there.
     I5. Attempts that waited behind a refused attempt get the same refusal, not a lost connection.
 """
 
@@ -19,7 +19,6 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from isthmus.client import sdk
 from isthmus.client.endpoint import Endpoint
 from isthmus.client.failure import Failure, classify
 from isthmus.client.send.parcel import Parcel
+from isthmus.unsent import delivered_bytes
 
 __all__ = ["Attempt", "Lane", "Sending"]
 
@@ -42,6 +42,7 @@ standby whose link is renewed before that can send immediately."""
 LISTEN_SECONDS = 30.0
 """How often an idle connection is read and kept alive, as the SDK's own keep-alive thread does. Closing a connection, and so each refusal
 of a link, would wait up to a second for the end of that thread."""
+_PROGRESS_BYTES, _PATIENT_SECONDS = 1 << 10, 86_400.0  # fewer bytes, such as those of keep-alives, are no progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,8 @@ class _Task:
     deadline: float
     done: Future[Attempt]
     has_begun: bool = False
+    is_patient: bool = False
+    arrived_bytes: int = 0  # of the connection, when last looked at
 
 
 class Lane:
@@ -121,16 +124,12 @@ class Lane:
         """As `open_soon`, for callers that give the opening up: nothing else ends an opening that hangs."""
         return Sending(self, *self._give(None, timeout), timeout)
 
-    def send(self, parcel: Parcel, timeout: float) -> Attempt:
-        """Send, and wait no longer than `timeout` seconds."""
-        return self.begin(parcel, timeout)()
-
-    def begin(self, parcel: Parcel, timeout: float) -> Callable[[], Attempt]:
-        """Begin to send; the function returned waits for the outcome until `timeout` seconds after this call."""
-        return self.start(parcel, timeout).wait
+    def send(self, parcel: Parcel, timeout: float, *, is_patient: bool = False) -> Attempt:
+        """Send, and wait no longer than `timeout` seconds; a patient attempt continues while bytes arrive there, however slowly."""
+        return Sending(self, *self._give(parcel, timeout, is_patient=is_patient), timeout).wait()
 
     def start(self, parcel: Parcel, timeout: float) -> Sending:
-        """As `begin`, for callers that wait by other means."""
+        """Begin to send; the outcome may be waited for until `timeout` seconds after this call."""
         return Sending(self, *self._give(parcel, timeout), timeout)
 
     def not_started(self, error: Exception) -> Sending:
@@ -153,8 +152,8 @@ class Lane:
         if worker is not None:
             worker.finish(timeout)
 
-    def _give(self, parcel: Parcel | None, timeout: float) -> tuple[_Worker, _Task]:
-        task = _Task(parcel, time.monotonic() + timeout, Future())
+    def _give(self, parcel: Parcel | None, timeout: float, *, is_patient: bool = False) -> tuple[_Worker, _Task]:
+        task = _Task(parcel, time.monotonic() + timeout, Future(), is_patient=is_patient)
         with self._lock:
             if self._is_closed:
                 raise ValueError(f"the sender of {self.entity!r} is closed; make a new one")
@@ -187,11 +186,14 @@ class Sending:
         return max(0.0, self._task.deadline - time.monotonic())
 
     def wait(self) -> Attempt:
-        """The outcome; blocks until the deadline at most."""
-        try:
-            return self._task.done.result(self.seconds_left)
-        except FutureTimeoutError:
-            return self.expire()
+        """The outcome; blocks until the deadline at most, which a patient attempt puts off."""
+        while True:
+            try:
+                return self._task.done.result(self.seconds_left)
+            except FutureTimeoutError:
+                if self._worker is None or not self._worker.progresses(self._task):
+                    return self.expire()
+                self._task.deadline = time.monotonic() + self._timeout
 
     def expire(self) -> Attempt:
         """Give it up: its connection is cut, and its outcome is unknown if it had begun."""
@@ -221,6 +223,10 @@ class _Worker:
         self._thread = threading.Thread(target=self._run, name=f"isthmus-lane-{lane.entity}", daemon=True)
         self._thread.start()
 
+    @property
+    def _wire(self) -> Any:
+        return self._socket or sdk.socket_of(self._handler)
+
     def give(self, task: _Task) -> bool:
         """Add a task; False if this worker accepts none any more."""
         with self._lock:
@@ -235,7 +241,14 @@ class _Worker:
             self.has_ended = True
         self._tasks.put(None)
         if self._pid == os.getpid():  # a forked child would shut down its parent's connection
-            sdk.sever(self._socket or sdk.socket_of(self._handler))
+            sdk.sever(self._wire)
+
+    def progresses(self, task: _Task) -> bool:
+        """Whether bytes of a patient attempt have arrived since the last look."""
+        if not (task.is_patient and task.has_begun) or self.has_ended:
+            return False
+        before, task.arrived_bytes = task.arrived_bytes, delivered_bytes(self._wire)
+        return task.arrived_bytes - before >= _PROGRESS_BYTES
 
     def finish(self, timeout: float) -> None:
         """Run the remaining tasks, and close."""
@@ -293,9 +306,11 @@ class _Worker:
             if left <= 0 or self.has_ended:
                 raise TimeoutError("the link was opened too late")
             batch = self._batch(task.parcel)
+            task.arrived_bytes = delivered_bytes(self._wire)
             link_was_open = task.has_begun = True
-            self._sender.send_messages(batch, timeout=left)
-            self._socket = self._socket or sdk.socket_of(self._handler)
+            with sdk.writing_within(self._wire, None if task.is_patient else left):
+                self._sender.send_messages(batch, timeout=_PATIENT_SECONDS if task.is_patient else left)
+            self._socket = self._wire
         except Exception as error:  # noqa: BLE001  # any exception of the SDK is an outcome, which the caller judges
             failure = classify(error)
             definite = failure.is_definite(link_was_open) if link_was_open else True
@@ -366,7 +381,7 @@ class _Worker:
         return Attempt(ConnectionError("the connection was given up before this attempt was begun"), Failure.GONE)
 
     def _close(self) -> None:
-        client, sender, sock = self._client, self._sender, self._socket or sdk.socket_of(self._handler)
+        client, sender, sock = self._client, self._sender, self._wire
         self._client = self._sender = self._handler = self._socket = None
         self.is_open = False
         for each in (sender, client):

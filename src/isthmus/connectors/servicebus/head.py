@@ -6,7 +6,7 @@ last, and whether one was skipped. What it is not: a count (AMQP has none).
 Invariants:
     I3. A read of all existing messages ends, however fast messages arrive meanwhile (`pages`).
     I1. Deferred, scheduled and expired messages do not count as waiting.
-    I2. A query costs one request where the first message decides, which is the normal case.
+    I2. A query costs one request where the first message decides, which is the normal case, and the answer is that message alone: messages may be large.
 """
 
 from __future__ import annotations
@@ -72,13 +72,15 @@ def peeked_message(message: bytes) -> PeekedMessage:
     )
 
 
-def _pages(peek: Peek, start: int, count: int) -> Iterator[PeekedMessage]:
+def _one_by_one(peek: Peek, start: int) -> Iterator[PeekedMessage]:
+    """The first message (I2), then the others in pages."""
+    count = 1
     while True:
         page = [peeked_message(message) for message in peek(start, count)]
         yield from page
         if len(page) < count:
             return
-        start = page[-1].sequence + 1
+        start, count = page[-1].sequence + 1, PAGE
 
 
 def _waits(found: PeekedMessage, now_ms: int) -> bool:
@@ -91,7 +93,7 @@ def first_waiting(
     """The first message that may be received, from sequence number `start` up to `through`, of those that were enqueued until
     `until_ms`; it may be locked.
     """
-    for found in _pages(peek, start, PAGE):
+    for found in _one_by_one(peek, start):
         if found.sequence > through:
             return None
         if found.enqueued_ms <= until_ms and _waits(found, now_ms):

@@ -83,7 +83,7 @@ def remove(
     except IsthmusError as error:
         removed += int(error.attributes.get("completed", 0))
         error.attributes["completed"] = removed
-        error.add_note(f"{removed} of {count} messages were removed before")
+        error.add_note(f"{removed} of {count} messages were removed before, as far as the namespace has answered")
         raise
     finally:
         management.close()

@@ -10,7 +10,8 @@ Invariants:
     I3. A message is settled only after `take` has returned it, and counts as completed only once the namespace has confirmed it.
     I4. The locks of all received messages are renewed until they are settled, also while `take` runs.
     I5. New messages, however many, do not keep a pass from its end.
-    I6. A pass does not end because renewals or `take` last long: it is quiet only while it waits.
+    I6. A pass does not end because renewals or `take` last long: it is quiet only while it waits, and nothing arrives.
+    I7. Wanted messages count as not there only after the namespace has answered that it sends no more.
 """
 
 from __future__ import annotations
@@ -22,20 +23,26 @@ from typing import Any, NamedTuple
 from isthmus.amqp import section
 from isthmus.amqp.performative import Accepted, Released
 from isthmus.entities.queue.run import RunSet
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, OperationTimeoutError
 from isthmus.operations.message import sequence_of
+from isthmus.operations.window import Window
 from isthmus.transport import Client, Management, Receiver
+from isthmus.transport.motion import LEAST_BYTES
+from isthmus.transport.receiver import Deliveries
 
 __all__ = ["RENEWAL_SECONDS", "Taken", "sweep"]
 
 _PARTITION_BITS = 48
 _WINDOW = 500
-_WINDOW_BYTES = 8 << 20
+_FIRST_WINDOW = 20
 _RENEWED_AT_ONCE = 500
 _DEFAULT_LOCK_SECONDS = 30.0
 RENEWAL_SECONDS = 1.5
 """The shortest lock of the service lasts 5 s, and a lock's duration is only known by two clocks, which may differ."""
 _ANSWER_SECONDS = 60.0
+_DRAIN_SECONDS = 30.0
+# Of the time that the namespace needed to attach the link: as long as that, nothing can arrive.
+_ROUND_TRIPS = 3
 
 Take = Callable[[Sequence["Taken"], Callable[[], None]], Sequence["Taken"]]
 
@@ -67,8 +74,8 @@ def sweep(
         take: gets locked messages in order, and a function that renews their locks if that is due; returns those that it took, which
             are then completed.
         session_id: of the session whose messages they are; None in an entity without sessions.
-        quiet_seconds: the pass ends when no message that may be followed by a wanted one has arrived for so long: the others are
-            locked by others, or removed.
+        quiet_seconds: the pass ends when no part of a message, and no message that may be followed by a wanted one, has arrived for so long, or for
+            several round trips: the others are locked by others, or removed.
         is_stopped: called repeatedly; the pass ends when it returns true.
 
     Returns:
@@ -81,12 +88,14 @@ def sweep(
     """
     if not wanted:
         return 0
+    began = time.monotonic()
     receiver = Receiver(
         client, path, confirms=True, in_session=session_id is not None, session_id=session_id
     ).wait_attached()
+    quiet_seconds = max(quiet_seconds, _ROUND_TRIPS * (time.monotonic() - began))
     pass_ = _Pass(client, path, receiver, session_id)
     try:
-        _carry(client, receiver, pass_, wanted, take, quiet_seconds, is_stopped)
+        _carry(receiver, pass_, wanted, take, quiet_seconds, is_stopped)
         return pass_.finish()
     except IsthmusError as error:
         error.attributes["completed"] = pass_.completed()
@@ -94,7 +103,6 @@ def sweep(
 
 
 def _carry(
-    client: Client,
     receiver: Receiver,
     pass_: _Pass,
     wanted: RunSet,
@@ -108,15 +116,10 @@ def _carry(
     for _, last in wanted:
         lasts[last >> _PARTITION_BITS] = max(last, lasts.get(last >> _PARTITION_BITS, 0))
     quiet = 0.0
-    while wanted and lasts and not is_stopped() and quiet < quiet_seconds:
-        if receiver.error is not None:
-            raise receiver.error
-        if receiver.credit < pass_.window // 2:
-            receiver.grant(pass_.window)
-        began = time.monotonic()
-        client.wait(min(0.5, quiet_seconds))
-        quiet += time.monotonic() - began
-        for run in receiver.take():
+
+    def pass_on(came: Sequence[Deliveries]) -> None:
+        nonlocal quiet
+        for run in came:
             chosen: list[Taken] = []
             for number, (tag, payload) in enumerate(zip(run.tags, run.payloads, strict=True)):
                 taken = Taken((run.first_id + number) & 0xFFFFFFFF, bytes(tag), payload)
@@ -135,6 +138,23 @@ def _carry(
             if chosen:
                 pass_.settle([each.delivery_id for each in take(chosen, pass_.renew)])
                 quiet = 0.0
+
+    while wanted and lasts and not is_stopped():
+        if receiver.error is not None:
+            raise receiver.error
+        if quiet >= quiet_seconds:
+            # Only the namespace's answer shows that there are no more: the network may have stalled (I7).
+            before = wanted.count()
+            pass_.drain()
+            pass_on(receiver.take())
+            if wanted.count() == before:
+                return
+        if receiver.credit <= pass_.window.size // 2:
+            receiver.grant(pass_.window.size)
+        waited, has_moved = pass_.wait(min(0.5, quiet_seconds))
+        came = receiver.take()
+        quiet = 0.0 if has_moved and not came else quiet + waited
+        pass_on(came)
         pass_.renew()
 
 
@@ -142,7 +162,8 @@ class _Pass:
     """The locked messages of one sweep, and the confirmed settlements."""
 
     def __init__(self, client: Client, path: str, receiver: Receiver, session_id: str | None) -> None:
-        self.window = _WINDOW
+        self.window = Window(_WINDOW, _FIRST_WINDOW)
+        self._came_bytes = 0
         self._client = client
         self._session_id = session_id
         self._receiver = receiver
@@ -157,15 +178,38 @@ class _Pass:
         # Duration of the last renewal: some seconds for 100,000 locks.
         self._renewal_seconds = 0.0
 
+    def wait(self, seconds: float) -> tuple[float, bool]:
+        """Wait for messages and answers; returns how long that took, and whether bytes of them came. Those of renewals do not count."""
+        began, before = time.monotonic(), self._client.received_bytes
+        self._client.wait(seconds)
+        waited, came = time.monotonic() - began, self._client.received_bytes - before
+        self.window.carried(came, waited)
+        self._came_bytes += came
+        has_moved = self._came_bytes >= LEAST_BYTES
+        if has_moved:
+            self._came_bytes = 0
+        return waited, has_moved
+
+    def drain(self) -> None:
+        """Take the credit back; messages that were sent before have arrived then.
+
+        Raises:
+            OperationTimeoutError: the namespace does not answer.
+        """
+        receiver = self._receiver
+        receiver.drain()
+        self._client.wait_answer(
+            lambda: receiver.drained or receiver.error is not None, _DRAIN_SECONDS, f"'{receiver.path}': no answer"
+        )
+
     def keep(self, taken: Taken) -> None:
         """Keep a message's lock."""
         self._locked[taken.delivery_id] = taken.tag, sequence_of(taken.payload) >> _PARTITION_BITS
 
     def learn(self, payloads: Sequence[bytes]) -> None:
-        """Measure how long locks last, and how many messages fit into memory."""
+        """Measure how long locks last, and how many messages may be in transit."""
         payload = payloads[-1]
-        mean = sum(map(len, payloads)) // len(payloads) + 1
-        self.window = max(2, min(_WINDOW, _WINDOW_BYTES // mean))
+        self.window.learn(payloads)
         until = section.map_value(payload, section.locate(payload).message_annotations, "x-opt-locked-until")
         if isinstance(until, int):
             self._lock_seconds = max(1.0, until / 1000 - time.time())
@@ -205,11 +249,16 @@ class _Pass:
             self._record_answers()
             return not self._asked or self._receiver.error is not None
 
-        deadline = time.monotonic() + _ANSWER_SECONDS
-        while not is_answered() and time.monotonic() < deadline:
-            self._client.wait(0.5)
+        silent = 0.0
+        while not is_answered():
+            if silent >= _ANSWER_SECONDS:
+                raise OperationTimeoutError(
+                    f"'{self._receiver.path}': no answer to a settlement within {_ANSWER_SECONDS:g} s"
+                )
+            before = len(self._asked)
+            waited, has_moved = self.wait(0.5)
+            silent = 0.0 if has_moved or len(self._asked) < before else silent + waited
             self.renew()
-        self._client.wait_until(is_answered, 0.0, f"'{self._receiver.path}': no answer to a settlement")
         if self._asked and self._receiver.error is not None:
             raise self._receiver.error
 
@@ -250,8 +299,7 @@ class _Pass:
         receiver = self._receiver
         self._await()
         completed = self._completed
-        receiver.drain()
-        self._client.wait_until(lambda: receiver.drained or receiver.error is not None, 30.0, "drain")
+        self.drain()
         for run in receiver.take():
             for number, tag in enumerate(run.tags):
                 self._locked[(run.first_id + number) & 0xFFFFFFFF] = bytes(tag), 0

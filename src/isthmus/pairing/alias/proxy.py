@@ -22,9 +22,9 @@ import socket
 from collections.abc import Callable
 from typing import NamedTuple
 
-from isthmus.errors import IsthmusError
+from isthmus.errors import InvalidArgumentError, IsthmusError
 
-__all__ = ["AliasProxy", "Lead"]
+__all__ = ["AliasAddressError", "AliasProxy", "Lead"]
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +34,12 @@ _CONNECT_SECONDS = 5.0
 _FLUSH_SECONDS = 10.0
 _CONNECTIONS = 10_000
 _BUFFER_BYTES = 256 << 10
+
+
+class AliasAddressError(InvalidArgumentError):
+    """The alias cannot listen on its address."""
+
+    code = "alias-address"
 
 
 class Lead(NamedTuple):
@@ -79,13 +85,18 @@ class AliasProxy:
         """Listen.
 
         Raises:
-            OSError: the address cannot be bound.
+            AliasAddressError: the address cannot be bound.
             IsthmusError: the lead cannot be read.
         """
         self._lead = self._read_lead()
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: _ClientSide(self), host, port, backlog=512, reuse_address=True
-        )
+        try:
+            self._server = await asyncio.get_running_loop().create_server(
+                lambda: _ClientSide(self), host, port, backlog=512, reuse_address=True
+            )
+        except OSError as error:
+            raise AliasAddressError(
+                f"the alias cannot listen on {host}:{port}: {error.strerror or error}; write another listen:"
+            ) from None
         self.port = self._server.sockets[0].getsockname()[1]
         self._task = asyncio.create_task(self._watch())
 

@@ -6,8 +6,8 @@ in a subscription (messages cannot be sent to a subscription alone), or of defer
 by a sequence number, which a copy does not have).
 
 Invariants:
-    I1. A message leaves the old member only after the new one has acknowledged its copy. Killed in between, both have it, and
-        it is moved again: a namespace of isthmus drops the second copy by its key (`isthmus.message.duplicate_key`), any other
+    I1. A message leaves the old member only after the new one has acknowledged its copy, also if the new one is lost meanwhile. Killed in between, both
+        have it, and it is moved again: a namespace of isthmus drops the second copy by its key (`isthmus.message.duplicate_key`), any other
         has it twice. (It is never moved to where duplicates are detected by MessageId: see `isthmus.pairing.failover.failover`, I4.)
     I2. Copies are sent in the order of the messages; those of a session in the order of the session.
     I3. A copy differs from its message only in its TimeToLive, which is the remaining one. A dead letter has none.
@@ -19,7 +19,7 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from isthmus.amqp import section
 from isthmus.entities.queue.run import RunSet
@@ -29,7 +29,7 @@ from isthmus.errors import IsthmusError, LockLostError, NotAllowedError
 from isthmus.message import DUPLICATE_KEYS
 from isthmus.message import name as names
 from isthmus.message.duplicate_key import moved_from
-from isthmus.operations.deliver import deliver
+from isthmus.operations.deliver import UnconfirmedError, deliver
 from isthmus.operations.message import sent_again, sequence_of, session_of, state_of
 from isthmus.operations.peek import Census, messages
 from isthmus.operations.removal.purge import remove
@@ -132,6 +132,7 @@ class _Pass:
         self._keeps_keys = bool(source.namespace_id) and self._sender.offers(DUPLICATE_KEYS)
         self.count = 0
         self.first_refusal = ""
+        self._lost: UnconfirmedError | None = None
 
     def close(self) -> None:
         self._sender.close()
@@ -139,17 +140,16 @@ class _Pass:
     def carry(self, wanted: RunSet, session_id: str | None) -> None:
         """Move active messages."""
 
-        def take(taken: Sequence[Taken], renew: object) -> list[Taken]:
+        def take(taken: Sequence[Taken], renew: Callable[[], None]) -> list[Taken]:
             done: list[Taken] = []
             for start in range(0, len(taken), _AT_ONCE):
                 part = taken[start : start + _AT_ONCE]
-                accepted = self._send([each.payload for each in part])
+                accepted = self._send([each.payload for each in part], renew)
                 done += [each for each, is_accepted in zip(part, accepted, strict=True) if is_accepted]
-                if callable(renew):
-                    renew()
-                if self.first_refusal:
+                if self.first_refusal or self._lost is not None:
                     wanted.clear()  # the pass ends: later messages stay behind the refused one
                     break
+                renew()
             return done
 
         try:
@@ -160,6 +160,7 @@ class _Pass:
             self.count += int(error.attributes.get("completed", 0))
             if not isinstance(error, LockLostError):  # else a receiver has the session still, or again
                 raise
+        self._raise_lost()
 
     def carry_scheduled(self, payloads: Sequence[bytes], soon_ms: int) -> None:
         """Move scheduled messages, the first due first; their times stay. Those due within `soon_ms` are left."""
@@ -178,11 +179,21 @@ class _Pass:
             except IsthmusError as error:
                 self.count += int(error.attributes.get("completed", 0))
                 raise
+            self._raise_lost()
 
-    def _send(self, payloads: Sequence[bytes]) -> list[bool]:
+    def _raise_lost(self) -> None:
+        """Raise the loss of the new member, once what it had acknowledged is removed from the old one."""
+        if self._lost is not None:
+            raise self._lost
+
+    def _send(self, payloads: Sequence[bytes], renew: Callable[[], None] = lambda: None) -> list[bool]:
         now_ms = time.time_ns() // 1_000_000
-        results = deliver(self._target, self._sender, [self._copy(payload, now_ms) for payload in payloads])
-        refusals = [error for error in results if error is not None]
+        copies = [self._copy(payload, now_ms) for payload in payloads]
+        try:
+            results: Sequence[IsthmusError | None] = deliver(self._target, self._sender, copies, renew)
+        except UnconfirmedError as lost:
+            results, self._lost = lost.results, lost
+        refusals = [error for error in results if error is not None and error is not self._lost]
         if refusals and not self.first_refusal:
             self.first_refusal = str(refusals[0])
         return [error is None for error in results]

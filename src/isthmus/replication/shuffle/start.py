@@ -43,6 +43,7 @@ __all__ = [
     "route_specs",
     "spool_folder",
     "spool_view",
+    "view_at_rest",
     "stranded",
 ]
 
@@ -250,6 +251,20 @@ def spool_view(folder: Path) -> SpoolView:
         refused=came.refused + goes.refused,
         in_windows=in_windows(folder / "in", folder / "out", note),
     )
+
+
+def view_at_rest(route: Route, state_folder: Path) -> SpoolView | None:
+    """The content of a route's spools while no run carries it; None if it has none.
+
+    Raises:
+        SpoolError, ArchiveError, OSError: a folder cannot be read.
+    """
+    if route.options.table is not None:
+        path = Path(route.options.table.spool)
+        taken = ArchiveFolder(Path(route.target.entity), {}).watermark(SpoolFolder(path).identity())
+        found = spool_backlog(path, taken)
+        return SpoolView(waiting=found.messages, size_bytes=found.size_bytes, oldest_ms=found.oldest_ms)
+    return spool_view(spool_folder(route, state_folder)) if is_spooled(route) else None
 
 
 class SpoolStarter:

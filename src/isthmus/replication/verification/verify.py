@@ -30,6 +30,7 @@ from isthmus.replication.verification.audit.passage import Passage
 from isthmus.replication.verification.audit.selection import selection
 from isthmus.replication.verification.ground import SUBSCRIPTIONS, Ground, ground_of
 from isthmus.replication.verification.identity import Members
+from isthmus.replication.verification.joining import joined_of
 from isthmus.replication.verification.reconciliation.reconcile import Reconciliation
 from isthmus.topology.kind import KINDS
 from isthmus.topology.model import Endpoint, Federation, Flow, Route, RouteOptions
@@ -232,7 +233,13 @@ def _audit(
         unsettled=lambda route: clients.unsettled(route.source, route.options.plain.subscription),
         by_hour=by_hour,
         enqueued=lambda passage: _enqueued(passage, ground),
+        joined=joined_of(federation, chosen.values(), [end for end in ground.entities.values() if _is_audit(end)]),
     )
+
+
+def _is_audit(end: Endpoint) -> bool:
+    """Whether an entity is the audit subscription of a task."""
+    return not end.is_table and end.entity.partition(SUBSCRIPTIONS)[2] == AUDIT
 
 
 def _outside(origins: Iterable[Endpoint], clients: NamespaceClients) -> dict[tuple[str, str], str]:

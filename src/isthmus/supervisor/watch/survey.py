@@ -1,7 +1,7 @@
 """The state of a federation, as seen from outside its run.
 
-What it is: the run's status document while a run is alive; otherwise the backlog of each route as its source reports it, with the
-last counts of the run that ended, so that the answer is correct also when nothing runs. What it is not: part of a run.
+What it is: the run's status document while a run is alive; otherwise the backlog of each route as its source reports it, and what is in its spools, with
+the last counts of the run that ended, so that the answer is correct also when nothing runs. What it is not: part of a run.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from isthmus.errors import IsthmusError
 from isthmus.replication.namespace_clients import NamespaceClients, name_places
 from isthmus.supervisor.condition import Condition
 from isthmus.supervisor.pause import PauseFile
-from isthmus.supervisor.status import describe, ends_of, read_status
+from isthmus.supervisor.status import describe, ends_of, read_status, spool_fields
 from isthmus.supervisor.watch.fill import fill_now
 from isthmus.supervisor.watch.watch import BacklogMeter
-from isthmus.topology.model import Federation
+from isthmus.topology.model import Federation, Route
 from isthmus.topology.route import routes
 
 __all__ = ["survey"]
@@ -56,7 +56,8 @@ def survey(federation: Federation, folder: Path) -> dict[str, Any]:
                 alias = route.source.alias
                 condition.pending(f"{alias} cannot be read: {name_places(str(error), federation, [alias])}", away=alias)
             before = counted.get(route.name, {})
-            described.append(describe(route, condition, now) | {name: before[name] for name in _KEPT if name in before})
+            kept = {name: before[name] for name in _KEPT if name in before}
+            described.append(describe(route, condition, now) | kept | _spooled(route, folder))
     fill = [each.to_dict() for each in fill_now(federation, routes(federation), _sizes(document))]
     if document is None:
         return {"alive": False, "state": "not running", "routes": described, "fill": fill}
@@ -64,6 +65,18 @@ def survey(federation: Federation, folder: Path) -> dict[str, Any]:
     # A run that was killed, or that hangs, has not reported its end.
     state = "ended" if document["state"] == "ended" else "gone without ending"
     return {"alive": False, "state": state, "routes": described, "fill": fill, **last}
+
+
+def _spooled(route: Route, folder: Path) -> dict[str, Any]:
+    """What is in the spools of a route that no run carries: its source no longer has these messages."""
+    if route.options.table is None and route.options.when_full != "spool" and not route.options.steps:
+        return {}
+    from isthmus.replication.shuffle.start import view_at_rest  # takes time, and most routes have no spool
+
+    try:
+        return {"spool": spool_fields(view_at_rest(route, folder))}
+    except (IsthmusError, OSError) as error:
+        return {"note": f"its spools cannot be read: {getattr(error, 'strerror', None) or error}"}
 
 
 def _beside(federation: Federation, carried: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -441,8 +441,16 @@ def test_a_task_without_routes_is_not_called_paused(file: str, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("routes", "paused", "resumed"),
     [
-        ([{"task": "flights"}], "the run by process 7 follows within a second", "task flights continues\n"),
-        ([{"task": "gates"}], "the run by process 7 does not move it", "when a run of it starts; none is alive in /"),
+        (
+            [{"task": "flights"}],
+            "the run by process 7 follows within a second",
+            "task flights continues; the run by process 7 follows",
+        ),
+        (
+            [{"task": "gates"}],
+            "the run by process 7 does not move it",
+            "when a run of it starts; the run by process 7 does not move it",
+        ),
         (None, "no run is alive in /", "when a run of it starts; none is alive in /"),
     ],
 )
@@ -461,6 +469,26 @@ def test_whether_a_run_follows_is_told_of_the_task(
     assert paused in capsys.readouterr().out
     assert code_of("resume", file, "flights") == 0
     assert resumed in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("process", "moves"), [(None, False), (7, False), (7, True)])
+def test_pause_and_resume_tell_a_script_whether_a_run_follows(
+    process: int | None, moves: bool, file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    routes = [{"task": "flights" if moves else "gates"}]
+    document = {"alive": True, "process": 7, "routes": routes} if process else None
+    monkeypatch.setattr("isthmus.supervisor.status.read_status", lambda folder: document)
+    for verb, is_paused in (("pause", True), ("resume", False)):
+        for has_changed in (True, False):
+            assert code_of(verb, file, "flights", "--json") == 0
+            assert json.loads(capsys.readouterr().out) == {
+                "file": file,
+                "task": "flights",
+                "paused": is_paused,
+                "changed": has_changed,
+                "process": process,
+                "followed": moves,
+            }
 
 
 def test_a_paused_task_that_the_file_has_no_more_is_resumed(file: str, capsys: pytest.CaptureFixture[str]) -> None:

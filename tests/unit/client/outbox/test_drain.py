@@ -125,3 +125,18 @@ def test_what_a_process_was_forbidden_is_forgotten_when_another_may_deliver(monk
     assert source.was_acquired.wait(10)
     assert drain.failure is None
     drain.close()
+
+
+def test_after_an_unknown_outcome_smaller_batches_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that is lost each time before it has carried a batch would never deliver anything."""
+    drain = Drain(FailingSource([]), cast("Lane", cast("Any", NoLane())))
+    monkeypatch.setattr(drain._closing, "wait", lambda seconds: False)
+    lost = Attempt(OSError("cut"), Failure.GONE, is_definite=False, was_sent=True)
+    drain._follow(Batch([b""] * 400), lost)
+    assert drain._limit_count == 200
+    drain._follow(Batch([b""]), lost)
+    assert drain._limit_count == 1
+    drain._follow(Batch([b""]), Attempt())
+    assert drain._limit_count == 2
+    drain._follow(Batch([b""] * 2), Attempt(OSError("refused"), Failure.GONE))  # nothing was sent
+    assert drain._limit_count == 2

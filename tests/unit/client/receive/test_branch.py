@@ -274,3 +274,21 @@ def test_a_branch_that_is_left_ends_though_its_namespace_hangs() -> None:
     stage.branch.check(time.monotonic() + 60.0)
     stage.branch._thread.join(10)
     assert stage.branch.is_ended
+
+
+def test_a_connection_over_which_a_large_message_comes_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer would come behind it: without an answer in time, the connection was closed, with the message in part, again and again."""
+    came = 2000
+    monkeypatch.setattr(branch_module, "QUIET_SECONDS", -1.0)
+    monkeypatch.setattr(branch_module, "received_bytes", lambda sock: came)
+    stage = Stage()
+    receiver: Any = stage.open()
+    peeks: list[float] = []
+    receiver.peek_messages = lambda count, timeout: peeks.append(timeout)
+    for _ in range(3):
+        came += 100_000
+        stage.deliver()
+    assert peeks == []
+    came += 8  # a keep-alive
+    stage.deliver()
+    assert peeks == [branch_module.PEEK_SECONDS]

@@ -4,7 +4,9 @@ import os
 import queue
 import socket
 import threading
+import time
 from collections.abc import Iterator
+from itertools import chain, count, repeat
 from types import SimpleNamespace
 from typing import Any, Self, cast
 
@@ -14,6 +16,7 @@ from azure.servicebus.exceptions import ServiceBusError
 from isthmus.client import sdk
 from isthmus.client.endpoint import Endpoint
 from isthmus.client.failure import Failure
+from isthmus.client.send import lane as lane_module
 from isthmus.client.send.lane import Lane
 from isthmus.client.send.parcel import Parcel
 
@@ -150,3 +153,57 @@ def test_the_socket_below_a_websocket_is_found() -> None:
         websocket = SimpleNamespace(sock=ours)
         handler = SimpleNamespace(_connection=SimpleNamespace(_transport=SimpleNamespace(sock=websocket)))
         assert sdk.socket_of(handler) is ours
+
+
+def patient_sender(sender: FakeSender, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """It takes so long to send a message."""
+    monkeypatch.setattr(sender, "send_messages", lambda batch, timeout: time.sleep(seconds))
+
+
+def test_a_patient_attempt_goes_on_while_its_bytes_arrive(sender: FakeSender, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow network takes longer for a batch than the namespace may take to answer it; given up, it would be sent for ever."""
+    patient_sender(sender, monkeypatch, 0.5)
+    arrived = count(0, 4096)
+    monkeypatch.setattr(lane_module, "delivered_bytes", lambda sock: next(arrived))
+    lane = lane_of(sender)
+    assert lane.send(PARCEL, 0.1, is_patient=True).ok
+    lane.close()
+
+
+def test_an_attempt_that_is_not_patient_ends_in_time(sender: FakeSender, monkeypatch: pytest.MonkeyPatch) -> None:
+    patient_sender(sender, monkeypatch, 0.5)
+    arrived = count(0, 4096)
+    monkeypatch.setattr(lane_module, "delivered_bytes", lambda sock: next(arrived))
+    lane = lane_of(sender)
+    assert lane.send(PARCEL, 0.1).failure is Failure.UNKNOWN
+    lane.close()
+
+
+def test_a_patient_attempt_ends_when_nothing_more_arrives(sender: FakeSender, monkeypatch: pytest.MonkeyPatch) -> None:
+    patient_sender(sender, monkeypatch, 2.0)
+    arrived = chain((0, 4096, 8192), repeat(8192 + 8))  # a keep-alive
+    monkeypatch.setattr(lane_module, "delivered_bytes", lambda sock: next(arrived))
+    lane = lane_of(sender)
+    began = time.monotonic()
+    attempt = lane.send(PARCEL, 0.1, is_patient=True)
+    assert (attempt.failure, attempt.is_definite) == (Failure.UNKNOWN, False)
+    assert 0.3 <= time.monotonic() - began < 1.5
+    lane.close()
+
+
+def test_writes_take_as_long_as_the_attempt(sender: FakeSender, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK's own 0.2 s would end the connection at each message that a slow network does not take in that time."""
+    seen: list[float | None] = []
+
+    def note(batch: object, timeout: float) -> None:
+        seen.append(sdk.socket_of(sender._handler).gettimeout())
+
+    monkeypatch.setattr(sender, "send_messages", note)
+    lane = lane_of(sender)
+    assert lane.send(PARCEL, 5.0).ok
+    assert lane.send(PARCEL, 5.0, is_patient=True).ok
+    first, second = seen
+    assert first is not None
+    assert 4.0 < first <= 5.0
+    assert second is None
+    lane.close()

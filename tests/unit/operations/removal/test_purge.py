@@ -196,7 +196,7 @@ def test_i3_what_went_before_it_failed_counts(monkeypatch: pytest.MonkeyPatch) -
     client: Any = None
     with pytest.raises(IsthmusError) as caught:
         remove(client, "q", of("active scheduled", 10))
-    assert caught.value.__notes__ == ["10 of 20 messages were removed before"]
+    assert caught.value.__notes__ == ["10 of 20 messages were removed before, as far as the namespace has answered"]
 
     failures = iter([None, IsthmusError("gone")])
 
@@ -211,4 +211,4 @@ def test_i3_what_went_before_it_failed_counts(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(module, "by_session", lambda *_: {name: of("active", 4) for name in "ab"})
     with pytest.raises(IsthmusError) as caught:
         remove(client, "q", of("active", 8))
-    assert caught.value.__notes__ == ["7 of 8 messages were removed before"]
+    assert caught.value.__notes__ == ["7 of 8 messages were removed before, as far as the namespace has answered"]

@@ -25,10 +25,11 @@ def message(sequence: int) -> bytes:
 
 
 class Peer:
-    """A client, its management and its receiver; each wait takes a second and brings what `coming` gives."""
+    """A client, its management and its receiver; each wait takes a second and brings what `coming` gives: messages, or so many bytes of one."""
 
     def __init__(self, coming: Any) -> None:
         self.now = 0.0
+        self.received_bytes = 0
         self._coming = iter(coming)
         self._runs: list[SimpleNamespace] = []
         self._next = 0
@@ -43,13 +44,15 @@ class Peer:
     def wait(self, seconds: float) -> None:
         self.now += 1.0
         sequences = next(self._coming, ())
-        if sequences:
+        if isinstance(sequences, int):
+            self.received_bytes += sequences
+        elif sequences:
             payloads = [message(each) for each in sequences]
             tags = [each.to_bytes(16) for each in sequences]
             self._runs.append(SimpleNamespace(first_id=self._next, tags=tags, payloads=payloads))
             self._next += len(payloads)
 
-    def wait_until(self, holds: Any, seconds: float, what: str) -> None:
+    def wait_answer(self, holds: Any, seconds: float, what: str) -> None:
         assert holds(), what
 
     # receiver
@@ -155,6 +158,65 @@ def test_i6_renewals_that_last_do_not_end_a_pass(swept: Any, monkeypatch: pytest
     completed, peer = swept([(number,) for number in range(1, 20)], runs(19))
     assert completed == 1
     assert peer.now < 60, "messages come between them"
+
+
+def test_i6_a_message_that_takes_long_to_arrive_is_waited_for(swept: Any) -> None:
+    """Else each pass over a slow network would end before its first message, which would count as locked by others."""
+    completed, peer = swept([*[20_000] * 50, (1,), *[600] * 50, (2,)], runs(1, 2))
+    assert completed == 2
+    assert peer.now > 100
+
+
+def test_i6_heartbeats_do_not_keep_a_pass_from_its_end(swept: Any) -> None:
+    completed, peer = swept([8] * 100, runs(1))
+    assert completed == 0
+    assert peer.now < 10
+
+
+def test_a_pass_waits_for_several_round_trips(swept: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def far(self: Peer) -> Peer:
+        self.now += 4.0
+        return self
+
+    monkeypatch.setattr(Peer, "wait_attached", far)
+    assert swept([(), (), (), (), (), (1,)], runs(1), quiet_seconds=0.5)[0] == 1
+
+
+def test_answers_that_come_slowly_are_waited_for(swept: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They come behind the messages that are in transit."""
+    held: list[tuple[int, int, object]] = []
+
+    def dispose(self: Peer, first: int, last: int, state: Any = None) -> None:
+        held.append((first, last, Accepted() if state is None else state))
+
+    def wait(self: Peer, seconds: float) -> None:
+        begin(self, seconds)
+        if self.received_bytes > 90 * 20_000:
+            self.outcomes.extend(held)
+            held.clear()
+
+    begin = Peer.wait
+    monkeypatch.setattr(Peer, "dispose", dispose)
+    monkeypatch.setattr(Peer, "wait", wait)
+    completed, _ = swept([(1, 2), *[20_000] * 200], runs(1))
+    assert completed == 1
+
+
+def test_i7_what_a_stalled_network_holds_back_is_not_called_locked_by_others(
+    swept: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It arrives before the answer to the drain."""
+
+    def drain(self: Peer) -> None:
+        self.drained = True
+        if late:
+            self._coming = iter([late.pop()])
+            self.wait(0.0)
+
+    late = [(1, 2), (3,)][::-1]
+    monkeypatch.setattr(Peer, "drain", drain)
+    completed, _ = swept([], runs(1, 3, 4))
+    assert completed == 2
 
 
 def test_a_pass_that_is_told_to_stop_completes_what_was_taken_and_releases_the_rest(swept: Any) -> None:

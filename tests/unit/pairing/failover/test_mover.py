@@ -10,9 +10,12 @@ import pytest
 from isthmus.amqp import codec, section
 from isthmus.amqp.section import Header
 from isthmus.amqp.types import Int, Long, Symbol, Timestamp
+from isthmus.entities.queue.run import RunSet
+from isthmus.operations.deliver import UnconfirmedError
 from isthmus.operations.message import entered_as, sequence_of, state_of
 from isthmus.operations.peek import Census
 from isthmus.operations.removal.purge import Removal
+from isthmus.operations.removal.sweep import Taken
 from isthmus.pairing.failover import mover
 from isthmus.pairing.failover.mover import as_copy
 
@@ -42,7 +45,7 @@ class Entity:
 
     def _pass(self) -> Any:
         made: Any = object.__new__(_PASS)
-        made._source, made._path, made.count, made.first_refusal = None, "orders", 0, ""
+        made._source, made._path, made.count, made.first_refusal, made._lost = None, "orders", 0, "", None
         made._send, made.close = self._send, lambda: None
         return made
 
@@ -84,6 +87,42 @@ def test_few_scheduled_messages_are_between_their_copies_and_their_removal(monke
     assert moved() == (120, "")
     assert max(entity.groups) <= 50
     assert entity.sent == list(range(1, 121)), "of one time in their order"
+
+
+def test_i1_what_the_new_member_acknowledged_before_it_was_lost_leaves_the_old_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else it would be moved again, and a namespace that does not know the keys would have it twice."""
+    lost = UnconfirmedError("gone")
+    lost.results = [None, lost, None]
+    completed: list[object] = []
+
+    def deliver(*_: object) -> Any:
+        raise lost
+
+    def sweep(client: object, path: str, wanted: RunSet, take: Any, **_: object) -> int:
+        completed.extend(take([Taken(number, b"", scheduled(number, 0)) for number in range(3)], lambda: None))
+        assert not wanted, "the pass ends"
+        return len(completed)
+
+    monkeypatch.setattr(mover, "deliver", deliver)
+    monkeypatch.setattr(mover, "sweep", sweep)
+    made: Any = object.__new__(_PASS)
+    made._source = made._target = made._sender = None
+    made._path, made._are_dead, made._keeps_keys, made.count, made.first_refusal, made._lost = (
+        "orders",
+        False,
+        False,
+        0,
+        "",
+        None,
+    )
+    wanted = RunSet()
+    wanted.add(0, 2)
+    with pytest.raises(UnconfirmedError):
+        made.carry(wanted, None)
+    assert [each.delivery_id for each in completed] == [0, 2]  # type: ignore[attr-defined]
+    assert (made.count, made.first_refusal) == (2, "")
 
 
 def test_a_message_whose_sender_s_annotations_cannot_be_read_is_moved_with_them() -> None:

@@ -11,6 +11,8 @@ import pytest
 
 from isthmus.amqp import section
 from isthmus.amqp.types import Long, Symbol, Timestamp
+from isthmus.connectors.spool.block import Record
+from isthmus.connectors.spool.writer import SpoolWriter
 from isthmus.errors import ConnectionLostError
 from isthmus.replication.query.route_progress import RouteProgress
 from isthmus.replication.query.tally import Counts
@@ -95,6 +97,40 @@ def test_a_source_that_fails_in_another_way_hides_no_other(tmp_path: Path, monke
     monkeypatch.setattr(survey_module, "fill_now", lambda *_: [])
     here, there = survey(FEDERATION, tmp_path)["routes"]
     assert (here["waiting"], there["waiting"], there["away"]["namespace"]) == (1, None, "jfk")
+
+
+def test_what_is_in_the_spools_of_a_run_that_has_died_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their source no longer has these messages: without them nothing would seem to wait."""
+    monkeypatch.setattr(survey_module, "NamespaceClients", NamespaceClients)
+    monkeypatch.setattr(survey_module, "fill_now", lambda *_: [])
+    text = "isthmus: 1\nnamespaces:\n  ewr: {host: ewr.example.com}\n  jfk: {host: jfk.example.com}\ntasks:\n"
+    table = tmp_path / "table"
+    tasks = f"""\
+  gates: {{pattern: copy, source: ewr, target: jfk, topic: gates, when_full: spool}}
+  seats: {{pattern: copy, source: ewr, target: jfk, topic: seats, steps: [{{deduplicate: 10m}}]}}
+  meals: {{pattern: archive, source: ewr, queue: meals, table: {table}}}
+  crews: {{pattern: copy, source: ewr, target: jfk, topic: crews}}
+"""
+    federation = read(text + tasks)
+    spools = {
+        "gates": tmp_path / "spools" / "gates.ewr.jfk" / "in",
+        "seats": tmp_path / "spools" / "seats.ewr.jfk" / "out",
+        "meals": Path(str(next(route.options.table.spool for route in routes(federation) if route.options.table))),
+    }
+    for each in spools.values():
+        writer = SpoolWriter(each).open()
+        writer.append([Record("ewr/gates id", 1, 1, b"m"), Record("ewr/gates id", 2, 1, b"m")])
+        writer.sync()
+        writer.close()
+    found = {route["task"]: route["spool"] for route in survey(federation, tmp_path)["routes"]}
+    assert {task: spool and spool["waiting"] for task, spool in found.items()} == {
+        "gates": 2,
+        "seats": 2,
+        "meals": 2,
+        "crews": None,
+    }
 
 
 def test_without_any_run_nothing_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,7 @@ from isthmus.replication.verification.audit.confirmed import confirmed, entered_
 from isthmus.replication.verification.audit.detection import dropped_by_detection
 from isthmus.replication.verification.audit.diverted import dropped_of_ledgers
 from isthmus.replication.verification.audit.holding import holding_of, met_of
+from isthmus.replication.verification.audit.joined import entered_before
 from isthmus.replication.verification.audit.missing_copy import doubt, leave_out, missing_copies
 from isthmus.replication.verification.audit.passage import (
     DEAD_LETTER,
@@ -93,6 +94,7 @@ def audit(
     pause: Callable[[float], None] = time.sleep,
     by_hour: bool = False,
     enqueued: Callable[[Passage], Mapping[int, int]] | None = None,
+    joined: Callable[[Passage], int] | None = None,
 ) -> Reconciliation:
     """Read a task's namespaces and compare them.
 
@@ -123,6 +125,7 @@ def audit(
         pause: waits for a number of seconds when such a count is too old.
         by_hour: whether to count also by the hour in which messages were enqueued at their origin.
         enqueued: what ledgers record of that time: sequence numbers at their origin, and wall times.
+        joined: when a passage began, as wall time; 0: not known. Called only where something is missing.
 
     Raises:
         EntityNotFoundError: an audited subscription or a route's source does not exist.
@@ -223,6 +226,10 @@ def audit(
         leave_out(alias, holdings[alias], audited[alias], missing, during_ms)
     by_record.explain(missing, rest, counts)
     if any(missing.values()):
+        for passage in (each for each in followed if joined is not None and each.is_witnessed and missing[each.pair]):
+            at_pair, began_at_ms = rest[passage.pair], joined(passage) if joined is not None else 0
+            at_pair.before_route |= entered_before(passage, missing[passage.pair], audited, at_pair, began_at_ms)
+            missing[passage.pair] -= at_pair.before_route
         reads = {alias: partial(messages, peek, 0, read) for alias, peek in peeks.items()}
         originals = {alias: each.originals for alias, each in audited.items()}
         sought = {

@@ -51,6 +51,11 @@ COUNTS = (
     Count("arrived", Verdict.CLEAN, "a copy with the same content is at the other member"),
     Count("waiting", Verdict.CLEAN, "they are in the route's source: a route moves them later"),
     Count(
+        "before_route",
+        Verdict.CLEAN,
+        "they entered before the subscription that the route reads was created, e.g. before the member was added: no route moves them",
+    ),
+    Count(
         "dropped",
         Verdict.CLEAN,
         "duplicate detection dropped the copy, at the target or at the entity of `divert_to`; an equal message is there",

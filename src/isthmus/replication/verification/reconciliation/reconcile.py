@@ -5,7 +5,7 @@ What it is: the pure comparison by message identity (origin namespace, sequence 
 namespaces (`isthmus.replication.verification.audit.audit`); and it never looks at a route's own counters.
 
 Invariants:
-    I1. Every identity that entered a member and is there is, for each other member, exactly one of: arrived, waiting,
+    I1. Every identity that entered a member and is there is, for each other member, exactly one of: arrived, waiting, before its route,
         expired, dead-lettered, diverted, dropped, copy expired, resent, delivered, consumed, ended, lost.
     I2. A second arrival of an identity counts as duplicated, also at its own origin, where it is a copy that came back.
     I3. Order is judged per origin, over first arrivals only: one is out of order if a later one of the same origin is
@@ -69,6 +69,7 @@ class Undelivered:
 
     Attributes:
         waiting: still in the route's source.
+        before_route: entered before the route's source was created.
         expired: they expired in the route's source, and are there or in its dead-letter queue.
         dead_lettered: in its dead-letter queue for any other reason.
         diverted: sent to the entity of a step's `divert_to`.
@@ -82,6 +83,7 @@ class Undelivered:
     """
 
     waiting: set[int] = field(default_factory=set)
+    before_route: set[int] = field(default_factory=set)
     expired: set[int] = field(default_factory=set)
     dead_lettered: set[int] = field(default_factory=set)
     diverted: set[int] = field(default_factory=set)
@@ -308,7 +310,17 @@ def compare(
     # What was set aside counts although its original may have been removed meanwhile.
     found = {"expired": rest.expired - seen, "dead_lettered": rest.dead_lettered - seen - rest.expired}
     missing = expected - seen - found["expired"] - found["dead_lettered"]
-    for kind in ("waiting", "diverted", "dropped", "copy_expired", "resent", "delivered", "consumed", "ended"):
+    for kind in (
+        "waiting",
+        "before_route",
+        "diverted",
+        "dropped",
+        "copy_expired",
+        "resent",
+        "delivered",
+        "consumed",
+        "ended",
+    ):
         found[kind] = missing & getattr(rest, kind)
         missing -= found[kind]
     found["lost"] = missing

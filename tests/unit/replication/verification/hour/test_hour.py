@@ -97,6 +97,7 @@ SOME = st.lists(NUMBERS, max_size=12)
 SETS = st.sets(NUMBERS, max_size=8)
 UNDELIVERED = [
     "waiting",
+    "before_route",
     "expired",
     "dead_lettered",
     "dropped",
