@@ -94,7 +94,7 @@ def deliver(
                 results[ordinal - base] = outcome.error
                 unknown.discard(ordinal - base)
         now = time.monotonic()
-        if transit.progresses(now, last_event_at, sender.sent):
+        if transit.progresses(now, last_event_at):
             last_event_at = now
         if now - last_event_at > _SILENCE_SECONDS:
             raise unconfirmed(f"no answer arrived for {_SILENCE_SECONDS:.0f} s")
