@@ -242,7 +242,7 @@ class Peer:
         self._namespace.touch(self)
 
     def touch_awaited(self) -> None:
-        """As `touch`, for an outcome or a reply: without it the client may send or schedule its messages again."""
+        """As `touch`, for what a stop waits for (`awaited`): e.g. without an outcome the client may send its messages again."""
         self._awaited.add()
         self._namespace.touch(self)
 

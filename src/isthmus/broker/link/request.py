@@ -180,15 +180,20 @@ class Way(Protocol):
 
 
 class ToTheEnd:
-    """The connection for messages that were deleted for this client: they are sent also while this side is about to close it."""
+    """The connection for what its client waits for: replies, and messages that were deleted for it. They are sent also while this side is
+    about to close it, and a stop waits until they have left the socket's buffer, whether or not their link is there.
+    """
 
     def __init__(self, way: Way) -> None:
         self._way = way
-        self.flush = way.flush
 
     @property
     def is_writable(self) -> bool:
         return self._way.takes_bytes
+
+    def flush(self) -> None:
+        self._way.touch_awaited()
+        self._way.flush()
 
 
 class Replies(NodeLink):
@@ -216,6 +221,7 @@ class Replies(NodeLink):
         self._overdrawn = 0
         self._starved_at: float | None = None
         self._counts_replies = True
+        self._is_behind_window = False
 
     @property
     def owes(self) -> bool:
@@ -258,6 +264,7 @@ class Replies(NodeLink):
                 self.link.send(message, tag, settled=True)
                 if self._way is not None:
                     self._way.touch_awaited()
+                    self._is_behind_window = self.link.amqp_session.is_waiting(self.link)
 
     def on_credit(self) -> None:
         granted_to = self.link.delivery_count + self.link.credit - self._overdrawn
@@ -265,6 +272,9 @@ class Replies(NodeLink):
             self._granted_to = granted_to
             self._grants += 1
             self._counts_replies = True
+        if self._is_behind_window and self._way is not None and not self.link.amqp_session.is_waiting(self.link):
+            self._is_behind_window = False
+            self._way.touch_awaited()  # the rest of a reply goes to the socket only now
         self.resume()
         if self.link.drain and not self.link.is_sending:
             self.link.drained()
@@ -302,7 +312,7 @@ class Replies(NodeLink):
         if self.link.drain:
             self.link.drained()
         if self._way is not None:
-            self._way.touch_awaited()
+            self._way.touch()
 
     @property
     def waiting(self) -> int:
