@@ -210,7 +210,7 @@ class Peer:
 
     def take_no_more(self) -> None:
         """The connection is about to be closed from this side, once accepted messages are durable (I6)."""
-        self._links.takes_no_more = True
+        self._links.take_no_more()
 
     @property
     def owes(self) -> bool:

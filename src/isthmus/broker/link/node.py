@@ -163,5 +163,5 @@ class Requests(NodeLink):
         return find_replies(self._client.replies(), request, self.node, self.link)
 
     def _can_reply(self, request: Request) -> bool:
-        replies = self._replies(request)
+        replies = None if self.takes_no_more else self._replies(request)
         return replies is not None and not replies.link.detached and replies.has_room(self.link.max_message_size_bytes)

@@ -170,3 +170,14 @@ async def test_a_client_that_goes_while_bodies_are_read_leaves_its_messages(brok
     queue = broker.engine.receiver("big")
     assert broker.engine.runtime("big").deferred_message_count == 2
     assert len(queue.receive_deferred([1, 2]).tags) == 2
+
+
+async def test_a_stop_while_bodies_are_read_leaves_the_messages(broker, bodies):
+    asker = Asker(broker.client(), "big")
+    asker.take(1, 2)
+    asker.client.send_only()
+    asker.client.peer.take_no_more()  # as a stop does
+    [(status, _)] = await asker.answers(1)
+    assert status >= 400
+    await asker.client.settle()
+    assert broker.engine.runtime("big").deferred_message_count == 2
