@@ -37,6 +37,8 @@ class WiderWorld(WideWorld):
     def __init__(self, seed: int, large: Path, *, partitioned: bool = False) -> None:
         self.large = large
         self.incarnation = 0
+        self.answered: set[str] = set()
+        self.made: dict[str, int] = {}
         self.shot: Any = None
         super().__init__(seed, large, partitioned=partitioned)
         coming = {"v": ("t/Subscriptions/v",), **({"uv": ("u/Subscriptions/v",)} if partitioned else {})}
@@ -80,16 +82,13 @@ class WiderWorld(WideWorld):
         known = [each for each in wanted if each[0] not in ("v", "uv")]
         coming = [each for each in wanted if each[0] in ("v", "uv")]
         durable, failed = super()._expect(known)
-        for each in coming:
-            self.state.setdefault(each, "perhaps")
-        at_send = self.incarnation
-        there = {
-            group for group, topic in (("v", "t"), ("uv", "u")) if self.engine.get_subscription(topic, "v") is not None
-        }
+        fresh = {each for each in coming if each not in self.state}  # what is sent again may be a duplicate
+        self.state.update(dict.fromkeys(fresh, "perhaps"))
+        at_send, there = self.incarnation, set(self.answered)
 
         def done() -> None:
             durable()
-            for each in coming:
+            for each in fresh:
                 if self.incarnation == at_send and each[0] in there and self.state[each] == "perhaps":
                     self.state[each] = "there"
 
@@ -104,12 +103,26 @@ class WiderWorld(WideWorld):
                 if self.engine.get_subscription(topic, "v") is None:
                     self.engine.create_subscription(topic, "v", settings)
                     self.incarnation += 1
+                    self._promise(topic)
+
+    def _promise(self, topic: str) -> None:
+        """Its client is told of a new subscription once it is durable; messages that are sent before may miss it."""
+        group = "v" if topic == "t" else "uv"
+        number = self.made[group] = self.made.get(group, 0) + 1
+
+        def answer() -> None:
+            if self.made[group] == number:
+                self.answered.add(group)
+
+        self.engine.promise(answer, lambda _: None)
 
     def leave(self) -> None:
         for group, topic in (("v", "t"), ("uv", "u")) if self.partitioned else (("v", "t"),):
             here = [key for key, state in self.state.items() if key[0] == group and state != "gone"]
             with suppress(IsthmusError):
                 self.engine.delete_subscription(topic, "v")
+                self.answered.discard(group)
+                self.made[group] = self.made.get(group, 0) + 1
                 self.incarnation += 1
                 self._leaves(here)  # what waits to be copied may still come to one that is made again
         if self.chance.random() < 0.6:
