@@ -210,7 +210,7 @@ class Peer:
 
     def take_no_more(self) -> None:
         """The connection is about to be closed from this side, once accepted messages are durable (I6)."""
-        self._links.takes_no_more = True
+        self._links.take_no_more()
 
     @property
     def owes(self) -> bool:
@@ -242,7 +242,7 @@ class Peer:
         self._namespace.touch(self)
 
     def touch_awaited(self) -> None:
-        """As `touch`, for an outcome or a reply: without it the client may send or schedule its messages again."""
+        """As `touch`, for what a stop waits for (`awaited`): e.g. without an outcome the client may send its messages again."""
         self._awaited.add()
         self._namespace.touch(self)
 

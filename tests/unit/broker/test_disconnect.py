@@ -9,7 +9,7 @@ import pytest
 from isthmus.amqp import Disposed, section
 from isthmus.amqp.performative import Accepted, Source, Target
 from isthmus.amqp.types import Array, UInt
-from isthmus.entities import Engine, FragmentStores, Limits, QueueDescription
+from isthmus.entities import Engine, EntityStatus, FragmentStores, Limits, QueueDescription
 from isthmus.errors import StoreError
 from transaction_client import attach_coordinator, declare, discharge
 from until import passes, until_async
@@ -191,7 +191,7 @@ async def test_what_was_deleted_for_a_client_leaves_the_socket_s_buffer_before_t
     assert client.closed_with() == "amqp:connection:forced"
 
 
-@pytest.mark.parametrize("what", ["a reply", "an outcome", "the end of a transaction"])
+@pytest.mark.parametrize("what", ["a reply", "a large reply", "an outcome", "the end of a transaction"])
 async def test_what_a_slow_client_waits_for_leaves_the_socket_s_buffer_before_the_end_i6(broker, client, message, what):
     """Without it, the client sends or schedules its messages again."""
     if what == "an outcome":
@@ -205,6 +205,9 @@ async def test_what_a_slow_client_waits_for_leaves_the_socket_s_buffer_before_th
         client.unsent_bytes = 1
         discharge(coordinator, client.seen(Disposed)[-1].state.txn_id)
     else:
+        if what == "a large reply":
+            client.sender("orders").send_many([message("M" * 700_000), message("N" * 700_000)], [b"1", b"2"])
+            await client.settle()
         requests = client.session.attach_sender("q", Target(address="orders/$management"), source=Source(address="me"))
         replies = client.session.attach_receiver("a", Source(address="orders/$management"), target=Target(address="me"))
         client.pump()
@@ -213,13 +216,14 @@ async def test_what_a_slow_client_waits_for_leaves_the_socket_s_buffer_before_th
         client.unsent_bytes = 1
         requests.send(
             section.encode_message(
-                {"from-sequence-number": 0, "message-count": 1},
+                {"from-sequence-number": 0, "message-count": 2},
                 properties={"message_id": "1", "reply_to": "me"},
                 application_properties=operation,
                 value_body=True,
             ),
             b"1",
         )
+        await until_async(lambda: client.pump() or client.payloads(replies))
     await client.settle()
     stopping = asyncio.create_task(broker.namespace.disconnect())
     await passes(20, client.pump)
@@ -258,3 +262,25 @@ async def test_what_a_store_of_fragments_has_deleted_although_it_failed_is_sent_
     client.pump()
     assert len(client.payloads(link)) == 1
     await broker.namespace.close()
+
+
+async def test_what_was_deleted_for_a_client_leaves_the_socket_though_its_link_was_ended_before_i6(
+    broker, client, message
+):
+    """As where an operator disables the entity, and then stops the namespace."""
+    client.sender("orders").send(message("a" * 5000), b"1")
+    link = client.receiver("orders", credit=1, snd_settle_mode=1, rcv_settle_mode=0)
+    client.unsent_bytes = 100
+    await until_async(lambda: client.pump() or client.payloads(link))
+    broker.engine.update_queue("orders", QueueDescription(status=EntityStatus.RECEIVE_DISABLED))
+    await client.settle()
+    client.peer.tick()
+    client.pump()
+    assert client.detached(link) == "com.microsoft:entity-disabled"
+    client.unsent_bytes = 2000
+    stopping = asyncio.create_task(broker.namespace.disconnect())
+    await passes(20, client.pump)
+    assert not stopping.done()
+    client.unsent_bytes = 0
+    await until_async(lambda: client.pump() or stopping.done())
+    assert client.closed_with() == "amqp:connection:forced"

@@ -11,6 +11,7 @@ import pytest
 
 from conservation import World
 from wide_world import WideWorld
+from wider_world import WiderWorld
 
 STEPS_AT_ONCE = 250
 WORLDS = 100
@@ -83,3 +84,32 @@ def test_states_settings_and_bodies_are_as_they_were_acknowledged(
             raise
         done += world.operations.total()
     counted(f"{worlds} namespaces", f"{done} operations, seeds from {first}")
+
+
+@pytest.mark.parametrize("partitioned", [False, True], ids=["one store", "several stores"])
+def test_what_comes_and_goes_is_accounted_for_also_in_back_ups(
+    partitioned: bool,
+    tmp_path: Path,
+    long_count: Callable[[int], int],
+    counted: Callable[[str, str], None],
+    request: pytest.FixtureRequest,
+) -> None:
+    """I1 to I8."""
+    first = random.SystemRandom().randrange(1 << 32) if request.config.getoption("--soak") else 1
+    worlds = long_count(WORLDS)
+    done = restored = 0
+    for seed in range(first, first + worlds):
+        world = WiderWorld(seed, tmp_path / str(seed), partitioned=partitioned)
+        try:
+            for _ in range(STEPS_AT_ONCE):
+                world.step()
+            world.check()
+            for _ in range(STEPS_AT_ONCE):
+                world.step()
+            restored += world.restore()
+            world.check()
+        except BaseException as error:
+            error.add_note(f"seed {seed}, after {dict(world.operations)}")
+            raise
+        done += world.operations.total()
+    counted(f"{worlds} namespaces", f"{done} operations, {restored} back-ups restored, seeds from {first}")

@@ -1,9 +1,9 @@
-"""The bytes of a connection that its client waits for: outcomes and replies.
+"""The bytes of a connection that its client waits for: outcomes, replies, and messages that were deleted for it.
 
 What it is: whether such bytes are still in the socket's buffer, which ends with the process. What it is not: the buffer.
 
 Invariants:
-    I1. Bytes behind the last outcome or reply do not count: a client that reads no further messages holds up no stop.
+    I1. Bytes behind the last of these do not count: a client that reads no further messages holds up no stop.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class AwaitedBytes:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._written_bytes = 0
-        self._awaited_bytes = 0  # of these, up to the last outcome or reply
+        self._awaited_bytes = 0  # of these, up to the last awaited one
         self._is_queued = False
 
     def add(self) -> None:
-        """An outcome or a reply was queued; it is in the bytes that are written next."""
+        """An outcome, a reply or a deleted message was queued; it is in the bytes that are written next."""
         self._is_queued = True
 
     def wrote(self, size_bytes: int) -> None:

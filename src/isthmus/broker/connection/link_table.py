@@ -149,6 +149,12 @@ class LinkTable:
 
     # ---- called by the connection
 
+    def take_no_more(self) -> None:
+        """The connection is about to be closed from this side."""
+        self.takes_no_more = True
+        for handler in self.handlers.values():
+            handler.takes_no_more = True
+
     def writable(self) -> None:
         """The wire takes bytes again."""
         for handler in list(self.handlers.values()):

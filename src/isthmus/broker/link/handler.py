@@ -46,11 +46,13 @@ class LinkHandler:
 
     Attributes:
         owed: outcomes after which the link's end is sent; None where there are none.
+        takes_no_more: whether the connection is about to be closed from this side.
         grants: how often the client granted credit.
         use: the link's use; None where it has no idle time-out.
     """
 
     owed: Owed | None = None
+    takes_no_more = False
     grants = 0
     use: LinkUse | None = None
 

@@ -7,7 +7,8 @@ Spec: docs/explanation/protocol.md, Tokens, Management.
 Invariants:
     I1. A request that can be read is accepted before it is answered: one SDK waits for that. One that cannot is rejected.
     I2. A reply without a link for it is dropped; a client without a reply link gets only the outcome of its request.
-    I3. Replies that wait for credit have at most the size limit of a request together, plus one reply.
+    I3. Replies that wait for credit have at most the size limit of a request together, plus one reply, and those that
+        have messages that were deleted for the client.
     I4. A request in a transaction that cannot take part is rejected and answered: some clients wait for the one, some for the
         other.
 """
@@ -20,6 +21,7 @@ from typing import Any, Protocol
 
 from isthmus.amqp import CodecError, Link, Transfers
 from isthmus.amqp.performative import Rejected, TransactionalState
+from isthmus.broker.large import LargeDesk
 from isthmus.broker.link.condition import amqp_error, refusal
 from isthmus.broker.link.coordinator import Transactions
 from isthmus.broker.link.handler import NodeLink
@@ -51,6 +53,11 @@ class _Client(Protocol):
 
     def touch(self) -> None:
         """Sends queued bytes at the end of the loop's iteration."""
+        ...
+
+    @property
+    def large(self) -> LargeDesk:
+        """The handler of large messages."""
         ...
 
 
@@ -121,6 +128,8 @@ class Requests(NodeLink):
             return
         if not settled:
             self.link.dispose(delivery_id, delivery_id)
+        request.desk = self._client.large
+        request.can_reply = lambda: self._can_reply(request)
         self._answer(request, lambda reply: self._respond(request, reply))
 
     def _transaction(self, state: Any) -> Transaction:
@@ -140,11 +149,19 @@ class Requests(NodeLink):
                 "request failed: peer=%s node=%.300r operation=%.64r status=%d condition=%s reason=%.300s",
                 self._client.name, self.node, request.operation, reply.status, reply.condition, reply.description,
             )  # fmt: skip
-        replies = find_replies(self._client.replies(), request, self.node, self.link)
-        if replies is not None and replies.waiting_bytes > self.link.max_message_size_bytes:
-            error = QuotaExceededError("Replies wait for which the client grants no credit.")
+        replies = self._replies(request)
+        if replies is not None and not reply.has_deleted and not replies.has_room(self.link.max_message_size_bytes):
+            error = QuotaExceededError("Replies wait for which the client grants no credit, or that it does not read.")
             _log.warning("requests refused: peer=%s node=%.300r reason=%s", self._client.name, self.node, error)
             self.link.detach(amqp_error(error))
         elif replies is not None:
             replies.send(reply.encode(request, self._style))
             self._client.touch()
+
+    def _replies(self, request: Request) -> Replies | None:
+        """The link for the reply to a request; None if the client has none."""
+        return find_replies(self._client.replies(), request, self.node, self.link)
+
+    def _can_reply(self, request: Request) -> bool:
+        replies = None if self.takes_no_more else self._replies(request)
+        return replies is not None and not replies.link.detached and replies.has_room(self.link.max_message_size_bytes)

@@ -39,6 +39,10 @@ class Style:
     condition: str
 
 
+def _always() -> bool:
+    return True
+
+
 @dataclass(slots=True)
 class Request:
     """A request message.
@@ -51,6 +55,8 @@ class Request:
         body: the decoded amqp-value; None where there is none.
         holder: the connection that it arrived on, where a node needs it.
         transaction: in which it is to be carried out; None: at once.
+        desk: reads bodies of large messages, where a node needs it.
+        can_reply: whether the client has a link for the reply, and room on it: without it nothing is deleted for the client.
     """
 
     message_id: Any
@@ -60,6 +66,8 @@ class Request:
     body: Any
     holder: object = None
     transaction: Transaction | None = None
+    desk: LargeDesk | None = None
+    can_reply: Callable[[], bool] = _always
 
     @classmethod
     def decode(cls, payload: bytes) -> Request:
@@ -111,12 +119,14 @@ class Reply:
         description: text for people.
         body: an AMQP value; None is sent as an empty map.
         condition: error condition; empty for success.
+        has_deleted: whether it has messages that were deleted for the client: it is never dropped.
     """
 
     status: int = 200
     description: str = "OK"
     body: Any = None
     condition: str = ""
+    has_deleted: bool = False
 
     def encode(self, request: Request | None, style: Style) -> bytes | Rope:
         """The reply message to a request; a rope if it contains large messages."""
@@ -146,6 +156,9 @@ Respond = Callable[[Reply], None]
 # count replies.
 _ONE_GRANT = 1000
 _STARVED_SECONDS = 1.0
+# Bytes of replies that have credit and wait while one before them is sent in parts. The client waits for them, and reads; a
+# connection keeps more for a client that does not read (`isthmus.broker.peer`).
+_COVERED_BYTES = 64 << 20
 
 
 class Way(Protocol):
@@ -180,15 +193,20 @@ class Way(Protocol):
 
 
 class ToTheEnd:
-    """The connection for messages that were deleted for this client: they are sent also while this side is about to close it."""
+    """The connection for what its client waits for: replies, and messages that were deleted for it. They are sent also while this side is
+    about to close it, and a stop waits until they have left the socket's buffer, whether or not their link is there.
+    """
 
     def __init__(self, way: Way) -> None:
         self._way = way
-        self.flush = way.flush
 
     @property
     def is_writable(self) -> bool:
         return self._way.takes_bytes
+
+    def flush(self) -> None:
+        self._way.touch_awaited()
+        self._way.flush()
 
 
 class Replies(NodeLink):
@@ -216,12 +234,22 @@ class Replies(NodeLink):
         self._overdrawn = 0
         self._starved_at: float | None = None
         self._counts_replies = True
+        self._is_behind_window = False
 
     @property
     def owes(self) -> bool:
         """Whether a reply, which may have messages that were deleted for the client, waits for its window or is sent in parts."""
         is_held_up = self._stream is not None or self.link.amqp_session.is_waiting(self.link)
         return not self.link.detached and (is_held_up or (bool(self._waiting) and self.link.credit > 0))
+
+    def has_room(self, limit_bytes: int) -> bool:
+        """Whether one more reply may wait.
+
+        Args:
+            limit_bytes: of replies that wait, where the client has not granted credit for one more.
+        """
+        is_covered = self.link.credit > len(self._waiting) or not self._counts_replies
+        return self.waiting_bytes <= (max(limit_bytes, _COVERED_BYTES) if is_covered else limit_bytes)
 
     def send(self, message: bytes | Rope) -> None:
         """Sends now, or as soon as the client grants credit."""
@@ -258,6 +286,7 @@ class Replies(NodeLink):
                 self.link.send(message, tag, settled=True)
                 if self._way is not None:
                     self._way.touch_awaited()
+                    self._is_behind_window = self.link.amqp_session.is_waiting(self.link)
 
     def on_credit(self) -> None:
         granted_to = self.link.delivery_count + self.link.credit - self._overdrawn
@@ -265,6 +294,9 @@ class Replies(NodeLink):
             self._granted_to = granted_to
             self._grants += 1
             self._counts_replies = True
+        if self._is_behind_window and self._way is not None and not self.link.amqp_session.is_waiting(self.link):
+            self._is_behind_window = False
+            self._way.touch_awaited()  # the rest of a reply goes to the socket only now
         self.resume()
         if self.link.drain and not self.link.is_sending:
             self.link.drained()
@@ -302,7 +334,7 @@ class Replies(NodeLink):
         if self.link.drain:
             self.link.drained()
         if self._way is not None:
-            self._way.touch_awaited()
+            self._way.touch()
 
     @property
     def waiting(self) -> int:

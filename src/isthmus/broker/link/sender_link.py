@@ -118,6 +118,8 @@ class SenderLink(LinkHandler):
 
     def on_credit(self) -> None:
         self.grants += 1
+        if self._deletes:  # what waited for the session's window goes to the socket only now
+            self._carrier.touch_awaited()
         self.on_writable()
 
     def on_writable(self) -> None:
@@ -285,7 +287,9 @@ class SenderLink(LinkHandler):
     def _send_now(self, payloads: Sequence[bytes], tags: Sequence[bytes]) -> None:
         first = self.link.send_many(payloads, tags, settled=self._deletes)
         self._delivered += len(tags)
-        if not self._deletes:
+        if self._deletes:
+            self._carrier.touch_awaited()
+        else:
             self._settlement.sent(first, tags)
 
     def _send_deleted(self, box: list[Acquired]) -> None:

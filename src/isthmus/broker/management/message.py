@@ -2,6 +2,9 @@
 
 What it is: requests converted to calls of the entity, results to reply bodies. What it is not: the semantics.
 Spec: docs/explanation/protocol.md, Message, Management.
+
+Invariants:
+    I1. A message is deleted for a client only if its body can be read, and a reply can be sent; then its reply is not dropped.
 """
 
 from __future__ import annotations
@@ -13,11 +16,13 @@ from typing import Any
 
 from isthmus.amqp import CodecError, section
 from isthmus.amqp.types import Array, Int, Timestamp
+from isthmus.broker.large import check_bodies
 from isthmus.broker.link.condition import refusal
 from isthmus.broker.link.request import Reply, Request, Respond, text_map
 from isthmus.broker.management.session import linked_session, settling
 from isthmus.entities import Acquired, Engine, Large, Payload
-from isthmus.errors import InvalidArgumentError, LockLostError, MessageNotFoundError, NotAllowedError
+from isthmus.entities.port import MessageSource
+from isthmus.errors import InvalidArgumentError, IsthmusError, LockLostError, MessageNotFoundError, NotAllowedError
 
 __all__ = [
     "cancel_scheduled",
@@ -108,12 +113,40 @@ def receive_deferred(engine: Engine, entity: str, request: Request, respond: Res
     if lock:
         respond(_received(queue.receive_deferred(sequences)))
         return
+    desk = request.desk
+    if not queue.has_large or desk is None:
+        _delete_deferred(queue, sequences, request, respond)
+        return
+    held = queue.receive_deferred(sequences)  # locked meanwhile: no other receiver gets them
+
+    def checked(unreadable: IsthmusError | None) -> None:
+        try:
+            queue.release(held.tags)
+            if unreadable is not None:
+                raise unreadable
+            _delete_deferred(settling(engine, entity, request), sequences, request, respond)
+        except IsthmusError as error:
+            _failed(respond)(error)
+
+    check_bodies(desk, [each.blob for each in held.payloads if isinstance(each, Large)], checked)
+
+
+def _delete_deferred(queue: MessageSource, sequences: list[int], request: Request, respond: Respond) -> None:
+    """Delete deferred messages, and reply with them.
+
+    Raises:
+        NotAllowedError: no reply can be sent, and nothing was deleted.
+    """
+    if not request.can_reply():
+        raise NotAllowedError("The client has no link on which the messages could be sent, or reads no replies on it.")
     box: list[Acquired] = []
-    box.append(
-        queue.receive_deferred(
-            sequences, lock=False, on_durable=lambda: respond(_received(box[0])), on_failed=_failed(respond)
-        )
-    )
+
+    def durable() -> None:
+        reply = _received(box[0])
+        reply.has_deleted = True
+        respond(reply)
+
+    box.append(queue.receive_deferred(sequences, lock=False, on_durable=durable, on_failed=_failed(respond)))
 
 
 def update_disposition(engine: Engine, entity: str, request: Request, respond: Respond) -> None:
