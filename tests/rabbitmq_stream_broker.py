@@ -24,7 +24,7 @@ from isthmus.errors import ConnectionLostError
 __all__ = ["CLOCKS", "OPTIONS", "Clock", "Link", "Reader", "Stream", "Thread", "delivery", "record"]
 
 CLOCKS = ("isthmus.connectors.rabbitmq.port.end.time", "isthmus.connectors.rabbitmq_streams.source.time")
-"""What a `Clock` has to stand for."""
+"""What a `Clock` has to provide."""
 OPTIONS = {
     "host": "h",
     "username": "u",
@@ -263,7 +263,7 @@ class Reader:
             self.link.serve()
 
     def run(self) -> list[Any]:
-        """Serves it until nothing happens any more; what the owner is told."""
+        """Serves it until nothing happens any more; what is reported to the owner."""
         reported: list[Any] = []
         for _ in range(50):
             self.serve()

@@ -45,7 +45,7 @@ def test_i1_later_bytes_of_others_are_no_progress() -> None:
     assert not transit.progresses(1)
 
 
-def test_further_deliveries_are_on_their_way_again() -> None:
+def test_further_deliveries_are_in_transit_again() -> None:
     carrier = Carrier()
     carrier.queued_bytes = carrier.arrived_bytes = 1000
     transit = Looking(carrier)

@@ -15,7 +15,7 @@ from isthmus.transport.sender import Outcome
 
 
 class Link:
-    """A client and its sender, which take everything; each wait brings an answer, and at last the loss."""
+    """A client and its sender, which accept everything; each wait brings an answer, and in the end the loss."""
 
     path = "q"
 
@@ -42,7 +42,7 @@ class Link:
 
 
 @pytest.mark.parametrize("is_silent", [False, True])
-def test_i2_the_answers_that_came_are_told_with_the_error(is_silent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_i2_the_answers_that_came_are_reported_with_the_error(is_silent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     full = QuotaExceededError("full")
     link: Any = Link(Outcome(40, 41, None), Outcome(44, 44, full), is_silent=is_silent)
     monkeypatch.setattr(module.time, "monotonic", lambda: link.now)

@@ -9,7 +9,7 @@ from isthmus.connectors.eventhubs.dead_letter import DeadLetterHub
 from isthmus.connectors.kafka.mapping.record import DEAD_LETTER_PLACE
 
 
-def test_a_message_names_the_event_hub_that_the_connection_has_told_of() -> None:
+def test_a_message_names_the_event_hub_that_the_connection_has_named() -> None:
     """Of an IoT hub that is known once it has redirected the reader."""
     path = "events"
     hub = DeadLetterHub("dead", lambda: path, lambda: None)

@@ -24,7 +24,7 @@ WHY = Disposition("dead-letter", "Bad", "y" * 1000)
 
 
 class Written:
-    """What stands for a connection."""
+    """Replaces a connection."""
 
     frame_bytes = FRAME_BYTES
 
@@ -61,7 +61,7 @@ def headers_of(written: Written) -> dict[str, Any]:
         (3970, set()),
     ],
 )
-def test_the_reason_is_told_as_far_as_a_frame_holds_it(header_bytes: int, expected: set[str]) -> None:
+def test_the_reason_is_reported_as_far_as_a_frame_holds_it(header_bytes: int, expected: set[str]) -> None:
     """Otherwise RabbitMQ would close the connection for the copy, each time that the message comes again."""
     dead, written = DeadLetters(read_source(OPTIONS)), Written()
     assert dead.set_aside(written, [entry(dead, 1, 1, header_bytes)], WHY) is None  # type: ignore[arg-type]
