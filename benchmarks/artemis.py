@@ -1,7 +1,7 @@
 """Artemis to Artemis: the bridge beside Artemis' own core bridge, in one run; prints one JSON object.
 
-Two brokers with a journal each run on this machine. A queue is filled with durable messages; then each tool moves it to the other broker by
-turns, and the target's queue is counted all the while. The rate is that between a tenth and nine tenths of the messages, so that no start
+Two brokers with a journal each run on this machine. A queue is filled with durable messages; then each tool moves it to the other broker
+alternately, and the target's queue is counted all the while. The rate is that between a tenth and nine tenths of the messages, so that no start
 counts. The core bridge runs within the source broker, with the settings that it has by default (confirmations, duplicate detection).
 
 Needs mvn and Java 17 or newer. Run it on a quiet machine: ``python benchmarks/artemis.py --messages 100000 --rounds 3``.
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def measure(folder: Path, messages: int, rounds: int) -> dict[str, Any]:
-    """Each tool by turns, so many times."""
+    """The tools alternately, so many times each."""
     found: dict[str, list[dict[str, float]]] = {"bridge": [], "core": []}
     with ExitStack() as stack:
         source, target = (stack.enter_context(artemis(folder / side)) for side in ("source", "target"))
@@ -93,8 +93,8 @@ def fill(broker: ArtemisBroker, queue: str, messages: int) -> None:
 @contextmanager
 def bridge(source: ArtemisBroker, target: ArtemisBroker, queue: str) -> Iterator[None]:
     """Spark with a query that carries the route, as `isthmus run` starts it."""
-    places = (f"amqp://127.0.0.1:{each.port}" for each in (source, target))
-    first, second = places
+    urls = (f"amqp://127.0.0.1:{each.port}" for each in (source, target))
+    first, second = urls
     command = [sys.executable, __file__, "--drive", first, queue, second, queue]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     try:

@@ -144,7 +144,7 @@ class _Bench:
 
 
 def _ignore() -> None:
-    """A listener that shows that somebody waits."""
+    """A listener that shows that a receiver waits."""
 
 
 def main() -> None:

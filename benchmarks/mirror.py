@@ -1,7 +1,7 @@
 """Kafka to Kafka: the bridge beside MirrorMaker 2, in one run; prints one JSON object.
 
 Two brokers of one node each (KRaft, no fsync, as Kafka is set by default) run on this machine. A topic of one partition is filled; then each
-tool copies it to the other broker by turns, and the target's end is looked at all the while. The rate is that between a tenth and nine
+tool copies it to the other broker alternately, and the target's end is looked at all the while. The rate is that between a tenth and nine
 tenths of the records, so that no start counts; `cpu_us` is CPU time per record of the tool's processes meanwhile.
 
 Needs mvn and Java 17 or newer. Run it on a quiet machine: ``python benchmarks/mirror.py --records 400000 --rounds 3``.
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def measure(folder: Path, records: int, rounds: int) -> dict[str, Any]:
-    """Each tool by turns, so many times."""
+    """The tools alternately, so many times each."""
     jars = install_mirror_maker()
     found: dict[str, list[dict[str, float]]] = {"bridge": [], "mirrormaker": []}
     with ExitStack() as stack:

@@ -83,7 +83,7 @@ def to_disk(ns: NamespaceProcess, folder: Path, count: int) -> dict[str, float]:
 
 
 def end_to_end(ns: NamespaceProcess, folder: Path, count: int) -> dict[str, Any]:
-    """Until the namespace has acknowledged everything: the SDK's sender, and a durable one, by turns."""
+    """Until the namespace has acknowledged everything: the SDK's sender, and a durable one, alternately."""
     rates: dict[str, list[float]] = {"direct": [], "durable": []}
     with (
         ServiceBusClient.from_connection_string(ns.connection_string) as client,
@@ -108,7 +108,7 @@ def end_to_end(ns: NamespaceProcess, folder: Path, count: int) -> dict[str, Any]
 
 
 def fail_over() -> list[float]:
-    """Seconds from the call after the primary stood still until the secondary took the message."""
+    """Seconds from the call after the primary hung until the secondary took the message."""
     found = []
     for _ in range(ROUNDS):
         with namespace(config=CONFIG) as west, namespace(config=CONFIG) as east:

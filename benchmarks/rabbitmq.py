@@ -1,7 +1,7 @@
 """RabbitMQ to RabbitMQ: the bridge beside RabbitMQ's own Shovel, in one run; prints one JSON object.
 
 Two nodes run on this machine, with a durable classic queue at the source for each tool and round, filled with persistent messages of one size
-with a few properties. Each tool moves them to a durable queue of the other node by turns, with confirms and acknowledgements after them
+with a few properties. Each tool moves them to a durable queue of the other node alternately, with confirms and acknowledgements after them
 (Shovel: ack-mode on-confirm, prefetch 1,000); the target's queue is looked at all the while. The rate is that between a tenth and nine tenths
 of the messages, so that no start counts; `cpu_us` is CPU time per message of the tool's processes and of both nodes meanwhile.
 
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def measure(folder: Path, messages: int, rounds: int, kind: str) -> dict[str, Any]:
-    """Each tool by turns, so many times."""
+    """The tools alternately, so many times each."""
     found: dict[str, list[dict[str, float]]] = {tool: [] for tool in TOOLS}
     with ExitStack() as stack:
         source, target = (

@@ -52,8 +52,10 @@ def main() -> int:
     if given.json:
         print(json.dumps({"messages": given.messages, "rate": given.rate, "by_steps": found}))
     else:
-        for steps, told in found.items():
-            print(f"{told['messages_per_second']:10,.0f}/s {told['share']:6.2f} p50 {told['p50_ms']:6.1f} ms  {steps}")
+        for steps, measured in found.items():
+            print(
+                f"{measured['messages_per_second']:10,.0f}/s {measured['share']:6.2f} p50 {measured['p50_ms']:6.1f} ms  {steps}"
+            )
     return 0
 
 
@@ -68,13 +70,13 @@ def _measure(folder: Path, messages: int, rate: float, seconds: float) -> dict[s
         namespace(folder / "b", config=config) as target,
         child_process(command, source, target, folder / "driver.log") as driver,
     ):
-        _tell(driver, folder, "")
+        _send_line(driver, folder, "")
         for name, chain in declared.items():
             queue = queues[name]
             _fill(source, queue, messages)
             counter = Counter(target.admin_connection_string, target.ports["http"], queue)
             account = Account({"source": source.pid, "target": target.pid}, spark=driver.pid)
-            _tell(driver, folder, json.dumps([_route(queue, chain)]))
+            _send_line(driver, folder, json.dumps([_route(queue, chain)]))
             steady = measure_steady(counter.read, messages, account, check=lambda: raise_if_ended(driver, folder))
             counter.close()
             waits = _time(source, target, queue, messages, rate, seconds)
@@ -85,7 +87,7 @@ def _measure(folder: Path, messages: int, rate: float, seconds: float) -> dict[s
                 "p50_ms": round(percentile(waits, 0.5), 2),
                 "p99_ms": round(percentile(waits, 0.99), 2),
             }
-            _tell(driver, folder, "")
+            _send_line(driver, folder, "")
     return found
 
 
@@ -99,7 +101,7 @@ def _route(queue: str, chain: list[str]) -> dict[str, Any]:
     }
 
 
-def _tell(driver: subprocess.Popen[bytes], folder: Path, line: str) -> None:
+def _send_line(driver: subprocess.Popen[bytes], folder: Path, line: str) -> None:
     assert driver.stdin is not None
     assert driver.stdout is not None
     driver.stdin.write(line.encode() + b"\n")
@@ -124,10 +126,10 @@ def _fill(end: NamespaceProcess, queue: str, messages: int) -> None:
 
 
 def _time(
-    source: NamespaceProcess, target: NamespaceProcess, queue: str, standing: int, rate: float, seconds: float
+    source: NamespaceProcess, target: NamespaceProcess, queue: str, waiting: int, rate: float, seconds: float
 ) -> list[float]:
     """Milliseconds from send to receipt at the target, ascending."""
-    warm, total = standing + int(rate * WARM_UP_SECONDS), standing + int(rate * (WARM_UP_SECONDS + seconds))
+    warm, total = waiting + int(rate * WARM_UP_SECONDS), waiting + int(rate * (WARM_UP_SECONDS + seconds))
     waits: list[float] = []
     seen = 0
     begin = threading.Event()
@@ -138,9 +140,9 @@ def _time(
         with connect(source.connection_string, queue) as client:
             sender = Sender(client, queue).wait_ready()
             began = time.monotonic()
-            for number in range(total - standing):
+            for number in range(total - waiting):
                 time.sleep(max(0.0, began + number / rate - time.monotonic()))
-                sender.send([_message(standing + number)])
+                sender.send([_message(waiting + number)])
                 client.flush()
                 client.service()
             client.wait_until(lambda: sender.settled >= sender.sent, SPARE_SECONDS, "the last outcomes")
@@ -152,7 +154,7 @@ def _time(
             waits.append((now - stamp(payload)[2]) * 1000)
 
     def over() -> bool:
-        if seen >= standing:  # what stands there already is received first
+        if seen >= waiting:  # what is there already is received first
             begin.set()
         return seen >= total or time.monotonic() > limit
 

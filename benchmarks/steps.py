@@ -32,11 +32,13 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        told = {name: round(_microseconds(chain, given.messages), 1) for name, chain in chains(Path(folder)).items()}
+        measured = {
+            name: round(_microseconds(chain, given.messages), 1) for name, chain in chains(Path(folder)).items()
+        }
     if given.json:
-        print(json.dumps({"microseconds_per_message": told}))
+        print(json.dumps({"microseconds_per_message": measured}))
     else:
-        for name, cost in told.items():
+        for name, cost in measured.items():
             print(f"{cost:8.1f} us  {name}")
     return 0
 

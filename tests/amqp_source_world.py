@@ -60,7 +60,7 @@ class _Queue:
 
 
 class _Link:
-    """The broker's end of a link, with what is on its way in both directions."""
+    """The broker's end of a link, with what is in transit in both directions."""
 
     def __init__(self, queue: _Queue, first_id: int) -> None:
         self.queue = queue
@@ -75,11 +75,11 @@ class _Link:
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything is on its way, or will be."""
+        """Whether anything is in transit, or will be."""
         return bool(self.up or self.down or self._drains or (self._credit and self.queue.ready))
 
     def work(self) -> None:
-        """Takes in some of what has come, and sends what it may."""
+        """Processes some of what has come, and sends what it may."""
         world, queue, choose = self.queue.world, self.queue, self.queue.world.choose
         while self.is_alive and self.up and choose.random() < 0.8:
             kind, *rest = self.up.popleft()
@@ -166,7 +166,7 @@ class _Receiver:
         self.far.up.append(("detach",))
 
     def pull(self) -> None:
-        """Takes in some of what has come."""
+        """Processes some of what has come."""
         while self.far.down and self.world.choose.random() < 0.8:
             kind, *rest = self.far.down.popleft()
             if kind == "run":
@@ -184,7 +184,7 @@ class _Receiver:
 
 
 class _Pool:
-    """What the source belongs to."""
+    """The owner of the source."""
 
     def __init__(self) -> None:
         self.is_marked = False
@@ -338,7 +338,7 @@ class _Source:
             end._dead_letters._sender = receiver
 
     def _break(self, receiver: _Receiver) -> None:
-        """The link is lost, with some of what was on its way."""
+        """The link is lost, with some of what was in transit."""
         link, choose = receiver.far, self.world.choose
         for _ in range(choose.randint(0, len(link.up))):
             link.up.pop()
@@ -359,7 +359,7 @@ class _Source:
 
 
 class AmqpWorld(World):
-    """A route from a broker's queue and all that it meets."""
+    """A route from a broker's queue, and its environment."""
 
     source: Any
 

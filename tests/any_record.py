@@ -26,7 +26,7 @@ class Cell:
         sent: acknowledged by the source.
         lost: not at the target.
         duplicated: second copies at the target.
-        out_of_order: first copies that stand behind a later one of the same lane.
+        out_of_order: first copies that come after a later one of the same lane.
         ordered: whether order is promised.
         changed: what did not arrive as it was sent: names of properties, `body`, or fields.
     """

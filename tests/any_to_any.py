@@ -55,10 +55,10 @@ from rabbitmq_server import rabbit_server
 __all__ = ["SOURCES", "TARGETS", "AnyToAny"]
 
 UNORDERED = frozenset({"queuestorage", "eventgrid"})
-# Without any arrival for so long, what has not arrived is not going to.
+# Without any arrival for so long, what has not arrived never arrives.
 STILL_SECONDS = 60.0
 LOOK_SECONDS = 1.0
-# So slow are routes whose servers are killed: each has to be on its way when its servers go, and when they come back.
+# So slow are routes whose servers are killed: each has to be moving messages when its servers are killed and when they start again.
 KILL_RATE = "30/s"
 BEFORE_KILL = 60
 POST_SECONDS = 60.0
@@ -77,7 +77,7 @@ class _Look:
 
 
 class HttpPair(http_end.HttpEnd):
-    """HTTP both ways: as a source a listener, which is part of the route's reader."""
+    """HTTP in both directions: as a source a listener, which is part of the route's reader."""
 
     def __init__(self, server: Any, folder: Path) -> None:
         super().__init__(server)
@@ -125,7 +125,7 @@ class HttpPair(http_end.HttpEnd):
 
 
 class PatientQueueStorageEnd(queuestorage_end.QueueStorageEnd):
-    """Queue Storage whose queues are read only once nothing more comes: each look reads every message, and costs as much as moving it."""
+    """Queue Storage whose queues are read only once nothing more comes: each look reads every message, and takes as long as moving it."""
 
     lanes = 1  # so many partitions has a log that is its target
 
@@ -135,13 +135,13 @@ class PatientQueueStorageEnd(queuestorage_end.QueueStorageEnd):
         self._keys: dict[str, Sequence[str]] = {}
 
     def release(self, entity: str) -> None:
-        """Deletes a queue: what stands in Azurite has to be read when it starts again."""
+        """Deletes a queue: Azurite has to read what it contains when it starts again."""
         with suppress(AzureError):
             self._client(queuestorage_end._name(entity)).delete_queue()
         super().release(entity)
 
     def arrived(self, entity: str) -> Sequence[str]:
-        """What stood in the queue when it had not changed from one call to the next."""
+        """What the queue contained when it had not changed from one call to the next."""
         count = self.left(entity)
         if count != self._counts.get(entity):
             self._counts[entity] = count
@@ -262,9 +262,9 @@ def _differences(payload: bytes, expected: bytes) -> set[str]:
     changed: set[str] = set()
     if payload[slice(*found.body)] != expected[slice(*wanted.body)]:
         values = [
-            codec.decode(each, places.body[0] + 3)[0]
-            for each, places in ((payload, found), (expected, wanted))
-            if places.body[1]
+            codec.decode(each, sections.body[0] + 3)[0]
+            for each, sections in ((payload, found), (expected, wanted))
+            if sections.body[1]
         ]
         if len(values) < 2 or values[0] != values[1]:
             changed.add("body")
@@ -364,7 +364,7 @@ class AnyToAny:
             return {target: each.cell(self._looks[each.name].changed) for target, each in routes.items()}
 
     def _kill(self, source: str, targets: Sequence[str], routes: Any) -> None:
-        """The source's server first, then those of all targets together, while every route is on its way."""
+        """The source's server first, then those of all targets together, while every route moves messages."""
         for each in routes:
             _wait(lambda each=each: each.arrived_at_least(BEFORE_KILL), f"{each.name}: the first messages")
         if Ability.RESTARTS in self._ends[source].source_abilities:
@@ -391,12 +391,12 @@ class _Route:
         """Publishes so many messages; all of them, or it has failed."""
         try:
             self.published += self._pair.publish(self._route, 0, count)
-        except BaseException as error:  # noqa: BLE001 - told with the cell
+        except BaseException as error:  # noqa: BLE001 - recorded with the cell
             self.failure = error
 
     def accepted(self) -> Sequence[str]:
         """Keys at the target; those that were seen last where its server does not answer."""
-        with suppress(Exception):  # whatever a client says whose server is being killed
+        with suppress(Exception):  # any error of a client whose server is being killed
             self._seen = self._pair.accepted(self._route)
         return self._seen
 
@@ -434,7 +434,7 @@ class _Route:
         )
 
     def close(self) -> None:
-        """Ends what it opened."""
+        """Closes what it opened."""
         self._pair.close()
 
 

@@ -40,9 +40,9 @@ def move(spool: Path, table: Path) -> int:
     staging = folder.staging()
     for date, hour in sorted(set(zip(rows.column("date").to_pylist(), rows.column("hour").to_pylist(), strict=True))):
         of_hour = rows.filter((pa.compute.field("date") == date) & (pa.compute.field("hour") == hour))
-        place = staging / f"date={date}" / f"hour={hour}"
-        place.mkdir(parents=True)
-        pq.write_table(of_hour.drop_columns(["date", "hour"]), place / "x.parquet")
+        folder_of_hour = staging / f"date={date}" / f"hour={hour}"
+        folder_of_hour.mkdir(parents=True)
+        pq.write_table(of_hour.drop_columns(["date", "hour"]), folder_of_hour / "x.parquet")
     numbers = rows.column("spool_number").to_pylist()
     folder.commit(reader.identity, min(numbers), max(numbers) + 1, rows.num_rows)
     folder.close()

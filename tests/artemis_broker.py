@@ -274,9 +274,9 @@ class _Management:
         self._receiver.dispose(run.first_id, run.first_id + len(run.tags) - 1)
         self._receiver.grant(1000)
         answer = run.payloads[0]
-        places = section.locate(answer)
-        done = section.decode_map(answer, places.application_properties)
-        found = json.loads(section.codec.decode(answer, places.body[0] + 3)[0] or "[null]")
+        sections = section.locate(answer)
+        done = section.decode_map(answer, sections.application_properties)
+        found = json.loads(section.codec.decode(answer, sections.body[0] + 3)[0] or "[null]")
         assert done.get("_AMQ_OperationSucceeded", True), (properties, found)
         return found[0] if found else None
 

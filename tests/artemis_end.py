@@ -70,19 +70,19 @@ class ArtemisEnd:
             sender.send_all([with_header(message(key, body, ttl_ms=ttl_ms), durable=True) for key in keys])
 
     def arrived(self, entity: str) -> Sequence[str]:
-        """What stands in the queue."""
+        """What is in the queue."""
         return [key for key, _ in self._browser(entity).messages()]
 
     def left(self, entity: str) -> int:
-        """What stands in the queue, or is with a consumer."""
+        """What the queue contains, or a consumer has received and not settled."""
         return self._broker.count(entity)
 
     def dead(self, entity: str) -> dict[str, str]:
-        """What stands in the queue of its dead letters."""
+        """What is in the queue of its dead letters."""
         return dict(self._browser(f"{entity}.dead").messages())
 
     def refuse(self, entity: str, refuses: bool) -> None:
-        """Blocks the address: nobody gets credit for it."""
+        """Blocks the address: no sender gets credit for it."""
         self._broker.call(f"address.{entity}", "block" if refuses else "unblock")
 
     def restart(self) -> None:
@@ -91,7 +91,7 @@ class ArtemisEnd:
         self._broker.start()
 
     def release(self, entity: str) -> None:
-        """Ends the connections that looked at a queue."""
+        """Closes the connections that looked at a queue."""
         for name in (entity, f"{entity}.dead"):
             browser = self._browsers.pop(name, None)
             if browser is not None:
@@ -117,7 +117,7 @@ class Browser:
         self._found: list[tuple[str, str]] = []
 
     def messages(self) -> list[tuple[str, str]]:
-        """Keys and reasons of what stands."""
+        """Keys and reasons of what is there."""
         with self._lock:
             for attempt in range(1, ATTEMPTS + 1):
                 try:

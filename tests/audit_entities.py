@@ -38,15 +38,15 @@ class Entities:
     """Entities in memory; `moved` is called after each page of a reading, so that a test can move messages meanwhile."""
 
     def __init__(self) -> None:
-        self.held: dict[str, list[bytes]] = {str(endpoint): [] for endpoint in AUDIT.values()}
-        self.held |= {str(route.source): [] for route in ROUTES}
+        self.contents: dict[str, list[bytes]] = {str(endpoint): [] for endpoint in AUDIT.values()}
+        self.contents |= {str(route.source): [] for route in ROUTES}
         self.next: dict[str, int] = {}
         self.opened: list[str] = []
         self.on_open: dict[str, list[tuple[str, str, int]]] = {}
 
     def put(
         self,
-        place: str,
+        path: str,
         number: int,
         *,
         origin: str = "",
@@ -63,12 +63,12 @@ class Entities:
         if reason:
             properties["DeadLetterReason"] = reason
         annotations = {
-            Symbol("x-opt-sequence-number"): Long(self.next.setdefault(place, 1)),
+            Symbol("x-opt-sequence-number"): Long(self.next.setdefault(path, 1)),
             Symbol("x-opt-enqueue-sequence-number"): Long(number),
             Symbol("x-opt-enqueued-time"): Timestamp(at_ms),
         }
-        self.next[place] += 1
-        self.held.setdefault(place, []).append(
+        self.next[path] += 1
+        self.contents.setdefault(path, []).append(
             section.encode_message(
                 body,
                 header=Header(ttl_ms=ttl_ms),
@@ -79,13 +79,13 @@ class Entities:
         )
 
     def peek(self, endpoint: Endpoint):
-        place = str(endpoint)
-        if place not in self.held:
-            raise EntityNotFoundError(place)
-        self.opened.append(place)
+        path = str(endpoint)
+        if path not in self.contents:
+            raise EntityNotFoundError(path)
+        self.opened.append(path)
 
         def read(from_sequence: int, count: int) -> Sequence[bytes]:
-            standing = sorted(self.held[place], key=lambda message: identify(message).sequence)
-            return [m for m in standing if identify(m).sequence >= from_sequence][:count]
+            messages = sorted(self.contents[path], key=lambda message: identify(message).sequence)
+            return [m for m in messages if identify(m).sequence >= from_sequence][:count]
 
         return read

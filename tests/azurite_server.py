@@ -21,7 +21,7 @@ from sdk_program import CACHE, PROGRAMS, InstallError, install_packages
 
 __all__ = ["ACCOUNT", "KEY", "AzuriteServer", "azurite", "install_azurite"]
 
-# The account that Azurite serves where it is told of no other, and its key: both are public.
+# The account that Azurite serves by default, and its key: both are public.
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 

@@ -136,7 +136,7 @@ def send(ns: NamespaceProcess, entity: str, messages: Iterable[ServiceBusMessage
 
 
 def left(ns: NamespaceProcess, queue: str, seconds: float = 20.0, **options: Any) -> list[str]:
-    """Ids that stand in a queue, once it is empty or the time is over."""
+    """Ids of the contents of a queue, once it is empty or the time is over."""
     limit = time.monotonic() + seconds
     with (
         ServiceBusClient.from_connection_string(ns.connection_string, retry_total=0) as client,

@@ -23,9 +23,9 @@ WAIT_SECONDS = 30.0
 class Region:
     """A namespace behind a proxy."""
 
-    def __init__(self, ns: NamespaceProcess, way: Proxy) -> None:
+    def __init__(self, ns: NamespaceProcess, between: Proxy) -> None:
         self.namespace = ns
-        self.proxy = way
+        self.proxy = between
 
     @property
     def connection_string(self) -> str:
@@ -33,7 +33,7 @@ class Region:
         return self.namespace.connection_string.replace(f":{self.namespace.ports['amqp']}/", f":{self.proxy.port}/")
 
     def cut(self) -> None:
-        """No connection stands, and none can be made."""
+        """Every connection is closed, and none can be made."""
         self.proxy.refuse()
         self.proxy.cut()
 
@@ -48,7 +48,7 @@ class Region:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """The namespace stands still."""
+        """The namespace hangs."""
         os.kill(self.namespace.pid, signal.SIGSTOP)
         try:
             yield
@@ -56,7 +56,7 @@ class Region:
             os.kill(self.namespace.pid, signal.SIGCONT)
 
     def received(self, entity: str, wait: float = 0.5, count: int = 1_000_000) -> list[Any]:
-        """What stands in a queue, taken out of it, in the order in which it stands; ends when nothing came for `wait` seconds.
+        """The contents of a queue, removed from it, in their order; ends when nothing came for `wait` seconds.
 
         The SDK's own order is not that: after 5 s a second thread of its own reads the same connection.
         """
@@ -74,7 +74,7 @@ class Region:
         return sorted(found, key=lambda message: message.sequence_number)
 
     def drain(self, *entities: str) -> None:
-        """Takes out what stands in queues, after a test; of an empty one only a look is taken, since a receiver would wait."""
+        """Removes the contents of queues, after a test; an empty one is only peeked at, since a receiver would wait."""
         with ServiceBusClient.from_connection_string(self.namespace.connection_string, retry_total=3) as client:
             for entity in entities:
                 with client.get_queue_receiver(entity) as receiver:
@@ -83,15 +83,15 @@ class Region:
                     self.received(entity, wait=0.3)
 
     def ids(self, entity: str, wait: float = 0.5) -> list[str]:
-        """The MessageIds of what stands in a queue, taken out of it."""
+        """The MessageIds of the contents of a queue, removed from it."""
         return [str(message.message_id) for message in self.received(entity, wait)]
 
 
 @contextmanager
 def region(config: str, data: Path | None = None) -> Iterator[Region]:
     """A region that lives as long as the `with` block."""
-    with namespace(data, config=config) as ns, proxy(ns.ports["amqp"]) as way:
-        yield Region(ns, way)
+    with namespace(data, config=config) as ns, proxy(ns.ports["amqp"]) as between:
+        yield Region(ns, between)
 
 
 def eventually(condition: Callable[[], object], seconds: float = WAIT_SECONDS) -> None:

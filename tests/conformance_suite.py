@@ -18,7 +18,7 @@ A module for a new kind:
     def test_enough_scenarios_are_not_waived(source: str, target: str) -> None:
         assert asked(source, target) >= LEAST
 
-What the kind is not asked stands in `waiver_mykind.py`.
+What the kind is not asked is listed in `waiver_mykind.py`.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def servicebus_end(folder: Path) -> AbstractContextManager[SystemEnd]:
 
 
 def pairs_of(kind: str) -> list[tuple[str, str]]:
-    """A kind with itself, and with Service Bus either way."""
+    """A kind with itself, and with Service Bus in either direction."""
     return [(kind, kind), ("servicebus", kind), (kind, "servicebus")]
 
 
@@ -184,7 +184,7 @@ class Round:
         self._barrier.wait(max(90.0, self._end.wait_seconds))
 
     def leave(self) -> None:
-        """A scenario has ended; whoever still waits has waited in vain."""
+        """A scenario has ended; what still waits for it fails."""
         if self._barrier.n_waiting:
             self._barrier.abort()
 

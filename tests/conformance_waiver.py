@@ -1,7 +1,7 @@
 """What the conformance suite does not ask of a pair of systems, each with the reason.
 
 What it is: `reason`, for a pair and a scenario. The table is made of the tables `WAIVERS` of all modules `waiver_<kind>.py` beside this
-one, each with keys (kind of the source, kind of the target, ability or scenario); an empty kind stands for any. What it is not: a way to
+one, each with keys (kind of the source, kind of the target, ability or scenario); an empty kind means any. What it is not: a means to
 leave out what fails.
 """
 

@@ -1,4 +1,4 @@
-"""What every test may use: the options `--soak` and `--times`, the scale of long runs, the account of what they did, and a tidy end."""
+"""What every test may use: the options `--soak` and `--times`, the scale of long runs, the account of what they did, and clean-up at the end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--times", action="store_true", help="print each module's wall time and processor time at the end")
 
 
-# No deadlines: on a shared machine they measure the neighbours. The default run repeats the same examples, so that a
+# No deadlines: on a shared machine they measure the other programs. The default run repeats the same examples, so that a
 # change is judged by what it changed; the long run looks for new ones.
 settings.register_profile("default", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile(
@@ -59,7 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
         take_share(number, config.workerinput["workercount"])
     fork_namespaces()
     # pytest-asyncio asks for the current event loop before it sets its own; where none was ever set, Python up to 3.13
-    # makes one then, which nobody closes, and its ResourceWarning fails whatever test runs when it is collected.
+    # makes one then, which is never closed, and its ResourceWarning fails whatever test runs when it is collected.
     asyncio.set_event_loop(None)
 
 
@@ -73,7 +73,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """By now the modules of tests have imported what they use."""
+    """By now the test modules have imported what they use."""
     stop_second_readers()
     if not session.config.getoption("--soak"):
         shorten_sleeps()

@@ -2,13 +2,13 @@
 
 What it is: a seeded run of all that entities do (sends, transactions, schedules, sessions, forwarding, topics, detection, expiry,
 changes of settings) over journals that refuse writes, syncs, reads and reopening at random, are killed, and come back with
-any part of what was not synced. What it is not: a model of each entity; those stand in `tests/unit/entities`.
+any part of what was not synced. What it is not: a model of each entity; those are in `tests/unit/entities`.
 
-Invariants (looked at whenever the namespace has come to rest):
-    I1. A message whose acceptance was told as durable, and whose end was not, is in its group of entities exactly once.
-    I2. One whose end was told as durable is nowhere. One with an unknown outcome is there once at most.
+Invariants (checked whenever the namespace has nothing left to do):
+    I1. A message whose acceptance was reported as durable, and whose end was not, is in its group of entities exactly once.
+    I2. One whose end was reported as durable is nowhere. One with an unknown outcome is there once at most.
     I3. Whatever is there can be received: counts, looks and receivers agree.
-    I4. Messages of one sender's link stand in the order in which they were sent.
+    I4. Messages of one sender's link are in the order in which they were sent.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ SESSIONS = ("0", "1", "2", "3")
 
 
 class Faults:
-    """What may go wrong with a journal besides what a journal in memory can be told to refuse.
+    """The faults of a journal besides what a journal in memory can be set to refuse.
 
     Attributes:
         chance: what is random in it.
@@ -122,7 +122,7 @@ class FaultyJournal(MemoryJournal, Faults):
     def reopen(self) -> None:
         if self.fail_reopen:
             raise StoreError("cannot be opened")
-        if self.chance.random() < 0.6:  # otherwise it goes on with all that was written, as without room on the disk
+        if self.chance.random() < 0.6:  # otherwise it continues with all that was written, as without room on the disk
             self.crash(self.chance.randrange(self.unsynced_count + 1))
 
 
@@ -164,7 +164,7 @@ class FaultyRocks(RocksJournal, Faults):
         super().reopen()
 
     def crash(self, keep: int = 0) -> None:
-        """As after a kill of the process; what it had open is not let go of before."""
+        """As after a kill of the process; what it had open is not closed before."""
         before, self._number = self._folder, self._number + 1
         self._folder = before.parent / str(self._number)
         shutil.copytree(before, self._folder)
@@ -173,7 +173,7 @@ class FaultyRocks(RocksJournal, Faults):
         self._open()
 
 
-# Of each entity that takes sends: the groups in which a message arrives once. A group is where it may stand.
+# Of each entity that takes sends: the groups in which a message arrives once. A group is where it may be.
 GROUPS = {
     "q": ("q", "dlq", "f", "g", "t/Subscriptions/c"),
     "d": ("d",),
@@ -191,7 +191,7 @@ SESSION_QUEUES = ("s", "y")
 
 
 @dataclass
-class Held:
+class LockedMessage:
     """A locked message."""
 
     queue: Any
@@ -206,8 +206,8 @@ class World:
 
     Args:
         seed: of everything that is random.
-        partitioned: whether there are entities whose fragments lie in stores of their own.
-        folder: where the stores lie; None: in memory.
+        partitioned: whether there are entities whose fragments are in stores of their own.
+        folder: of the stores; None: in memory.
     """
 
     def __init__(self, seed: int, *, partitioned: bool = False, folder: Path | None = None) -> None:
@@ -227,14 +227,14 @@ class World:
             transaction_timeout_ms=30_000,
             duplicate_key_window_ms=WINDOW_MS,
         )
-        # (group, name): "perhaps", "there", "perhaps gone", "gone"
+        # (group, name): "perhaps", "there", "perhaps removed", "removed"
         self.state: dict[tuple[str, str], str] = {}
         self.number_of: dict[str, int] = {}
         self.sent_to: dict[str, str] = {}
         self.unordered: set[str] = set()
         self.count = 0
         self.operations: Counter[str] = Counter()
-        self.held: list[Held] = []
+        self.locked: list[LockedMessage] = []
         self.holds: list[Hold] = []
         self.deferred: list[tuple[str, int]] = []
         self.scheduled: list[tuple[str, str, int]] = []
@@ -253,7 +253,7 @@ class World:
     # ---- the namespace
 
     def start(self) -> None:
-        self.held.clear()
+        self.locked.clear()
         self.holds.clear()
         self.transactions.clear()
         self.cursors.clear()
@@ -337,7 +337,7 @@ class World:
             commit = engine.begin_commit()
             if commit is None:
                 return
-            if self._is_busy and self.chance.random() < 0.1:  # something is staged while the disk is at work
+            if self._is_busy and self.chance.random() < 0.1:  # something is staged while the disk writes
                 self.step(within=True)
             try:
                 journal.sync()
@@ -472,7 +472,7 @@ class World:
         home, path = self.chance.choice([("q", "d"), ("q", "s"), ("q", "t"), ("d", "q"), ("s", "q")])
         name, payload, wanted = self._new(path, home)
         self.unordered.add(name)
-        # What the destination does not take lies where it was sent via.
+        # What the destination does not accept is at the entity that it was sent via.
         durable, failed = self._expect(wanted)
         with suppress(IsthmusError):
             self.engine.via(home, path).accept([payload], durable, failed)
@@ -487,7 +487,7 @@ class World:
 
         def durable() -> None:
             arrives()
-            self.scheduled.append((path, name, numbers[0]))  # told now: before, another message may come to have it
+            self.scheduled.append((path, name, numbers[0]))  # reported now: before, another message may get the number
 
         with suppress(IsthmusError):
             numbers += self.engine.sender(path).schedule([(payload, due_ms)], durable, failed)
@@ -496,9 +496,9 @@ class World:
         if not self.scheduled:
             return
         path, name, number = self.scheduled.pop(self.chance.randrange(len(self.scheduled)))
-        gone, failed = self._going([each for each in self.state if each[1] == name])
+        removed, failed = self._going([each for each in self.state if each[1] == name])
         with suppress(IsthmusError):
-            self.engine.sender(path).cancel_scheduled([number], gone, failed)
+            self.engine.sender(path).cancel_scheduled([number], removed, failed)
             self._leaves([each for each in self.state if each[1] == name])
 
     # ---- what is received
@@ -506,35 +506,35 @@ class World:
     def _going(self, wanted: Sequence[tuple[str, str]]) -> tuple[Callable[[], None], Callable[[Exception], None]]:
         reported: list[str] = []
 
-        def gone() -> None:
+        def removed() -> None:
             assert not reported, (reported, wanted)
             reported.append("durable")
             for each in wanted:
-                self.state[each] = "gone"
+                self.state[each] = "removed"
 
         def failed(error: Exception) -> None:
             assert not reported, (reported, wanted, error)
             reported.append("failed")
 
-        return gone, failed
+        return removed, failed
 
     def _leaves(self, wanted: Sequence[tuple[str, str]]) -> None:
         for each in wanted:
-            if self.state[each] != "gone":
-                self.state[each] = "perhaps gone"
+            if self.state[each] != "removed":
+                self.state[each] = "perhaps removed"
 
     def _group_of(self, path: str) -> str:
         place = path.partition("/$")[0]
-        return next(group for group, places in self.groups.items() if place in places)
+        return next(group for group, members in self.groups.items() if place in members)
 
     def _paths(self) -> list[str]:
-        paths = [path for places in self.groups.values() for path in places if path not in ("f", "g", "h", "x")]
-        dead = [f"{path}/$DeadLetterQueue" for places in self.groups.values() for path in places]
+        paths = [path for members in self.groups.values() for path in members if path not in ("f", "g", "h", "x")]
+        dead = [f"{path}/$DeadLetterQueue" for members in self.groups.values() for path in members]
         return [path for path in paths if not path.endswith("/c")] + dead
 
-    def _got(self, queue: Any, path: str, acquired: Acquired) -> list[Held]:
+    def _got(self, queue: Any, path: str, acquired: Acquired) -> list[LockedMessage]:
         return [
-            Held(queue, path, _name_of(payload), tag, sequence)
+            LockedMessage(queue, path, _name_of(payload), tag, sequence)
             for payload, tag, sequence in zip(acquired.payloads, acquired.tags, acquired.sequences, strict=True)
         ]
 
@@ -546,10 +546,10 @@ class World:
             queue = self.engine.receiver(path)
             acquired = queue.acquire(self.chance.choice([1, 2, 5]))
             if acquired is not None:
-                self.held += self._got(queue, path, acquired)
+                self.locked += self._got(queue, path, acquired)
 
     def take(self) -> None:
-        """Receive and delete: what is told as failed is there as before."""
+        """Receive and delete: what is reported as failed is there as before."""
         path = self.chance.choice(self._paths())
         if path in self.sessions:
             return
@@ -565,16 +565,16 @@ class World:
             if acquired is not None:
                 wanted = [(self._group_of(path), _name_of(each)) for each in acquired.payloads]
                 before = {each: self.state[each] for each in wanted}
-                gone, failed = self._going(wanted)
+                removed, failed = self._going(wanted)
 
                 def back(error: Exception) -> None:
                     failed(error)
                     kept = [
-                        each for each in wanted if self.state[each] == "perhaps gone" and each[0] not in self.deleted
+                        each for each in wanted if self.state[each] == "perhaps removed" and each[0] not in self.deleted
                     ]
                     self.state.update({each: before[each] for each in kept})
 
-                box.append((gone, back))
+                box.append((removed, back))
                 self._leaves(wanted)
 
     def open_session(self) -> None:
@@ -605,18 +605,18 @@ class World:
                 case _:
                     acquired = hold.messages.acquire(self.chance.choice([1, 4]))
                     if acquired is not None:
-                        self.held += self._got(hold.messages, hold.messages.path, acquired)
+                        self.locked += self._got(hold.messages, hold.messages.path, acquired)
 
     def settle(self) -> None:
-        if not self.held:
+        if not self.locked:
             return
-        first = self.chance.choice(self.held)
-        some = [each for each in self.held if each.queue is first.queue]
+        first = self.chance.choice(self.locked)
+        some = [each for each in self.locked if each.queue is first.queue]
         chosen = some[: self.chance.choice([1, 1, 3, 9])] if self.chance.random() < 0.5 else [first]
         if getattr(first.queue, "slots", None) is not None:
             chosen = [each for each in chosen if each.sequence >> 48 == chosen[0].sequence >> 48]
         for each in chosen:
-            self.held.remove(each)
+            self.locked.remove(each)
         tokens = [each.token for each in chosen]
         flags: list[bool] = []
         wanted = [(self._group_of(each.path), each.name) for each in chosen]
@@ -635,7 +635,7 @@ class World:
                     first.queue.dead_letter(tokens, "why", None)
                 case 4:
                     first.queue.renew(tokens)
-                    self.held += chosen
+                    self.locked += chosen
                 case 5 if self.transactions:
                     self._enlist(first.queue, tokens, wanted)
                 case _:
@@ -647,7 +647,7 @@ class World:
         def durable() -> None:
             for each, ok in zip(wanted, flags, strict=True):
                 if ok:
-                    self.state[each] = "gone"
+                    self.state[each] = "removed"
 
         silent = self.chance.random() < 0.2
         flags += queue.complete(tokens) if silent else queue.complete(tokens, durable, lambda error: None)
@@ -664,7 +664,7 @@ class World:
             with suppress(IsthmusError):
                 queue = self.engine.receiver(path)
         with suppress(IsthmusError, UnboundLocalError, AttributeError):
-            self.held += self._got(queue, path, queue.receive_deferred([sequence]))
+            self.locked += self._got(queue, path, queue.receive_deferred([sequence]))
 
     # ---- event hubs
 
@@ -841,7 +841,7 @@ class World:
             journal.crash(self.chance.randrange(journal.unsynced_count + 1))
         self.start()
 
-    # Where bodies of large messages lie.
+    # Where bodies of large messages are stored.
     bodies: BlobFolder | None = None
     # Groups whose entities may be deleted meanwhile.
     deleted: ClassVar[frozenset[str]] = frozenset()
@@ -891,7 +891,7 @@ class World:
     # ---- the account
 
     def come_to_rest(self) -> None:
-        """Everything works again, nothing is locked, scheduled, staged or on its way."""
+        """Everything works again, nothing is locked, scheduled, staged or in transit."""
         self._is_busy = False
         self.heal()
         for _ in range(3):
@@ -908,7 +908,7 @@ class World:
         for hold in self.holds:
             hold.release()
         self.holds.clear()
-        self.held.clear()
+        self.locked.clear()
         self.scheduled.clear()
         for _ in range(40):
             self.commit(3)
@@ -929,19 +929,19 @@ class World:
         """See the module's invariants; everything found is consumed."""
         self.come_to_rest()
         found: Counter[tuple[str, str]] = Counter()
-        for group, places in self.groups.items():
-            for place in places:
+        for group, members in self.groups.items():
+            for place in members:
                 for path in (place, f"{place}/$DeadLetterQueue", f"{place}/$Transfer/$DeadLetterQueue"):
                     for name in self._drain(path):
                         found[group, name] += 1
         for name in self._read_all_events():
             if ("hub", name) in self.state:  # others were looked at before
                 found["hub", name] += 1
-        # What was sent via an entity and not taken lies in that one's transfer dead-letter queue.
+        # What was sent via an entity and not accepted is in that one's transfer dead-letter queue.
         for key in [key for key in found if key not in self.state]:
             group, name = key
             others = [each for each in self.state if each[1] == name]
-            assert others, f"{name} is in {group}, where nobody sent it"
+            assert others, f"{name} is in {group}, where it was not sent"
             home = self.sent_to[name].split()[0]
             assert group == self._group_of(home) if home in self.targets else False, (key, self.sent_to[name])
             for each in others:
@@ -950,7 +950,7 @@ class World:
         wrong = []
         for key, state in self.state.items():
             count = found[key]
-            allowed = {"there": (1,), "gone": (0,)}.get(state, (0, 1))
+            allowed = {"there": (1,), "removed": (0,)}.get(state, (0, 1))
             if count not in allowed:
                 wrong.append((key, state, count))
         assert not wrong, wrong
@@ -968,7 +968,7 @@ class World:
             start = _sequence_of(payloads[-1]) + 1
         names = [_name_of(each) for each in seen]
         runtime = self.engine.runtime(path)
-        is_main = "/$" not in path and path != "dlq"  # dead letters come as they die
+        is_main = "/$" not in path and path != "dlq"  # dead letters are in the order in which they were dead-lettered
         counted = queue.active_count + queue.deferred_count + queue.scheduled_count
         assert counted == len(names), (path, counted, names, runtime)
         if is_main:
@@ -1026,7 +1026,7 @@ class World:
 
 
 def _nothing(*_: object) -> None:
-    """Nobody is told."""
+    """Nothing is reported."""
 
 
 def _run(run: Callable[[], None]) -> None:

@@ -29,12 +29,24 @@ from isthmus.bridge.delivery_event import (
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.bridge.refusal_memory import RefusalMemory
 
-__all__ = ["BAD", "BUSY", "GONE", "MISSING", "NO_OUTCOME", "ODD", "Bench", "Verdict", "bench", "message", "number_of"]
+__all__ = [
+    "BAD",
+    "BUSY",
+    "CONNECTION_LOST",
+    "MISSING",
+    "NO_OUTCOME",
+    "ODD",
+    "Bench",
+    "Verdict",
+    "bench",
+    "message",
+    "number_of",
+]
 
 BUSY = Refusal(RefusalKind.BLOCKED, "server-busy", "come back later")
 ODD = Refusal(RefusalKind.UNCLEAR, "x:odd", "no")
 BAD = Refusal(RefusalKind.MESSAGE, "argument-error", "malformed")
-GONE = Refusal(RefusalKind.UNKNOWN, "", "connection lost")
+CONNECTION_LOST = Refusal(RefusalKind.UNKNOWN, "", "connection lost")
 NO_OUTCOME = Refusal(RefusalKind.UNKNOWN, "", "settled without an outcome")
 MISSING = Refusal(RefusalKind.FATAL, "not-found", "no such entity")
 
@@ -54,7 +66,7 @@ class Bench:
     """A machine and a model of its target; positions at the source are the messages' numbers and 1,000.
 
     Attributes:
-        verdict: what the target says to a message at a time; None accepts.
+        verdict: the target's answer to a message at a time; None accepts.
         takes: messages that the target takes in one envelope.
         stored: the numbers of the messages that the target took, in order.
         wire: deliveries that the target has not answered: (ordinal, numbers).
@@ -73,12 +85,12 @@ class Bench:
     settled: list[int] = field(default_factory=list)
     disposed: dict[int, Disposition] = field(default_factory=dict)
     flushed: list[int] = field(default_factory=list)
-    held: str = ""
+    paused_reason: str = ""
     wants_open: bool = False
     failed: Fail | None = None
     ordinal: int = 0
 
-    def tell(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:
         for effect in self.machine.on(event, self.now):
             if isinstance(effect, Send):
                 numbers = [number_of(payload) for payload in effect.payloads]
@@ -99,9 +111,9 @@ class Bench:
             elif isinstance(effect, Flushed):
                 self.flushed.append(effect.number)
             elif isinstance(effect, Pause):
-                self.held = effect.text
+                self.paused_reason = effect.text
             elif isinstance(effect, Resume):
-                self.held = ""
+                self.paused_reason = ""
             elif isinstance(effect, Open):
                 self.wants_open = True
             elif isinstance(effect, Fail):
@@ -111,15 +123,15 @@ class Bench:
         self.wants_open = False
         self.ordinal, self.credit = 0, credit
         self.wire.clear()
-        self.tell(Opened(self.message_bytes, self.takes))
-        self.tell(Granted(credit))
+        self.apply(Opened(self.message_bytes, self.takes))
+        self.apply(Granted(credit))
         return self
 
     def hand_over(self, count: int, size: int = 4) -> None:
         numbers = range(self.handed, self.handed + count)
         self.handed += count
         positions = [number + 1000 for number in numbers]
-        self.tell(HandedOver([message(number, size) for number in numbers], positions))
+        self.apply(HandedOver([message(number, size) for number in numbers], positions))
 
     def answer(self) -> None:
         """The target answers the oldest delivery."""
@@ -127,7 +139,7 @@ class Bench:
         refusals = [refusal for number in numbers if (refusal := self.verdict(number, self.now)) is not None]
         if not refusals:
             self.stored += numbers
-        self.tell(Outcome(ordinal, ordinal, refusals[0] if refusals else None))
+        self.apply(Outcome(ordinal, ordinal, refusals[0] if refusals else None))
 
     def answer_all(self) -> None:
         while self.wire:
@@ -135,10 +147,10 @@ class Bench:
 
     def lose(self) -> None:
         self.wire.clear()
-        self.tell(Lost(GONE))
+        self.apply(Lost(CONNECTION_LOST))
 
     def pass_time(self, seconds: float) -> None:
-        """Answers everything at once, and wakes the machine when it wishes, for so long."""
+        """Answers everything at once, and wakes the machine at its deadlines, for so long."""
         end = self.now + seconds
         while True:
             self.answer_all()
@@ -149,7 +161,7 @@ class Bench:
             if due > end or self.failed:
                 break
             self.now = max(self.now + 1e-6, due)
-            self.tell(Tick())
+            self.apply(Tick())
         self.now = end
 
     @property

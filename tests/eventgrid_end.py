@@ -18,7 +18,7 @@ from isthmus.testing.proxy import Proxy
 __all__ = ["EventGridEnd"]
 
 LIMIT_BYTES = 100_000
-# Rejected events have no reason of the one who rejected them: it is told by their size, as far as the suite makes large ones.
+# Rejected events carry no reason from the client that rejected them: it is derived from their size, as far as the suite makes large ones.
 TOO_LARGE, REFUSED = "MessageTooLarge", "RefusedByTarget"
 
 

@@ -1,6 +1,6 @@
 """A server with the data plane of Event Grid namespaces, for tests, in a process of its own.
 
-There is no emulator of Event Grid. This is written from the vendor's public contract as it stood on 23 November 2026 (Microsoft Learn,
+There is no emulator of Event Grid. This is written from the vendor's public contract as of 23 November 2026 (Microsoft Learn,
 "Azure Event Grid data plane REST API", 2024-06-01: Publish, Receive, Acknowledge, Release, Reject, Renew Cloud Event Locks). It keeps each
 change on disk before it answers, and how often an event was given; locks end with the process. A topic has one subscription, `sub`.
 
@@ -70,7 +70,7 @@ class EventGridServer:
         self.start()
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """A request to it; GET of a topic gives `events`, `left` and `dead`, PUT tells what it does."""
+        """A request to it; GET of a topic gives `events`, `left` and `dead`, PUT sets what it does."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
             headers = {"authorization": f"SharedAccessKey {KEY}"}
@@ -217,8 +217,8 @@ def _serve(port: int, folder: Path) -> None:
                 self._answer(401, {"error": {"code": "Unauthorized", "message": "the key is wrong"}})
                 return
             parts = urlsplit(self.path)
-            place, _, operation = parts.path.rpartition(":")
-            names, query = place.split("/"), parse_qs(parts.query)
+            topic_path, _, operation = parts.path.rpartition(":")
+            names, query = topic_path.split("/"), parse_qs(parts.query)
             if names[2] not in grid.topics or query["api-version"] != ["2024-06-01"]:
                 self._answer(404, {"error": {"code": "NotFound", "message": "there is no such topic"}})
             elif operation == "publish":

@@ -55,7 +55,7 @@ def administer(served: NamespaceProcess, method: str, path: str, inside: str, ki
 
 
 def hub_description(partitions: int, status: str = "Active") -> str:
-    """What stands within `EventHubDescription`."""
+    """The elements of `EventHubDescription`."""
     return (
         f"<MessageRetentionInDays>1</MessageRetentionInDays><Status>{status}</Status>"
         f"<PartitionCount>{partitions}</PartitionCount>"
@@ -134,15 +134,15 @@ class EventHubsEnd:
                     Sender(client, f"{entity}/Partitions/{lane}").wait_ready().send_all(mine)
 
     def arrived(self, entity: str) -> Sequence[str]:
-        """What stands in the event hub."""
+        """What is in the event hub."""
         return [key for key, _ in self._looks[entity].events()]
 
     def left(self, entity: str) -> int:
-        """What stands behind the checkpoints."""
+        """What comes after the checkpoints."""
         return self._looks[entity].left()
 
     def dead(self, entity: str) -> dict[str, str]:
-        """What stands in its event hub for dead letters."""
+        """What is in its event hub for dead letters."""
         return dict(self._looks[entity].dead())
 
     def refuse(self, entity: str, refuses: bool) -> None:
@@ -157,7 +157,7 @@ class EventHubsEnd:
         server.start()
 
     def release(self, entity: str) -> None:
-        """Ends the connections that looked at an event hub."""
+        """Closes the connections that looked at an event hub."""
         look = self._looks.pop(entity, None)
         if look is not None:
             look.close()
@@ -183,7 +183,7 @@ class _Look:
         self._readers: dict[str, _HubReader] = {}
 
     def events(self) -> list[tuple[str, str]]:
-        """Keys and reasons of what stands."""
+        """Keys and reasons of what is there."""
         return self._read(self._hub)
 
     def dead(self) -> list[tuple[str, str]]:
@@ -253,7 +253,7 @@ class _HubReader:
             look.close()
 
     def read(self) -> list[tuple[str, str]]:
-        """Keys and reasons of what stands, partition by partition."""
+        """Keys and reasons of what is there, partition by partition."""
         for number, last in self.lasts().items():
             link = self._links.get(number)
             if link is None:

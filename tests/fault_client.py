@@ -23,7 +23,7 @@ SEQUENCE = "x-opt-sequence-number"
 
 
 class AnsweringClient(Client):
-    """A client that also tells receivers when the namespace has confirmed their dispositions."""
+    """A client that also notifies receivers when the namespace has confirmed their dispositions."""
 
     def _dispatch(self, events: list[Any]) -> None:
         for event in events:
@@ -88,7 +88,7 @@ def read_message(payload: bytes) -> Seen:
 
 
 def look(client: Client, path: str) -> list[Seen]:
-    """Everything a queue holds, in sequence order."""
+    """The contents of a queue, in sequence order."""
     management = Management(client, path)
     found: list[Seen] = []
     while page := management.peek(found[-1].sequence + 1 if found else 0, 1000):
@@ -112,7 +112,7 @@ def works(ns: NamespaceProcess, path: str) -> None:
 
 
 class Raw:
-    """A client without manners: the protocol engine where it helps, and any bytes at any time.
+    """A malformed client: it uses the protocol engine where it helps, and sends any bytes at any time.
 
     Attributes:
         connection: the engine.

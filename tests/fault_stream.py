@@ -1,4 +1,4 @@
-"""Load for the kill tests: streams of numbered messages that know what they were told, and the threads that run them."""
+"""Load for the kill tests: streams of numbered messages that keep what was reported to them, and the threads that run them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from isthmus.testing.namespace import NamespaceProcess
 from isthmus.transport import Management, Reply, Sender
 from isthmus.transport.sender import envelope
 
-HELD = 120  # messages that each receiver keeps locked before it completes the oldest
+UNSETTLED = 120  # messages that each receiver keeps locked before it completes the oldest
 SENT_AHEAD = 200
 # Messages that may wait: more would make the looks at the queue longer, and nothing else.
 BACKLOG = 5_000
 
 
 class Stream:
-    """One queue with one sender and one receiver, and what both were told, over all rounds."""
+    """One queue with one sender and one receiver, and what was reported to both, over all rounds."""
 
     def __init__(self, queue: str, batch: int = 0, source: str = "") -> None:
         self.queue = queue
@@ -35,7 +35,7 @@ class Stream:
         self.asked: set[int] = set()
         self.completed: set[int] = set()
         self.resent: set[int] = set()
-        self.held = 0
+        self.unsettled = 0
         self.received = 0
         self.backlog_at_start = 0
         self.sent_at_start = 0
@@ -104,11 +104,11 @@ class Stream:
                         numbers = [int(read_message(payload).body) for payload in run.payloads]
                         latest = self.check_run(numbers, latest)
                         waiting.append((run.first_id, list(run.tags), numbers))
-                        self.held += len(numbers)
+                        self.unsettled += len(numbers)
                         self.received += len(numbers)
                     if receiver.credit < 100:
                         receiver.grant(200)
-                    if self.held > HELD and waiting:
+                    if self.unsettled > UNSETTLED and waiting:
                         first, tags, numbers = waiting.pop(0)
                         self.asked.update(numbers)
                         if first % 2:
@@ -116,7 +116,7 @@ class Stream:
                         else:
                             by_id.update(enumerate(numbers, first))
                             receiver.ask(first, first + len(numbers) - 1)
-                        self.held -= len(numbers)
+                        self.unsettled -= len(numbers)
                     self.take_answers(receiver, by_id, replies)
             finally:
                 self.take_answers(receiver, by_id, replies)
@@ -150,7 +150,7 @@ class Stream:
     # ---- the account
 
     def check(self, found: list[Seen]) -> list[str]:
-        """What is wrong with what the queue holds."""
+        """What is wrong with the contents of the queue."""
         faults, self.faults = self.faults, []
         numbers = [int(each.body) for each in found]
         times = Counter(numbers)
@@ -170,7 +170,7 @@ class Stream:
         sequences = [each.sequence for each in found]
         faults += [f"sequence: {b} after {a}" for a, b in pairwise(sequences) if b <= a]
         self.asked.clear()
-        self.held = self.received = 0
+        self.unsettled = self.received = 0
         self.backlog_at_start, self.sent_at_start = len(numbers), self.next
         return [f"{self.queue}: {fault}" for fault in faults]
 

@@ -1,7 +1,7 @@
-"""Runs failed tests again, each alone, and tells those that pass then apart.
+"""Runs failed tests again, each alone, and marks those that pass then.
 
 A test that fails beside others and passes alone is flaky: it depends on the machine's speed or on its neighbours. One such
-test is let pass and named at the end of the run, so that it is mended before it is forgotten. Two fail the run.
+test is let pass and named at the end of the run, so that it is mended soon. Two fail the run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 __all__ = ["Flaky"]
 
-# More failures than this are no accident: running them again only takes time.
+# More failures than this have a common cause: running them again only takes time.
 AT_MOST_AGAIN = 6
 TOLERATED = 1
 SECONDS_AGAIN = 600

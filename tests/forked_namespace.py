@@ -20,7 +20,7 @@ from isthmus.testing import namespace
 __all__ = ["ForkedNamespace", "fork_namespaces"]
 
 # `-c` and the command, as `isthmus.testing.namespace` starts a Python.
-_BEFORE_THE_WORDS = 3
+_BEFORE_THE_ARGUMENTS = 3
 _IMPORTED = (
     "isthmus.cli.app",
     "isthmus.cli.namespace.serve",
@@ -37,19 +37,19 @@ class ForkedNamespace:
     """What `subprocess.Popen` is to `NamespaceProcess`.
 
     Args:
-        command: an interpreter, `-c`, a command, and the words of `isthmus`.
+        command: an interpreter, `-c`, a command, and the arguments of `isthmus`.
         stdout: as for `Popen`; always a pipe.
         stderr: a file.
     """
 
     def __init__(self, command: Sequence[str], *, stdout: int, stderr: BinaryIO) -> None:
         assert stdout == subprocess.PIPE
-        words = list(command[_BEFORE_THE_WORDS:])
+        arguments = list(command[_BEFORE_THE_ARGUMENTS:])
         reading, writing = os.pipe()
         # A namespace that a test leaves running ends with the tests.
         self._process = _context.Process(
             target=_serve,
-            args=(words, dict(os.environ), os.getcwd(), DupFd(writing), DupFd(stderr.fileno())),
+            args=(arguments, dict(os.environ), os.getcwd(), DupFd(writing), DupFd(stderr.fileno())),
             daemon=True,
         )
         try:
@@ -93,12 +93,12 @@ def fork_namespaces() -> None:
 
 def _started(command: Sequence[str], *, stdout: int, stderr: BinaryIO) -> Any:
     """A test may have a command of its own, which sets limits of the process before it serves: no fork has those."""
-    if command[_BEFORE_THE_WORDS - 1] == _COMMAND:
+    if command[_BEFORE_THE_ARGUMENTS - 1] == _COMMAND:
         return ForkedNamespace(command, stdout=stdout, stderr=stderr)
     return subprocess.Popen(command, stdout=stdout, stderr=stderr)
 
 
-def _serve(words: Sequence[str], environment: Mapping[str, str], folder: str, stdout: Any, stderr: Any) -> None:
+def _serve(arguments: Sequence[str], environment: Mapping[str, str], folder: str, stdout: Any, stderr: Any) -> None:
     """The forked process."""
     os.environ.clear()
     os.environ.update(environment)
@@ -107,7 +107,7 @@ def _serve(words: Sequence[str], environment: Mapping[str, str], folder: str, st
         os.dup2(descriptor, number)
         os.close(descriptor)
     sys.stdout, sys.stderr = (os.fdopen(number, "w", encoding="utf-8", closefd=False) for number in (1, 2))
-    sys.argv = ["isthmus", *words]
+    sys.argv = ["isthmus", *arguments]
     from isthmus.cli.app import main
 
-    main(words)
+    main(arguments)

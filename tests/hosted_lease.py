@@ -79,7 +79,7 @@ def carried(folder: Path, routes: Sequence[RouteSpec]) -> Iterator[None]:
             for batch in Outflow(reader, flush_ms=3.0, padding_bytes=PADDING_BYTES).batches():
                 inflow.take(batch)
             sender.finish()
-        except BaseException as error:  # noqa: BLE001 - told below
+        except BaseException as error:  # noqa: BLE001 - reported below
             faults.append(error)
             sender.abort(error)
 

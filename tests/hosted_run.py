@@ -1,7 +1,7 @@
 """The routes of a federation, carried by leases without Spark: readers and senders of the bridge in one process.
 
 Run as `python tests/hosted_run.py FILE FOLDER`. Routes with the same steps share a lease, as they share a query in a run. Steps of DataFrames
-need Spark and are refused. Spools lie beside the folder, so that the next run finds them.
+need Spark and are refused. Spools are beside the folder, so that the next run finds them.
 """
 
 from __future__ import annotations
@@ -124,9 +124,9 @@ def main(file: Path, folder: Path) -> None:
         for each in route_specs(route, spec, spool_folder(route, state)):
             groups.setdefault(each.steps, []).append(each)
     for number, specs in enumerate(groups.values()):
-        place = folder / f"g{number}"
-        place.mkdir()
-        threading.Thread(target=carry, args=(place, specs), daemon=True).start()
+        lease_folder = folder / f"g{number}"
+        lease_folder.mkdir()
+        threading.Thread(target=carry, args=(lease_folder, specs), daemon=True).start()
     while True:
         time.sleep(60.0)
 

@@ -37,7 +37,7 @@ class HttpEnd:
         self._behaviour: dict[str, dict[str, Any]] = {}
 
     def make(self, entity: str, side: str, settings: Mapping[str, Any]) -> dict[str, str]:
-        """Tells what a path does."""
+        """Sets what a path does."""
         assert side == "target"
         self._behaviour[entity] = {"once": bool(settings.get("detects_duplicates"))}
         if settings.get("limits_size"):

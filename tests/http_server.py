@@ -1,6 +1,6 @@
 """A receiver of HTTP requests for tests, in a process of its own, that keeps each request on disk before it answers.
 
-As a program: `http_server.py PORT FOLDER`. What a path does is told by PUT of a JSON object: `status` for all requests, `limit` for bodies,
+As a program: `http_server.py PORT FOLDER`. What a path does is set by PUT of a JSON object: `status` for all requests, `limit` for bodies,
 `once` to keep one request of each webhook-id, `retry_after`. GET gives the requests of a path.
 """
 
@@ -159,7 +159,7 @@ def _serve(port: int, folder: Path) -> None:
             headers = {name.lower(): value for name, value in self.headers.items()}
             body = self._body()
             if len(body) < int(self.headers.get("Content-Length", 0)):
-                self.close_connection = True  # the client has gone amid its request
+                self.close_connection = True  # the client has disconnected during its request
                 return
             self._answer(*kept.post(self.path, headers, body))
 

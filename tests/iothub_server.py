@@ -27,7 +27,7 @@ class IotHubServer(Peer):
     """The hub; a context manager.
 
     Args:
-        events: the namespace in which device-to-cloud messages stand.
+        events: the namespace that contains the device-to-cloud messages.
         hub: name of their event hub there.
     """
 
@@ -66,7 +66,7 @@ class IotHubServer(Peer):
         with self.lock:
             return list(self.queues[DEVICE_BOUND].messages.values())
 
-    def tell(self, message_id: str, device: str, status: str, description: str = "") -> int:
+    def give_feedback(self, message_id: str, device: str, status: str, description: str = "") -> int:
         """Gives feedback; its number."""
         record = {
             "originalMessageId": message_id,

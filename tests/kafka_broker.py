@@ -117,7 +117,7 @@ class KafkaBroker:
         )
         users = [f"--add-scram={name}=[name={USER},password={PASSWORD}]" for name in _SCRAM if is_secure]
         formatting = self._java(
-            # An id that begins with a hyphen would be taken for an option if it stood alone.
+            # An id that begins with a hyphen would be taken for an option if it were an argument of its own.
             "kafka.tools.StorageTool",
             "format",
             f"--cluster-id={_cluster_id()}",

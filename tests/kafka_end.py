@@ -72,7 +72,7 @@ class KafkaEnd:
         return options
 
     def proxy(self, entity: str) -> tuple[Proxy, dict[str, str]]:
-        """A proxy before the broker, which tells its own address in the broker's place."""
+        """A proxy before the broker, which announces its own address instead of the broker's."""
         made = Proxy(int(self._broker.address.rpartition(":")[2]), rewrite=self._rewrite)
         return made, {"bootstrap_servers": f"127.0.0.1:{made.port}", "kafka.reconnect.backoff.max.ms": "500"}
 
@@ -97,7 +97,7 @@ class KafkaEnd:
         assert not failed, failed
 
     def arrived(self, entity: str) -> Sequence[str]:
-        """What stands in the topic."""
+        """What is in the topic."""
         return [key for key, _ in self._looks[entity].records()]
 
     def left(self, entity: str) -> int:
@@ -105,7 +105,7 @@ class KafkaEnd:
         return self._looks[entity].lag()
 
     def dead(self, entity: str) -> dict[str, str]:
-        """What stands in its dead-letter topic."""
+        """What is in its dead-letter topic."""
         return dict(self._looks[entity].dead())
 
     def refuse(self, entity: str, refuses: bool) -> None:
@@ -143,7 +143,7 @@ class _Look:
         self._group: Any = None
 
     def records(self) -> list[tuple[str, str]]:
-        """Keys and reasons of what stands."""
+        """Keys and reasons of what is there."""
         with self._lock:
             return self._asked(lambda: self._read(self._topic, len(self._partitions)))
 

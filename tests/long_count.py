@@ -1,6 +1,6 @@
 """The account of the long counts: what each test asked for and what it saw.
 
-Tests tell it by their reports, which pytest-xdist carries from worker to controller.
+Tests pass it in their reports, which pytest-xdist carries from worker to controller.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ASKED = "long count asked"
 """User property of a test's report: rounds asked for."""
 
 SEEN = "long count seen"
-"""User property of a test's report: (asked, seen), as the test tells them."""
+"""User property of a test's report: (asked, seen), as the test reports them."""
 
 
 class Account:
@@ -65,7 +65,7 @@ class Account:
         seen = [(str(value[0]), str(value[1])) for name, value in properties if name == SEEN]
         if not asked:
             return seen
-        return seen or [(" and ".join(asked) + " rounds", "as its test tells")]
+        return seen or [(" and ".join(asked) + " rounds", "as its test reports")]
 
     def _verdict(self, node: str) -> str:
         if node in self._failed:

@@ -35,7 +35,7 @@ SKEW_SECONDS = 5
 SKEWED_SECONDS = 10.0
 LOST_SECONDS = 2.0
 LOST_ROUNDS = 3
-# Whoever waits so long for a worker waits for nothing.
+# After so long no worker comes any more.
 WORKER_SECONDS = 180.0
 
 
@@ -87,7 +87,7 @@ class Fault:
 
     Attributes:
         name: of its column.
-        told: what happens, for the page.
+        reported: what happens, for the page.
         strike: does it and heals it; returns when all is as before.
         needs_spark: whether it strikes a process that only a run in Spark has.
     """
@@ -161,7 +161,7 @@ def _slow(stage: Stage) -> None:
 
 
 def _lose(alias: str, *, answers: bool) -> Callable[[Stage], None]:
-    """One direction falls silent, then the connections are reset: the one end knows what the other never hears."""
+    """One direction falls silent, then the connections are reset: the one end knows what the other never receives."""
 
     def strike(stage: Stage) -> None:
         proxy = stage.federation.proxies[alias]

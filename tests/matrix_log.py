@@ -137,8 +137,8 @@ class Rabbit:
             yield send
 
     def _look(self, stream: str) -> None:
-        place = {"host": f"127.0.0.1:{self._server.port}", "username": USER, "password": f"env:{PASSWORD_NAME}"}
-        with Probe(read_broker(place)) as probe:
+        options = {"host": f"127.0.0.1:{self._server.port}", "username": USER, "password": f"env:{PASSWORD_NAME}"}
+        with Probe(read_broker(options)) as probe:
             probe.queue(stream)
 
     def kill(self) -> None:

@@ -28,7 +28,7 @@ class Cell:
         lost: acknowledged, and neither at their target nor waiting nor set aside.
         stuck: still waiting although nothing has moved for minutes.
         duplicated: second copies.
-        out_of_order: copies that stand behind a later one of the same origin.
+        out_of_order: copies that come after a later one of the same origin.
         set_aside: dead-lettered at the source.
         detects: whether second copies are to be dropped.
         ordered: whether order is promised.
@@ -56,7 +56,7 @@ def write(fault: str, reported: str, carrier: str, seconds: float, cells: Mappin
 
     Args:
         fault: its name.
-        told: what happens.
+        reported: what happens.
         carrier: what moved the messages.
         seconds: from its end until all was moved.
         cells: by scenario.

@@ -2,7 +2,7 @@
 
 All tasks are between the same three namespaces and the systems of streams: a Kafka broker, `hub`, a node of RabbitMQ, `log`, and a namespace of
 event hubs, `events`. Messages enter at `ewr`, at `jfk` where the pattern has several
-sources, and at those systems for streams; copies stand at `jfk`, `lga`, `hub` and `events`. A scenario that has targets which can drop second copies is played twice: with `duplicates: origin`, and with
+sources, and at those systems for streams; copies are at `jfk`, `lga`, `hub` and `events`. A scenario that has targets which can drop second copies is played twice: with `duplicates: origin`, and with
 `duplicates: allow`, where second copies are counted.
 """
 
@@ -21,7 +21,7 @@ __all__ = ["ALIASES", "FILES", "LOGS", "SCENARIOS", "Scenario", "chosen", "writt
 SOURCE, TARGET, THIRD = ALIASES = ("ewr", "jfk", "lga")
 HUB, LOG, EVENTS = LOGS = ("hub", "log", "events")
 
-# Long enough that a reader on a loaded machine renews in time, short enough that a dead one's locks are gone soon.
+# Long enough that a reader on a loaded machine renews in time, short enough that a dead one's locks expire soon.
 LOCK = "lock_duration: 10s"
 
 FILES = {
@@ -42,7 +42,7 @@ class Scenario:
         sources: entities that publishers send to.
         detects: whether the target drops second copies by their origin.
         has_invalid: whether each fiftieth message is set aside at its source by the task's steps.
-        fails_at: queue whose consumer dead-letters every message; what it dead-letters has to stand at `spills_to`.
+        fails_at: queue whose consumer dead-letters every message; what it dead-letters has to arrive at `spills_to`.
         spills_to: see `fails_at`.
         needs_spark: whether its steps work on DataFrames.
         sessions: how many sessions the messages of each publisher belong to, in turn; each keeps an order of its own. 0: none.
@@ -66,7 +66,7 @@ class Scenario:
     log: str = ""
 
     def ledger_flows(self, federation: Federation) -> list[Flow]:
-        """What has to stand where by the publishers' own numbers."""
+        """What has to be where by the publishers' own numbers."""
         if self.fails_at is not None and self.spills_to is not None:
             return [Flow(origin=self.fails_at, witness=self.fails_at, target=self.spills_to, routes=())]
         found = flows(federation.tasks[self.task])

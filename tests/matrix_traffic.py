@@ -1,7 +1,7 @@
 """The publishers of the fault matrix, and what they know: which messages a namespace has acknowledged.
 
 Each entity has a thread that sends to it, so that messages of every scenario are under way at the same time. A message is expected at its
-targets once it was acknowledged; one without an answer may stand there or not.
+targets once it was acknowledged; one without an answer may be there or not.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Traffic:
             self._bursting.clear()
 
     def judge(self, scenario: Scenario) -> Counter[str]:
-        """What stands at the targets by the publishers' own numbers.
+        """What is at the targets by the publishers' own numbers.
 
         Raises:
             IsthmusError: a target cannot be read.

@@ -2,7 +2,7 @@
 
 The processor time is that of the process of the tests and of its children that ended and were waited for, with what they
 waited for themselves (getrusage(2), RUSAGE_SELF and RUSAGE_CHILDREN). A child that outlives its module counts where it
-ends; one that nobody waits for counts nowhere. A module whose processor time is far below its wall time waits.
+ends; one that is not waited for counts nowhere. A module whose processor time is far below its wall time waits.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ def paged(
     """A list of items, which are looked at again for each page.
 
     Args:
-        items: what the list tells; it may change between pages.
+        items: what the list returns; it may change between pages.
         most: entities of one page at most.
-        on_page: is told how many entities each page has skipped, once the page is read.
+        on_page: is called with how many entities each page has skipped, once the page is read.
     """
 
     def get_next(token: str | None) -> tuple[str | None, Iterable[Any]]:

@@ -38,7 +38,7 @@ class FakeMember:
         self.endpoint = f"{alias}.test"
         self.named = alias
         self.statuses = {"orders": "Active"}
-        self.held = Counts()
+        self.backlog = Counts()
         self.marker: Mapping[str, object] = {}
         self.hangs = False
         self.is_away = False
@@ -69,7 +69,7 @@ class FakeMember:
     def counts(self, entities: Iterable[Description]) -> Mapping[str, Counts]:
         self._ask()
         self.on_counts()
-        return {each.path: self.held for each in entities if self.held.total}
+        return {each.path: self.backlog for each in entities if self.backlog.total}
 
     def set_status(self, entity: Description, status: str) -> None:
         self._ask()
@@ -117,7 +117,7 @@ class Clockwork:
             member.on_asked = self._tick
 
     def is_over(self) -> bool:
-        """Whether it has been done; it is done no more."""
+        """Whether it has been done; it is done once only."""
         self._work = lambda: None
         return self.count >= self._at
 

@@ -68,7 +68,7 @@ class Paired:
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
     def verb(self, *arguments: str, code: int = 0) -> dict[str, Any]:
-        """What a verb says with `--json` in this process, once it has ended with this exit code."""
+        """What a verb prints with `--json` in this process, once it has ended with this exit code."""
         verb, *rest = arguments
         output = io.StringIO()
         with redirect_stdout(output), patch.dict(os.environ, self.environment), pytest.raises(SystemExit) as ended:
@@ -131,7 +131,7 @@ class Paired:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What the state file says."""
+        """The contents of the state file."""
         found: dict[str, Any] = json.loads(self.state_file.read_text())
         return found
 

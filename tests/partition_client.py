@@ -30,5 +30,5 @@ def complete_all(receiver: ServiceBusReceiver, count: int) -> list[str]:
 
 
 def key_of(store: int) -> str:
-    """A partition key whose fragment lies in a store."""
+    """A partition key whose fragment is in a store."""
     return next(f"k{number}" for number in range(100) if place(f"k{number}", 6) % 3 == store)

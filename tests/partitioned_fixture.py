@@ -1,4 +1,4 @@
-"""A namespace in memory whose partitioned entities lie in several journals that fail one by one."""
+"""A namespace in memory whose partitioned entities are in several journals that fail one by one."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Host:
         self.ends: dict[int, Any] = {}
         self.events: dict[int, list[Any]] = {}
         self.handlers: dict[int, Callable[[Any], None]] = {}
-        self.polls = self.turns = 0
+        self.polls = self.iterations = 0
         self.longest = 0.0
 
     def source(
@@ -59,8 +59,8 @@ class Host:
             end.open()
         return end
 
-    def turn(self, until: float) -> None:
-        self.turns += 1
+    def run_once(self, until: float) -> None:
+        self.iterations += 1
         pools = (self.sources, self.targets)
         now = time.monotonic()
         due = min(until, *(pool.deadline(now) for pool in pools), *(end.deadline(now) for end in self.ends.values()))
@@ -86,7 +86,7 @@ class Host:
         until = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < until, {key: events[-5:] for key, events in self.events.items()}
-            self.turn(min(until, time.monotonic() + 0.5))
+            self.run_once(min(until, time.monotonic() + 0.5))
 
     def reported(self, key: int, kind: type) -> list[Any]:
         return [event for event in self.events[key] if isinstance(event, kind)]

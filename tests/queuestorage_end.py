@@ -84,11 +84,11 @@ class QueueStorageEnd:
             client.send_message(to_text(message(key, body), "envelope", "base64"), time_to_live=-1)
 
     def arrived(self, entity: str) -> Sequence[str]:
-        """What stands in the queue; it is read for that, and noted."""
+        """What is in the queue; it is read for that, and noted."""
         return [key for key, _ in self._look(_name(entity))]
 
     def left(self, entity: str) -> int:
-        """What stands in it, invisible messages included."""
+        """What is in it, invisible messages included."""
         return int(self._client(_name(entity)).get_queue_properties().approximate_message_count or 0)
 
     def dead(self, entity: str) -> dict[str, str]:

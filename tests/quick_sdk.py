@@ -1,7 +1,7 @@
 """The Azure SDKs without their idle sleeps and without a second reader, in the process of the tests.
 
 A client of azure-servicebus or azure-eventhub sleeps a second between two looks at whether it was closed, and its `close` waits
-for that; while it opens, it sleeps 50 ms after each frame. One opening and closing is a second and a half of nothing, and
+for that; while it opens, it sleeps 50 ms after each frame. One opening and closing is a second and a half of idle time, and
 the tests do it thousands of times. What is sent, when a connection is kept alive, and what is tried again stays as it
 is: only these two sleeps are shorter, and with `--soak` none is. Programs that tests start have the SDKs as they are.
 
@@ -21,7 +21,7 @@ __all__ = ["shorten_sleeps", "stop_second_readers"]
 # `_keep_alive` and `_keep_alive_async` sleep 1; `_open`, `_mgmt_request` and others 0.05.
 SHORTER: dict[float, float] = {1: 0.05, 0.05: 0.005}
 NAMES = ("azure.servicebus.", "azure.eventhub.")
-PLACES = (
+MODULES = (
     "_pyamqp.client",
     "_pyamqp.aio._client_async",
     "_servicebus_receiver",
@@ -53,8 +53,8 @@ class _Shortened:
 
 def shorten_sleeps() -> None:
     """In those modules of the SDKs that have been imported."""
-    for place in (name + each for name in NAMES for each in PLACES):
-        found = sys.modules.get(place)
+    for full_name in (name + each for name in NAMES for each in MODULES):
+        found = sys.modules.get(full_name)
         for name in ("time", "asyncio"):
             module = getattr(found, name, None)
             if isinstance(module, ModuleType):

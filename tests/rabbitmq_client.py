@@ -1,4 +1,4 @@
-"""A blocking client of AMQP 0-9-1 for tests: publishes with confirms, and takes what stands in a queue by `basic.get`.
+"""A blocking client of AMQP 0-9-1 for tests: publishes with confirms, and takes messages from a queue by `basic.get`.
 
 It shares the reading of fields with the connector, and nothing of its connection.
 """
@@ -81,7 +81,7 @@ class RabbitClient:
             self._next()
 
     def take(self, queue: str, limit: int = 10_000) -> list[Record]:
-        """Takes what stands in a queue, so much at most."""
+        """Takes messages from a queue, so many at most."""
         return list(self.each(queue, limit))
 
     def each(self, queue: str, limit: int = 10_000) -> Iterator[Record]:

@@ -28,7 +28,7 @@ __all__ = ["RabbitEnd"]
 LIMIT_BYTES = 100_000
 ATTEMPTS = 20
 PASSWORD_NAME = "CONFORMANCE_RABBITMQ"
-# Classic queues keep what is given back where it stood, quorum queues do not; one scenario in two has the one or the other.
+# Classic queues put what is given back into its former position, quorum queues do not; one scenario in two has the one or the other.
 KINDS = ("classic", "quorum")
 # A node of RabbitMQ 3.10 that is killed sooner does not bring back a quorum queue or a stream that was made: it stays without a leader.
 DURABLE_SECONDS = 10.0
@@ -115,7 +115,7 @@ class RabbitEnd:
         self._server.start()
 
     def release(self, entity: str) -> None:
-        """Ends the connection that looked at a queue."""
+        """Closes the connection that looked at a queue."""
         for name in (entity, f"{entity}.dead"):
             look = self._looks.pop(name, None)
             if look is not None:

@@ -47,7 +47,7 @@ _PACKAGES = (
     "libsctp1",
     "libtinfo6",
 )
-# Answers `NAME` with how many messages a queue has, ready and unacknowledged, as the queue itself counts; below 0: it cannot be told.
+# Answers `NAME` with how many messages a queue has, ready and unacknowledged, as the queue itself counts; below 0: unknown.
 _COUNTER = """
 N = list_to_atom(hd(init:get_plain_arguments())),
 C = fun(classic, Q) -> case rpc:call(N, rabbit_amqqueue, info, [Q, [messages_ready, messages_unacknowledged]]) of
@@ -275,7 +275,7 @@ class RabbitServer:
         return name
 
     def messages(self, name: str) -> int:
-        """How many messages a queue of the first virtual host has, unacknowledged ones included; below 0 where it cannot be told."""
+        """How many messages a queue of the first virtual host has, unacknowledged ones included; below 0 where it is unknown."""
         with self._lock:
             for _ in range(2):
                 counter = self._counting()
@@ -293,7 +293,7 @@ class RabbitServer:
             return -1
 
     def state(self) -> str:
-        """What it tells of itself, for the text of a failed test: virtual hosts, queues, alarms, and the end of its log."""
+        """Its state, for the text of a failed test: virtual hosts, queues, alarms, and the end of its log."""
         reported: list[object] = []
         for path in (
             "vhosts?columns=name,cluster_state",

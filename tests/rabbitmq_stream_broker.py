@@ -313,7 +313,7 @@ class Reader:
             self.dead.serve()
 
     def run(self) -> list[Any]:
-        """Serves it until nothing happens any more; what the owner is told."""
+        """Serves it until nothing happens any more; what is reported to the owner."""
         reported: list[Any] = []
         for _ in range(50):
             self.serve()

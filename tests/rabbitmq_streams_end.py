@@ -70,7 +70,7 @@ class RabbitStreamsEnd(RabbitEnd):
         return options | {"checkpoints": str(self._checkpoints)}
 
     def left(self, entity: str) -> int:
-        """What stands behind the checkpoint."""
+        """What comes after the checkpoint."""
         try:
             return SYSTEM.waiting(self._reached(), entity, GROUP).messages
         except IsthmusError:  # the node was restarted

@@ -1,4 +1,4 @@
-"""A sink whose every word a test gives, over the real socket; and the driver's end of a control connection."""
+"""A sink whose every frame a test sends, over the real socket; and the driver's end of a control connection."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class FakeSystem:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.waiting: dict[str, deque[tuple[int, bytes]]] = {}
-        self.held: dict[str, dict[int, bytes]] = {}
+        self.unsettled: dict[str, dict[int, bytes]] = {}
         self.settled: list[tuple[str, int, Disposition | None]] = []
         self.released: list[tuple[str, int]] = []
         self.credits: list[tuple[str, int]] = []
@@ -149,7 +149,7 @@ class FakeSource:
             taken = [waiting.popleft() for _ in range(min(self._credit, len(waiting)))] if self._is_open else []
         if taken:
             self._credit -= len(taken)
-            system.held.setdefault(self.name, {}).update(taken)
+            system.unsettled.setdefault(self.name, {}).update(taken)
             events.append(Arrived([position for position, _ in taken], [payload for _, payload in taken]))
         if self._only_present and self._is_open and not waiting:
             events.append(Exhausted())
@@ -170,14 +170,14 @@ class FakeSource:
 
     def settle(self, first: int, last: int, disposition: Disposition | None = None) -> None:
         for position in range(first, last + 1):
-            if self._system.held.get(self.name, {}).pop(position, None) is not None:
+            if self._system.unsettled.get(self.name, {}).pop(position, None) is not None:
                 self._system.settled.append((self.name, position, disposition))
 
     def release(self, first: int, last: int) -> None:
-        held = self._system.held.get(self.name, {})
+        unsettled = self._system.unsettled.get(self.name, {})
         with self._system.lock:
             for position in range(last, first - 1, -1):
-                payload = held.pop(position, None)
+                payload = unsettled.pop(position, None)
                 if payload is not None:
                     self._system.waiting[self.name].appendleft((position, payload))
                     self._system.released.append((self.name, position))

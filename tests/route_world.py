@@ -53,7 +53,7 @@ __all__ = ["Source", "World"]
 
 LOCK_SECONDS = 5.0
 CLAIM_SECONDS = 15.0
-# Just before rates change: what comes then is on its way when credit is taken back.
+# Just before rates change: what comes then is in transit when credit is taken back.
 BEFORE_CHANGE = 3_599.998
 # A message is known by its position, and by how often the source has been set back before it was sent.
 _VERSION = 1_000_000
@@ -63,7 +63,7 @@ _BLOCKED = Refusal(RefusalKind.BLOCKED, "busy", "the target is busy")
 _UNCLEAR = Refusal(RefusalKind.UNCLEAR, "odd", "no reason is given")
 _BAD = Refusal(RefusalKind.MESSAGE, "bad", "the message is malformed")
 _AWAY = Refusal(RefusalKind.UNKNOWN, "", "the connection is lost")
-_GONE = Refusal(RefusalKind.FATAL, "gone", "no such entity")
+_NOT_FOUND = Refusal(RefusalKind.FATAL, "gone", "no such entity")
 
 
 class Source:
@@ -78,7 +78,7 @@ class Source:
         self.credit = 0
         self.state = "closed"
         self.draining = False
-        self.untold: list[tuple[int, str]] = []  # settled while the link was lost
+        self.unreported: list[tuple[int, str]] = []  # settled while the link was lost
         self.is_exhausted = False
 
     def open(self) -> None:
@@ -86,12 +86,12 @@ class Source:
         self.answer_at = self.world.soon()
 
     def close(self) -> None:
-        held = [position for position in self.locked if position not in self.expires]
-        assert not held or self.state != "open", f"closed with {held}, neither settled nor given back"
+        unsettled = [position for position in self.locked if position not in self.expires]
+        assert not unsettled or self.state != "open", f"closed with {unsettled}, neither settled nor given back"
         for position in self.locked:
             self.expires.setdefault(position, self.world.now + LOCK_SECONDS)
         self.state, self.credit, self.draining = "closed", 0, False
-        self.untold.clear()
+        self.unreported.clear()
 
     def lose(self) -> None:
         self.state, self.credit, self.draining = "lost", 0, False
@@ -101,7 +101,7 @@ class Source:
             if position not in self.locked or position in self.expires:
                 continue
             if self.state != "open":
-                self.untold.append((position, kind))
+                self.unreported.append((position, kind))
             else:
                 self._settle(position, kind)
 
@@ -117,14 +117,14 @@ class Source:
 
     def lose_locks(self) -> None:
         """Some locks of the present link expire: their messages are given again."""
-        held = [position for position in self.locked if position not in self.expires]
-        for position in self.world.choose.sample(held, self.world.choose.randint(0, len(held))):
+        unsettled = [position for position in self.locked if position not in self.expires]
+        for position in self.world.choose.sample(unsettled, self.world.choose.randint(0, len(unsettled))):
             del self.locked[position]
             self.ready = sorted([*self.ready, position])
             self.world.faults += 1
 
     def set_back(self) -> None:
-        """It begins again with an earlier state: what came since is gone, and its positions are given to others."""
+        """It begins again with an earlier state: what came since is lost, and its positions are given to others."""
         world, given = self.world, max([0, *self.locked, *self.settled])
         cut = world.choose.randint(max(0, given - 10), given)
         for position in range(world.choose.randint(0, cut), world.count + 1):
@@ -142,7 +142,7 @@ class Source:
         self.credit = credit
 
     def step(self) -> list[Any]:
-        """What it tells now."""
+        """What it reports now."""
         world, choose = self.world, self.world.choose
         for position in [each for each, at in self.expires.items() if at <= world.now]:
             del self.expires[position], self.locked[position]
@@ -152,8 +152,8 @@ class Source:
                 self.lose()
                 return [SourceLost("refused", world.chance(0.3))]
             self.state = "open"
-            untold, self.untold = self.untold, []
-            for position, kind in untold:
+            unreported, self.unreported = self.unreported, []
+            for position, kind in unreported:
                 self._settle(position, kind)
             return [SourceOpened("ns")]
         if self.state != "open":
@@ -168,7 +168,7 @@ class Source:
         if world.chance(0.02):
             self.lose_locks()
         reported: list[Any] = []
-        limit = min(self.expires, default=math.inf)  # who reads in order waits for what somebody else has locked
+        limit = min(self.expires, default=math.inf)  # an ordered reader waits for what another receiver has locked
         free = list(itertools.takewhile(lambda each: each < limit, self.ready))
         count = min(self.credit, len(free), choose.choice([1, 3, 1000]))
         if count and choose.random() < world.eager:
@@ -203,7 +203,7 @@ class _Target:
         self.state = "closed"
         self.sent: deque[list[int]] = deque()
         self.events: list[Any] = []
-        self.untold: list[tuple[int, Refusal | None]] = []  # outcomes by ordinal
+        self.unreported: list[tuple[int, Refusal | None]] = []  # outcomes by ordinal
         self.ordinal = 0
         self.credit = 0
         self.answer_at = math.inf
@@ -232,7 +232,7 @@ class _Target:
             self.sent.append([int.from_bytes(each[-8:], "big") for each in group])
 
     def _drop(self) -> None:
-        """The connection ends; the target may have taken some of what was on its way."""
+        """The connection ends; the target may have taken some of what was in transit."""
         world = self.world
         for _ in range(world.choose.randint(0, len(self.sent))):
             group = self.sent.popleft()
@@ -242,7 +242,7 @@ class _Target:
             late_at = world.now + world.choose.choice([1.0, 30.0, 100.0])
             world.late += [(late_at, group) for group in self.sent]
         self.sent.clear()
-        self.untold.clear()
+        self.unreported.clear()
         self.ordinal = self.credit = 0
         self.is_stopped = False
 
@@ -263,11 +263,11 @@ class _Target:
         return None
 
     def work(self) -> None:
-        """Goes on by itself."""
+        """What happens without a call."""
         world, choose = self.world, self.world.choose
         if self.state == "opening" and world.now >= self.answer_at:
             if world.chance(0.3):
-                self._lose(_GONE if world.chance(0.3) else _AWAY)
+                self._lose(_NOT_FOUND if world.chance(0.3) else _AWAY)
                 return
             self.state = "open"
             self.events.append(Opened(world.limit_bytes, choose.choice([0, 200])))
@@ -277,7 +277,7 @@ class _Target:
             return
         if world.chance(0.01):
             world.faults += 1
-            self._lose(_GONE if world.chance(0.2) else _AWAY)
+            self._lose(_NOT_FOUND if world.chance(0.2) else _AWAY)
             return
         if self._is_silent():
             return
@@ -286,9 +286,9 @@ class _Target:
             refusal = self._verdict(group)
             if refusal is None:
                 world.accepted += group
-            self.untold.append((self.ordinal, refusal))
+            self.unreported.append((self.ordinal, refusal))
             self.ordinal += 1
-        self._tell()
+        self._report()
         if world.chance(0.03):
             self._grant(choose.choice([0, 0, 1]))
         elif self.credit < 5 and choose.random() < 0.7:
@@ -319,25 +319,25 @@ class _Target:
         return count
 
     def _grant(self, credit: int) -> None:
-        """Only the last credit counts; it is told before outcomes, which have more sent."""
+        """Only the last credit counts; it is reported before outcomes, after which more is sent."""
         self.credit = credit
         rest = [event for event in self.events if not isinstance(event, Granted)]
         at = next((at for at, event in enumerate(rest, 1) if isinstance(event, Opened)), 0)
         self.events = [*rest[:at], Granted(credit), *rest[at:]]
 
-    def _tell(self) -> None:
-        """Tells outcomes: at once, or some of them, in any order."""
-        choose, reported = self.world.choose, self.untold
+    def _report(self) -> None:
+        """Reports outcomes: at once, or some of them, in any order."""
+        choose, reported = self.world.choose, self.unreported
         if self.world.is_disordered:
             reported = (
                 choose.sample(reported, choose.randint(0, len(reported)))
                 if choose.random() < 0.5
                 else reported[: len(reported) // 2]
             )
-            self.untold = [each for each in self.untold if each not in reported]
+            self.unreported = [each for each in self.unreported if each not in reported]
             reported = sorted(reported, key=lambda each: each[0]) if choose.random() < 0.5 else reported
         else:
-            self.untold = []
+            self.unreported = []
         for ordinal, refusal in reported:
             last = self.events[-1] if self.events else None
             if (
@@ -365,17 +365,17 @@ class _Target:
             return now + 1 / self.world.pace
         return (
             now + 0.01
-            if self.events or self.sent or self.untold or (self.state == "open" and self.credit < 5)
+            if self.events or self.sent or self.unreported or (self.state == "open" and self.credit < 5)
             else math.inf
         )
 
 
 class World:
-    """A route and all that it meets.
+    """A route and its environment.
 
     Args:
         seed: of everything.
-        count: messages that stand at the source; as many come later.
+        count: messages that are at the source at first; as many come later.
     """
 
     def __init__(self, seed: int, count: int = 30) -> None:
@@ -437,7 +437,7 @@ class World:
         self.to_reader: deque[tuple[int, bytes]] = deque()
         self.rows: deque[tuple[int, Sequence[int], Sequence[bytes]]] = deque()
         self.handed_on: Counter[int] = Counter()  # rows by handle
-        self.flushes: deque[tuple[int, Counter[int]]] = deque()  # flush rows on their way, and what went before
+        self.flushes: deque[tuple[int, Counter[int]]] = deque()  # flush rows in transit, and what went before
         self.flush_number = 0
         self.reader_frozen_until = self.sink_frozen_until = 0.0
         self.account = SettleAccount()
@@ -476,7 +476,7 @@ class World:
 
     # ---- the reader
 
-    def tell(self, event: e.Event) -> None:
+    def apply(self, event: e.Event) -> None:
         """Gives the lease an event, and carries out what follows."""
         for effect in self.lease.on(event, self.now):
             self._carry_out(effect)
@@ -520,18 +520,18 @@ class World:
             if kind == Kind.SETTLE:
                 runs = [(first, last) for of, first, last in unpack_runs(payload) if of == handle]
                 if runs:
-                    self.tell(e.Completed(runs))
+                    self.apply(e.Completed(runs))
             elif kind == Kind.DISPOSE:
                 for item in unpack_json(payload):
                     if item["handle"] == handle:
                         disposition = Disposition(item["disposition"], item["reason"], item["description"])
-                        self.tell(e.Disposed(item["first"], item["last"], disposition))
+                        self.apply(e.Disposed(item["first"], item["last"], disposition))
             elif kind == Kind.FLUSHED:
                 self._flushed(*unpack_flushed(payload))
             else:
                 of, event = payload  # type: ignore[misc]
                 if of == handle:
-                    self.tell(event)  # type: ignore[arg-type]
+                    self.apply(event)  # type: ignore[arg-type]
 
     def _push(self) -> None:
         """A flush row goes behind what was handed on."""
@@ -545,12 +545,12 @@ class World:
         _, yielded = self.flushes.popleft()
         handle = self.lease.handle
         if handle in yielded:
-            self.tell(e.Flushed(yielded[handle], came.get(handle, 0)))
+            self.apply(e.Flushed(yielded[handle], came.get(handle, 0)))
 
     # ---- the sink, as `isthmus.bridge.host.sender.sender` goes about it; `Reports` of its handles
 
     def ready(self, handle: int) -> None:
-        self._say(handle, e.TargetReady())
+        self._report_event(handle, e.TargetReady())
 
     def settle(self, handle: int, positions: Any) -> None:
         self.account.settle(handle, positions)
@@ -559,10 +559,10 @@ class World:
         self.account.dispose(handle, position, disposition)
 
     def pause(self, handle: int, text: str) -> None:
-        self._say(handle, e.TargetPaused(text))
+        self._report_event(handle, e.TargetPaused(text))
 
     def resume(self, handle: int) -> None:
-        self._say(handle, e.TargetResumed())
+        self._report_event(handle, e.TargetResumed())
 
     def failed(self, handle: int, error: Any, is_fatal: bool) -> None:
         if target := self.targets.get(handle):
@@ -572,12 +572,12 @@ class World:
             if is_late and is_excused:
                 self.broken = f"{error}: a time-out, though it was silent for a reason"
         self.to_reader.extend(self.account.take(self.now))
-        self._say(handle, e.TargetFailed(str(error), is_fatal))
+        self._report_event(handle, e.TargetFailed(str(error), is_fatal))
 
     def may_send(self, claim: str) -> bool:
         return self.now < self.sink_fence
 
-    def _say(self, handle: int, event: e.Event) -> None:
+    def _report_event(self, handle: int, event: e.Event) -> None:
         self.to_reader.append((0, (handle, event)))  # type: ignore[arg-type]
 
     def _sink(self) -> None:
@@ -627,7 +627,7 @@ class World:
                 reported = e.Statistics(each.machine.counts.resent, each.machine.blocked_by)
                 if self.reported.get(number) != (reported, each.machine.counts.completed):
                     self.reported[number] = reported, each.machine.counts.completed
-                    self._say(number, reported)
+                    self._report_event(number, reported)
 
     # ---- time
 
@@ -677,17 +677,17 @@ class World:
         """A round of the reader's."""
         choose = self.choose
         if self.chance(0.005):
-            self.tell(e.Planned(Plan(choose.choice([1, 8, 64]), choose.choice([1, 8, 300]))))
+            self.apply(e.Planned(Plan(choose.choice([1, 8, 64]), choose.choice([1, 8, 300]))))
         number = self.fence.ask(self.now)
         if number and self.now >= self.claim_lost_until and self.fence.answer(number, CLAIM_SECONDS):
             self.to_sink.append(("fence", self.fence.until))
-            self.tell(e.Tick())
+            self.apply(e.Tick())
         for event in self.source.step():
             if self.source.state == "closed":
                 break
-            self.tell(event)
+            self.apply(event)
         if self.lease.deadline(self.now) <= self.now:
-            self.tell(e.Tick())
+            self.apply(e.Tick())
         if self.spec.steps and self.lease.handle and choose.random() < 0.3:
             self._push()
 
@@ -755,7 +755,7 @@ class World:
 
     def end(self) -> None:
         """The route ends in good order, within the time that its machine has for that."""
-        self.tell(e.End())
+        self.apply(e.End())
         until = self.now + 60.0
         while not self.has_ended:
             self.step()

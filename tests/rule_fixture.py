@@ -1,4 +1,4 @@
-"""Reads the fixture files of the rules language; their form is told in tests/fixtures/rules/README.md."""
+"""Reads the fixture files of the rules language; their form is described in tests/fixtures/rules/README.md."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def load(suffix: str) -> list[Case]:
 
 
 def load_faults(stem: str) -> dict[str, list[tuple[int, int, str]]]:
-    """Expressions that do not parse, with line, column and words of every fault, from `<stem>.fault`."""
+    """Expressions that do not parse, with line, column and text of every fault, from `<stem>.fault`."""
     found: dict[str, list[tuple[int, int, str]]] = {}
     for case in _cases(FOLDER / f"{stem}.fault"):
-        place, _, words = case.given.partition(" ")
+        place, _, text = case.given.partition(" ")
         line, _, column = place.partition(":")
-        found.setdefault(case.expression, []).append((int(line), int(column), words))
+        found.setdefault(case.expression, []).append((int(line), int(column), text))
     return found
 
 

@@ -12,7 +12,7 @@ from azure.servicebus import ServiceBusReceiveMode
 __all__ = ["DELETE", "WAIT_SECONDS", "areceive", "bodies", "outlast", "receive"]
 
 DELETE = ServiceBusReceiveMode.RECEIVE_AND_DELETE
-# Only who expects more than comes waits so long: a loaded machine may stand still for seconds.
+# Only a receiver that expects more than comes waits so long: a loaded machine may hang for seconds.
 WAIT_SECONDS = 20.0
 
 
@@ -44,7 +44,7 @@ def bodies(messages: list[Any]) -> list[str]:
 
 
 def outlast(end: datetime, renew: Callable[[], object] = lambda: None) -> None:
-    """Sleeps until the end of a lock has passed; renews it meanwhile, often enough for a machine that stands still at times."""
+    """Sleeps until the end of a lock has passed; renews it meanwhile, often enough for a machine that hangs at times."""
     while datetime.now(UTC) < end + timedelta(milliseconds=200):
         time.sleep(0.25)
         renew()

@@ -36,7 +36,7 @@ END_SECONDS = 20
 
 
 class SdkError(Exception):
-    """What the SDK raised; `code` is the SDK's own word for it."""
+    """What the SDK raised; `code` is the SDK's own name for it."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -232,7 +232,7 @@ def _wheel(package: str, wheel: str) -> Path:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Two test runs on one checkout take turns at installing."""
+    """Two test runs on one checkout install one after the other."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""An in-memory system whose targets do what a test says, and a reader that a test speaks for."""
+"""An in-memory system whose targets the test controls, and a reader whose frames the test sends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from isthmus.errors import InvalidArgumentError
 WAIT_SECONDS = 20.0
 BUSY = Refusal(RefusalKind.BLOCKED, "busy", "the target is busy")
 AWAY = Refusal(RefusalKind.UNKNOWN, "", "the connection was lost")
-GONE = Refusal(RefusalKind.FATAL, "not-found", "there is no such entity")
+NOT_FOUND = Refusal(RefusalKind.FATAL, "not-found", "there is no such entity")
 
 
 class FakeTarget:
@@ -49,7 +49,7 @@ class FakeTarget:
             raise ValueError("broken connector")
         self.sent = 0
         self.is_lost = False
-        self.tell(Opened(self.system.message_bytes), Granted(self.system.credit))
+        self.report(Opened(self.system.message_bytes), Granted(self.system.credit))
 
     def poll(self, now: float) -> Sequence[Any]:
         events = []
@@ -83,9 +83,9 @@ class FakeTarget:
         if self.system.decide is not None:
             reported = self.system.decide(first, self.sent - 1)
             self.is_lost = any(isinstance(event, Lost) for event in reported)
-            self.tell(*reported, *([] if self.is_lost else [Granted(self.system.credit)]))
+            self.report(*reported, *([] if self.is_lost else [Granted(self.system.credit)]))
         elif self.system.acknowledges and self.name not in self.system.mute:
-            self.tell(Outcome(first, self.sent - 1), Granted(self.system.credit))
+            self.report(Outcome(first, self.sent - 1), Granted(self.system.credit))
 
     def close(self) -> None:
         self.is_closed = True
@@ -93,8 +93,8 @@ class FakeTarget:
             self.system.closed.append(self.key)
             self.system.changed.notify_all()
 
-    def tell(self, *events: Any) -> None:
-        """Tells events in the next round; for any thread."""
+    def report(self, *events: Any) -> None:
+        """Reports events in the next round; for any thread."""
         self.events.extend(events)
         self.system.rouse(self.key)
 
@@ -105,8 +105,8 @@ class FakeSystem:
     Attributes:
         received: payloads that were sent, by name of the entity.
         acknowledges: whether targets acknowledge at once.
-        decide: what a target tells of deliveries (first, last) instead.
-        mute: entities that never acknowledge by themselves.
+        decide: what a target reports for deliveries (first, last) instead.
+        mute: entities that never acknowledge on their own.
         silent: entities that never answer to `open`.
         broken: entities whose `open` raises.
     """
@@ -195,7 +195,7 @@ class FakeReader:
     """The reader's end of the channel.
 
     Attributes:
-        frames: everything that the sink told, in order.
+        frames: everything that the sink sent, in order.
     """
 
     def __init__(self, path: Path) -> None:
@@ -215,7 +215,7 @@ class FakeReader:
         assert not self.channel.has_queued()
 
     def wait(self, condition: Any) -> None:
-        """Reads until a condition of what was told is met."""
+        """Reads until a condition on what was reported holds."""
         assert self.channel is not None
         limit = time.monotonic() + WAIT_SECONDS
         while not condition():

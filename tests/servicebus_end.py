@@ -27,7 +27,7 @@ __all__ = ["ServiceBusEnd"]
 
 CONFIG = "limits: {min_lock_duration: 1s}\n"
 LOCK_SECONDS = 2.0
-# What was on its way when a connection was lost comes again after so long.
+# What was in transit when a connection was lost comes again after so long.
 DEFAULT_LOCK_SECONDS = 5.0
 PAGE = 250
 ATTEMPTS = 3
@@ -114,11 +114,11 @@ class ServiceBusEnd:
             Sender(client, entity).wait_ready().send_all([message(key, body, ttl_ms=ttl_ms) for key in keys])
 
     def arrived(self, entity: str) -> Sequence[str]:
-        """What stands in the queue."""
+        """What is in the queue."""
         return self._looks[entity].keys()
 
     def left(self, entity: str) -> int:
-        """How many of the first messages stand there, locked ones included."""
+        """How many of the first messages are there, locked ones included."""
         return len(self._looks[entity].peek("", 0))
 
     def dead(self, entity: str) -> dict[str, str]:
@@ -143,7 +143,7 @@ class ServiceBusEnd:
         server.start()
 
     def release(self, entity: str) -> None:
-        """Ends the connections that looked at a queue."""
+        """Closes the connections that looked at a queue."""
         look = self._looks.pop(entity, None)
         if look is not None:
             look.close()

@@ -1,4 +1,4 @@
-"""A route that reads sessions, in the world of `route_world`: which sessions are held is decided by the real
+"""A route that reads sessions, in the world of `route_world`: which sessions are locked is decided by the real
 `isthmus.connectors.servicebus.port.session.scheduler`.
 
 Beside what `route_world` checks:
@@ -31,10 +31,10 @@ _UNCLEAR = Refusal(RefusalKind.UNCLEAR, "odd", "no reason is given")
 
 @dataclass(eq=False)
 class _Link:
-    """A session that is held."""
+    """A session that is locked."""
 
     session: int
-    held: LockedSession
+    locked: LockedSession
     credit: int = 0
 
 
@@ -49,7 +49,7 @@ class _SessionSource(Source):
         self._asked: list[float] = []  # when each request for a session may be answered
         self._link_of: dict[int, _Link | None] = {}  # of what the owner has; None: its session was lost
         self._known: set[int] = set()  # completed after its session was lost
-        self._free: list[int] = []  # sessions with messages that nobody holds, in the order in which they became free
+        self._free: list[int] = []  # sessions with messages that are not locked, in the order in which they became free
 
     # ---- what the owner does
 
@@ -83,7 +83,7 @@ class _SessionSource(Source):
     # ---- the world
 
     def step(self) -> list[Any]:
-        """What it tells now."""
+        """What it reports now."""
         world = self.world
         if self.state == "opening" and world.now >= self.answer_at:
             if world.chance(0.3):
@@ -125,26 +125,30 @@ class _SessionSource(Source):
             return self.answer_at
         if self.state != "open":
             return math.inf
-        held = {link.session for link in self._links}
+        locked = {link.session for link in self._links}
         waiting = {each % self.sessions for each in self.ready}
         can_act = (
             self.draining
-            or any(link.held.may_close or (link.credit and link.session in waiting) for link in self._links)
-            or any(not link.credit and not link.held.is_leaving for link in self._links) * (self._spare() > 0)
-            or (any(each <= now for each in self._asked) and bool(waiting - held))
+            or any(link.locked.may_close or (link.credit and link.session in waiting) for link in self._links)
+            or any(not link.credit and not link.locked.is_leaving for link in self._links) * (self._spare() > 0)
+            or (any(each <= now for each in self._asked) and bool(waiting - locked))
         )
         due = [each for each in self._asked if each > now]
         return min(
-            [now + 0.01 if can_act else math.inf, *due, self._scheduler.deadline(self._held(), self._capacity(), now)]
+            [
+                now + 0.01 if can_act else math.inf,
+                *due,
+                self._scheduler.deadline(self._locked_sessions(), self._capacity(), now),
+            ]
         )
 
     # ---- sessions
 
-    def _held(self) -> list[LockedSession]:
+    def _locked_sessions(self) -> list[LockedSession]:
         for link in self._links:
-            link.held.credit = link.credit
-            link.held.unsettled = sum(each is link for each in self._link_of.values())
-        return [link.held for link in self._links]
+            link.locked.credit = link.credit
+            link.locked.unsettled = sum(each is link for each in self._link_of.values())
+        return [link.locked for link in self._links]
 
     def _capacity(self) -> int:
         return self.credit + len(self._link_of)
@@ -153,9 +157,9 @@ class _SessionSource(Source):
         return self.credit - sum(link.credit for link in self._links)
 
     def _answer_requests(self) -> None:
-        now, held = self.world.now, {link.session for link in self._links}
+        now, locked = self.world.now, {link.session for link in self._links}
         waiting = dict.fromkeys(each % self.sessions for each in self.ready)
-        free = self._free = [each for each in dict.fromkeys([*self._free, *waiting]) if each in waiting.keys() - held]
+        free = self._free = [each for each in dict.fromkeys([*self._free, *waiting]) if each in waiting.keys() - locked]
         for asked in [each for each in self._asked if each <= now]:
             if free:
                 self._asked.remove(asked)
@@ -173,7 +177,7 @@ class _SessionSource(Source):
             taken = own[: min(link.credit, world.choose.choice([1, 3, 1000]))]
             if not taken or world.choose.random() >= world.eager:
                 continue
-            link.held.quiet_since, link.held.has_sent = world.now, True
+            link.locked.quiet_since, link.locked.has_sent = world.now, True
             link.credit -= len(taken)
             for position in taken:
                 self.ready.remove(position)
@@ -189,20 +193,20 @@ class _SessionSource(Source):
 
     def _take_turns(self) -> None:
         now = self.world.now
-        for held in self._scheduler.leaving(self._held(), self._capacity(), now):
-            held.is_leaving = True
+        for locked in self._scheduler.leaving(self._locked_sessions(), self._capacity(), now):
+            locked.is_leaving = True
         for link in self._links:
-            link.credit = 0 if link.held.is_leaving else link.credit
-        self._held()
-        self._links = [link for link in self._links if not link.held.may_close]
-        for _ in range(self._scheduler.requests(self._held(), len(self._asked), self._capacity(), now)):
+            link.credit = 0 if link.locked.is_leaving else link.credit
+        self._locked_sessions()
+        self._links = [link for link in self._links if not link.locked.may_close]
+        for _ in range(self._scheduler.requests(self._locked_sessions(), len(self._asked), self._capacity(), now)):
             self._asked.append(self.world.soon())
 
     def _share(self) -> None:
-        found = shares(self._held(), self.credit, self._scheduler.most)
+        found = shares(self._locked_sessions(), self.credit, self._scheduler.most)
         for link, share in zip(list(self._links), found, strict=True):
             if share:
-                link.held.quiet_since = link.held.quiet_since if link.credit else self.world.now
+                link.locked.quiet_since = link.locked.quiet_since if link.credit else self.world.now
                 link.credit = share
                 self._links.remove(link)
                 self._links.append(link)
@@ -267,21 +271,21 @@ class SessionWorld(World):
 
 
 class CrowdedWorld(SessionWorld):
-    """More sessions that begin with a refused message than are held, and others that come late and are far apart; without faults.
+    """More sessions that begin with a refused message than are locked at once, and others that come late and are far apart; without faults.
 
     Args:
         seed: of what is left to chance.
-        crowd: sessions whose only message is refused.
-        most: sessions that are held at once.
+        refused: sessions whose only message is refused.
+        most: sessions that are locked at once.
         seconds: between two other messages, the first of which comes as late.
     """
 
-    def __init__(self, seed: int, crowd: int, most: int, seconds: float) -> None:
-        self._crowd, self._most, self._seconds = crowd, most, seconds
-        super().__init__(seed, crowd)
+    def __init__(self, seed: int, refused: int, most: int, seconds: float) -> None:
+        self._refused, self._most, self._seconds = refused, most, seconds
+        super().__init__(seed, refused)
         self.gives_first_free = True
         self.chaos, self.later, self.limit_bytes, self.large = 0.0, 0, 0, set()
-        self.poison = dict.fromkeys(range(1, crowd + 1), _UNCLEAR)
+        self.poison = dict.fromkeys(range(1, refused + 1), _UNCLEAR)
         self.spec = RouteSpec(name="r", source=self.spec.source, target=self.spec.target)
         self.fence = Fence(False, self.now)
         handles = itertools.count(1)
@@ -289,7 +293,7 @@ class CrowdedWorld(SessionWorld):
         self.next_at = self.now + seconds
 
     def make_source(self, count: int) -> Source:
-        self.sessions, self.most = 2 * self._crowd, self._most
+        self.sessions, self.most = 2 * self._refused, self._most
         return _SessionSource(self, count)
 
     def publish(self, count: int) -> None:

@@ -19,14 +19,14 @@ from isthmus.testing.federation import FederationProcess
 from isthmus.topology.model import Endpoint
 from isthmus.transport import Receiver, Sender
 
-__all__ = ["numbers", "send", "set_aside", "stands", "reported", "wait_count"]
+__all__ = ["numbers", "send", "set_aside", "contents", "reported", "wait_count"]
 
 
-def reported(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict[str, Any]:
+def reported(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
     """The JSON of `isthmus redrive`."""
     capsys.readouterr()
     with pytest.raises(SystemExit) as ended:
-        main(["redrive", *words, "--json"])
+        main(["redrive", *arguments, "--json"])
     output, errors = capsys.readouterr()
     assert (ended.value.code or 0) == code, (output, errors)
     assert "SharedAccessKey" not in output
@@ -78,7 +78,7 @@ def set_aside(running: FederationProcess, alias: str, entity: str, count: int, r
         client.wait_until(answers, 60, "outcomes")
 
 
-def stands(running: FederationProcess, alias: str, entity: str) -> list[Seen]:
+def contents(running: FederationProcess, alias: str, entity: str) -> list[Seen]:
     with NamespaceClients(running.federation) as clients, clients.open(Endpoint(alias, entity)) as client:
         return list(map(read, messages(client, entity)))
 
@@ -89,7 +89,7 @@ def numbers(found: list[Seen]) -> list[int]:
 
 def wait_count(running: FederationProcess, alias: str, entity: str, count: int) -> list[Seen]:
     limit = time.monotonic() + 60
-    while len(found := stands(running, alias, entity)) != count:
+    while len(found := contents(running, alias, entity)) != count:
         assert time.monotonic() < limit, f"{len(found)} of {count} stand in {entity}"
         time.sleep(0.1)
     return found

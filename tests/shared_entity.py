@@ -1,7 +1,7 @@
-"""The entities of `shared_world`, and the connectors that lead there: queues with locks, and targets that refuse, hang and go away.
+"""The entities of `shared_world`, and the connectors that lead there: queues with locks, and targets that refuse, hang and become unavailable.
 
 A queue outlives the processes that read it: a link that is closed, or whose process is killed, leaves its locks behind. What a link settles
-is taken in later, in order, and is lost with its connection. What a target has been sent it takes in by itself, whoever sent it.
+is taken in later, in order, and is lost with its connection. A target processes what it was sent on its own, whichever sink sent it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ BLOCKED = Refusal(RefusalKind.BLOCKED, "busy", "the target is busy")
 UNCLEAR = Refusal(RefusalKind.UNCLEAR, "odd", "no reason is given")
 BAD = Refusal(RefusalKind.MESSAGE, "bad", "the message is malformed")
 _AWAY = Refusal(RefusalKind.UNKNOWN, "", "the connection is lost")
-_GONE = Refusal(RefusalKind.FATAL, "gone", "no such entity")
+_NOT_FOUND = Refusal(RefusalKind.FATAL, "gone", "no such entity")
 
 
 class Queue:
     """What one route reads.
 
     Attributes:
-        ready: positions that nobody has.
-        locks: by position, the link that has it, and until when where that has gone.
+        ready: positions that no link has.
+        locks: by position, the link that has it, and until when if that link is closed.
         settled: by position, what it was settled with.
         given: by position, how often it was given: each lock is another.
     """
@@ -68,7 +68,7 @@ class Queue:
                 self.locks[position] = link, min(ends, until)
 
     def take(self, link: Link, most: int) -> list[int]:
-        """The next messages, in order: behind what is locked otherwise, or is on its way back, nothing is given."""
+        """The next messages, in order: behind what is locked otherwise, or is being returned, nothing is given."""
         others = [at for at, (of, until) in self.locks.items() if of is not link or until < math.inf]
         others += [at for _, at, kind, _ in link.written if kind == "release"]
         limit = min(others, default=math.inf)
@@ -108,7 +108,7 @@ class Link:
 
     def grant(self, credit: int) -> None:
         if self.state != "open":
-            return  # its reader has not heard of the loss yet
+            return  # the loss was not reported to its reader yet
         self.world.expect(not self.draining, f"{self.queue.name}: credit before the answer to a drain")
         self.world.check_granted(self.queue.name)
         self.credit = credit
@@ -133,12 +133,12 @@ class Link:
 
     def close(self) -> None:
         self.is_closed = True
-        untold = {at for event in self.events if isinstance(event, Arrived) for at in event.positions}
+        unreported = {at for event in self.events if isinstance(event, Arrived) for at in event.positions}
         self.events.clear()
         self.credit, self.draining = 0, False
         if self.state == "open":
             out = {each for each, (of, until) in self.queue.locks.items() if of is self and until == math.inf}
-            out -= {position for _, position, _, _ in self.written} | untold
+            out -= {position for _, position, _, _ in self.written} | unreported
             self.world.expect(not out, f"{self.queue.name} is closed with {out}, neither settled nor given back")
         else:
             self.written.clear()
@@ -157,7 +157,7 @@ class Link:
     # ---- the world
 
     def kill(self) -> None:
-        """Its process is gone, and with it some of what was written."""
+        """Its process has ended, and some of what was written is lost."""
         for _ in range(self.world.choose.randint(0, len(self.written))):
             self._take_in()
         self.written.clear()
@@ -195,7 +195,7 @@ class Link:
             self.queue.settled[position] = kind
 
     def step(self) -> None:
-        """Goes on by itself."""
+        """What happens without a call."""
         world, choose = self.world, self.world.choose
         if self.state == "opening" and world.now >= self.answer_at:
             if world.chance(0.2):
@@ -216,8 +216,8 @@ class Link:
                 self._left()
             return
         if world.chance(0.01):
-            held = [at for at, (of, until) in self.queue.locks.items() if of is self and until == math.inf]
-            lost = choose.sample(held, choose.randint(0, len(held)))
+            unsettled = [at for at, (of, until) in self.queue.locks.items() if of is self and until == math.inf]
+            lost = choose.sample(unsettled, choose.randint(0, len(unsettled)))
             world.fault(self.queue.name)
             self.queue.give_back(lost)
         count = min(self.credit, choose.choice([1, 3, 1000]))
@@ -295,7 +295,7 @@ class TargetEnd:
         self.state = "closed"
         self.sent: deque[list[tuple[str, int]]] = deque()
         self.events: list[Any] = []
-        self.untold: list[Outcome] = []
+        self.unreported: list[Outcome] = []
         self.ordinal = self.credit = 0
         self.answer_at = math.inf
         self.is_stopped = False
@@ -337,14 +337,14 @@ class TargetEnd:
     # ---- the world
 
     def drop(self) -> None:
-        """The connection ends; the target may have taken some of what was on its way."""
+        """The connection ends; the target may have taken some of what was in transit."""
         for _ in range(self.world.choose.randint(0, len(self.sent))):
             self.entity.outcome(0, self.sent.popleft())
         self.parted, self.is_stopped = None, False
         if self.sent and self.entity.divides and self.world.choose.random() < 0.5:
             self._part(self.sent[0])
         self.sent.clear()
-        self.untold.clear()
+        self.unreported.clear()
         self.ordinal = self.credit = 0
 
     def _part(self, group: list[tuple[str, int]]) -> None:
@@ -356,7 +356,7 @@ class TargetEnd:
     def _lose(self, refusal: Refusal) -> None:
         self.world.fault(self.entity.name)
         ordinal = self.ordinal
-        is_exact = len(self.sent) == 1 and not self.untold
+        is_exact = len(self.sent) == 1 and not self.unreported
         self.drop()
         self.state = "closed"
         self.events = [] if self.world.choose.random() < 0.5 and not is_exact else self.events
@@ -365,11 +365,11 @@ class TargetEnd:
         self.events.append(Lost(refusal))
 
     def step(self) -> None:
-        """Goes on by itself."""
+        """What happens without a call."""
         world, choose, entity = self.world, self.world.choose, self.entity
         if self.state == "opening" and world.now >= self.answer_at and world.now >= entity.hangs_until:
             if world.now < entity.away_until or world.chance(0.2):
-                self._lose(_GONE if world.chance(0.1) else _AWAY)
+                self._lose(_NOT_FOUND if world.chance(0.1) else _AWAY)
                 return
             self.state = "open"
             self.events.append(Opened(entity.limit_bytes, 0 if entity.divides else choose.choice([0, 200])))
@@ -378,7 +378,7 @@ class TargetEnd:
         if self.state != "open":
             return
         if world.now < entity.away_until or world.chance(0.006):
-            self._lose(_GONE if world.chance(0.1) else _AWAY)
+            self._lose(_NOT_FOUND if world.chance(0.1) else _AWAY)
             return
         if (world.now < entity.stopped_until) != self.is_stopped:
             self.is_stopped = not self.is_stopped
@@ -387,26 +387,26 @@ class TargetEnd:
         if world.now < max(entity.hangs_until, entity.stopped_until):
             return
         for _ in range(min(len(self.sent), choose.choice([0, 1, 5, 1000]))):
-            self.untold.append(entity.outcome(self.ordinal, self.sent.popleft()))
+            self.unreported.append(entity.outcome(self.ordinal, self.sent.popleft()))
             self.ordinal += 1
-        self._tell()
+        self._report()
         if world.chance(0.03):
             self._grant(choose.choice([0, 0, 1]))
         elif self.credit < 5 and choose.random() < 0.7:
             self._grant(choose.choice([5, 1000]))
 
     def _grant(self, credit: int) -> None:
-        """Only the last credit counts; it is told before outcomes, which have more sent."""
+        """Only the last credit counts; it is reported before outcomes, after which more is sent."""
         self.credit = credit
         rest = [event for event in self.events if not isinstance(event, Granted)]
         at = next((at for at, event in enumerate(rest, 1) if isinstance(event, Opened)), 0)
         self.events = [*rest[:at], Granted(credit), *rest[at:]]
 
-    def _tell(self) -> None:
-        choose, reported = self.world.choose, self.untold
+    def _report(self) -> None:
+        choose, reported = self.world.choose, self.unreported
         if self.world.is_disordered and choose.random() < 0.5:
             reported = choose.sample(reported, choose.randint(0, len(reported)))
-        self.untold = [each for each in self.untold if each not in reported]
+        self.unreported = [each for each in self.unreported if each not in reported]
         self.events += reported
 
     def due(self) -> float:
@@ -460,7 +460,7 @@ class _Pool:
         pass
 
     def step(self) -> None:
-        """What its ends meet goes on by itself."""
+        """What happens to its ends without a call."""
         for key, each in list(self.ends.items()):
             each.step()
             if each.state == "left":

@@ -8,7 +8,7 @@ entities that it diverts to, which routes may share. Whatever the schedule, it c
     - what a queue has taken in as completed is not sent any more;
     - without a refusal the target has the messages of a route in the order of their source; a strict route always;
     - without a fault no message is sent twice, and the reports count each message once and for what it is;
-    - once faults stop, everything is settled, and no route is said to be paused;
+    - once faults stop, everything is settled, and no route is reported as paused;
     - at its end a lease comes to an end in bounded time.
 
 Faults: links lost, refused and opened late; locks that end while they are held; completions that are lost on their way; messages refused for
@@ -47,7 +47,7 @@ __all__ = ["SharedWorld"]
 
 CLAIM_SECONDS = 15.0
 SLOTS = 2
-# A sink that says nothing for so long, or a reader that does not, is taken for dead.
+# A sink or a reader that is silent for so long is taken for dead.
 SILENCE_SECONDS = 10.0
 STATISTICS_SECONDS = 2.0
 
@@ -190,7 +190,7 @@ class Task:
     # ---- both
 
     def step_ends(self) -> None:
-        """What their links meet."""
+        """What happens to their links."""
         for connector in [*self.sources.values(), *self.targets.values()]:
             for pool in connector.pools:
                 pool.step()
@@ -208,7 +208,7 @@ class Task:
         return min(due)
 
     def kill_sink(self) -> None:
-        """The sink is gone; the reader learns of it behind what the sink has told, and gives everything back."""
+        """The sink has ended; the reader learns of it after what the sink has reported, and gives everything back."""
         self._drop_sink()
         for _ in range(self.world.choose.randint(0, len(self.to_reader))):
             self.reader.on_frame(*self.to_reader.popleft(), self.world.now)
@@ -216,12 +216,12 @@ class Task:
         self.is_over = True
 
     def kill_reader(self) -> None:
-        """The reader is gone, and the sink ends because of it."""
+        """The reader has ended, and the sink ends because of it."""
         self._drop_sink()
         self.is_over = True
 
     def leave(self) -> None:
-        """The processes are gone."""
+        """The processes have ended."""
         for connector in self.sources.values():
             for pool in connector.pools:
                 for each in pool.ends.values():
@@ -235,7 +235,7 @@ class Task:
         return [handles[key] for key in keys if key in handles]
 
     def check_paused(self) -> None:
-        """Once all is told, a route is paused where one of its entities takes nothing, and nowhere else."""
+        """Once everything is reported, a route is paused where one of its entities accepts nothing, and nowhere else."""
         if self.to_reader or self.to_sink or self.sink.has_ready:
             return
         for name, route in self.reader._by_name.items():
@@ -244,10 +244,12 @@ class Task:
             assert report.settled == sum(parts), f"{name}: {report}"
             handles = self.handles_of(name)
             if report.state in (RouteState.RUNNING, RouteState.PAUSED) and handles:
-                held = [each.machine._held for each in handles if each.machine._held]
+                reasons = [each.machine._held for each in handles if each.machine._held]
                 reported = report.paused.replace(UNCONFIRMED, "")
-                assert bool(reported) == bool(held), f"{name} is paused for {reported!r} instead of {held}"
-                assert all(each in reported for each in held), f"{name} is paused for {reported!r} instead of {held}"
+                assert bool(reported) == bool(reasons), f"{name} is paused for {reported!r} instead of {reasons}"
+                assert all(each in reported for each in reasons), (
+                    f"{name} is paused for {reported!r} instead of {reasons}"
+                )
 
     def _drop_sink(self) -> None:
         for connector in self.targets.values():
@@ -281,7 +283,7 @@ class SharedWorld:
         self.specs: dict[str, RouteSpec] = {}
         self.counts: dict[str, int] = {}  # messages published, by route
         self.later: dict[str, int] = {}
-        self.fates: dict[tuple[str, int], str] = {}  # where a message goes, or what its step makes of it
+        self.destinations: dict[tuple[str, int], str] = {}  # where a message goes, or what its step makes of it
         self.large: set[tuple[str, int]] = set()  # with the reason in it, each is larger than some entities take
         self.unknown: dict[
             tuple[str, int], RouteLease
@@ -331,22 +333,22 @@ class SharedWorld:
         )
         part = choose.choice([0.1, 0.5, 1.0])
         for position in range(1, 2 * count + 7):
-            fate = f"{name}/to"
+            destination = f"{name}/to"
             if position > 2 * count:  # what its target refuses without a reason waits for others that go there
                 pass
             elif diverts and choose.random() < part:
-                fate = choose.choice(list(diverts))
+                destination = choose.choice(list(diverts))
             elif self.specs[name].steps and choose.random() < 0.1:
-                fate = choose.choice(["complete", "dead-letter"])
-            self.fates[name, position] = fate
+                destination = choose.choice(["complete", "dead-letter"])
+            self.destinations[name, position] = destination
             if not blocks and choose.random() < 0.1:
                 self.large.add((name, position))
         for _ in range(0 if blocks else choose.choice([0, 0, 1, 3])):
             position = choose.randint(1, 2 * count)
-            fate = self.fates[name, position]
-            if fate in self.entities:
-                is_sure = is_strict and fate == f"{name}/to"
-                self.entities[fate].poison[name, position] = BAD if is_sure else choose.choice([BAD, UNCLEAR])
+            destination = self.destinations[name, position]
+            if destination in self.entities:
+                is_sure = is_strict and destination == f"{name}/to"
+                self.entities[destination].poison[name, position] = BAD if is_sure else choose.choice([BAD, UNCLEAR])
         self.publish(name, count)
 
     # ---- messages
@@ -376,11 +378,11 @@ class SharedWorld:
         offsets = [0]
         disposed, diverted = [], []
         for position, payload in zip(rows.positions, rows.payloads, strict=True):
-            fate = self.fates[self.name_of(payload)]
-            if fate.startswith("b/"):
-                diverted.append((position, Disposition(f"divert:{fate}", "Bad", "not as it should be"), payload))
-            elif fate in ("complete", "dead-letter"):
-                disposed.append((position, Disposition(fate, "Step", "a step wants it")))
+            destination = self.destinations[self.name_of(payload)]
+            if destination.startswith("b/"):
+                diverted.append((position, Disposition(f"divert:{destination}", "Bad", "not as it should be"), payload))
+            elif destination in ("complete", "dead-letter"):
+                disposed.append((position, Disposition(destination, "Step", "a step wants it")))
             else:
                 positions.append(position)
                 pieces.append(payload)
@@ -394,14 +396,14 @@ class SharedWorld:
         self.faults.add(name)
 
     def expect(self, is_so: bool, text: str) -> None:
-        """What is not so is told at the end of the round: who calls an end takes its errors for the end's."""
+        """What is wrong is reported at the end of the round: a caller of an end takes its errors for the end's."""
         self.broken = self.broken or ("" if is_so else text)
 
     def check_sent(self, entity: Entity, message: tuple[str, int]) -> None:
         """A message is sent now."""
         route, position = message
-        if self.fates[message] != entity.name:
-            self.broken = f"{message} is for {self.fates[message]} and is sent to {entity.name}"
+        if self.destinations[message] != entity.name:
+            self.broken = f"{message} is for {self.destinations[message]} and is sent to {entity.name}"
         if position in self.queues[route].settled:
             self.broken = f"{message} is sent to {entity.name} though it is {self.queues[route].settled[position]}d"
 
@@ -415,7 +417,7 @@ class SharedWorld:
             self.unknown[name, position] = lease
 
     def forget_completions(self, name: str) -> None:
-        """A queue is told to be gone for good: what comes next may be of another."""
+        """A queue is reported as deleted for good: what comes next may be of another."""
         self.unknown = {message: lease for message, lease in self.unknown.items() if message[0] != name}
 
     def lease_of(self, name: str) -> RouteLease | None:
@@ -432,21 +434,24 @@ class SharedWorld:
 
     def check_settled(self, name: str, position: int, disposition: Disposition | None) -> None:
         """A lease settles a message."""
-        fate = self.fates[name, position]
+        destination = self.destinations[name, position]
         if disposition is None:
-            is_sent = fate in self.entities and (name, position) in self.entities[fate].taken
-            self.expect(is_sent, f"{name} {position} is completed, and {fate} has not got it")
-        elif fate in self.entities:
-            entity = self.entities[fate]
+            is_sent = destination in self.entities and (name, position) in self.entities[destination].taken
+            self.expect(is_sent, f"{name} {position} is completed, and {destination} has not got it")
+        elif destination in self.entities:
+            entity = self.entities[destination]
             is_at_fault = self.is_refused(name, position) or entity.is_odd
             self.expect(disposition.kind == "dead-letter", f"{name} {position} gets {disposition}")
             self.expect(is_at_fault, f"{name} {position} is set aside: {disposition}")
         else:
-            self.expect(disposition.kind == fate, f"{name} {position} gets {disposition}, and its step wants {fate}")
+            self.expect(
+                disposition.kind == destination,
+                f"{name} {position} gets {disposition}, and its step wants {destination}",
+            )
 
     def is_refused(self, name: str, position: int) -> bool:
         """Whether its entity refuses a message for itself, whenever it is sent."""
-        entity = self.entities.get(self.fates[name, position])
+        entity = self.entities.get(self.destinations[name, position])
         if entity is None:
             return False
         is_large = bool(entity.limit_bytes) and (name, position) in self.large and not entity.name.endswith("/to")
@@ -527,7 +532,7 @@ class SharedWorld:
             task.reader.remove(name, self.now)
 
     def _arrive(self, name: str) -> None:
-        """A route that is on its way begins at its new slot once it has ended."""
+        """A route in transit begins at its new slot once it has ended."""
         slot = self.moving[name]
         task = self.tasks[slot]
         report = task.reports.get(name) if task is not None else None
@@ -619,7 +624,7 @@ class SharedWorld:
         """No fault happens from now on. A message that alone is refused without a reason waits for others, which come.
 
         Args:
-            away: entities that stay away until they are told otherwise.
+            away: entities that stay unavailable until they are set otherwise.
         """
         self.chaos, self.claim_lost_until = 0.0, 0.0
         for name, entity in self.entities.items():
@@ -642,7 +647,7 @@ class SharedWorld:
         return all(len(self.queues[name].settled) == count for name, count in self.counts.items())
 
     def wait_settled(self, names: Sequence[str], seconds: float = 3_000.0) -> None:
-        """Goes on until everything of some routes is settled."""
+        """Continues until everything of some routes is settled."""
         until = self.now + seconds
         while any(self.open_of(name) for name in names):
             self.step()
@@ -650,7 +655,7 @@ class SharedWorld:
             if self.now >= until:
                 left = {name: self.open_of(name) for name in names if self.open_of(name)}
                 reports = {name: self.report(name) for name in left}
-                raise AssertionError(f"it stands still: {left}, {reports}")
+                raise AssertionError(f"it is stuck: {left}, {reports}")
 
     def report(self, name: str) -> RouteReport | None:
         """How a route is doing."""
@@ -694,9 +699,9 @@ class SharedWorld:
         """What the entities have, of what is settled."""
         for name, queue in self.queues.items():
             for position, kind in queue.settled.items():
-                fate = self.fates[name, position]
-                if kind == "complete" and fate in self.entities:
-                    assert (name, position) in self.entities[fate].taken, f"{name} {position} is lost"
+                destination = self.destinations[name, position]
+                if kind == "complete" and destination in self.entities:
+                    assert (name, position) in self.entities[destination].taken, f"{name} {position} is lost"
             ends = {f"{name}/to", *self.specs[name].diverts}
             if not ({name} | ends) & self.faults:
                 for each in ends:
@@ -713,7 +718,7 @@ class SharedWorld:
             return
         published = range(1, self.counts[name] + 1)
         refused = [self.is_refused(name, position) for position in published]
-        kinds = ["refused" if bad else self.fates[name, at] for at, bad in zip(published, refused, strict=True)]
+        kinds = ["refused" if bad else self.destinations[name, at] for at, bad in zip(published, refused, strict=True)]
         reported = (report.settled, report.moved, report.diverted, report.discarded, report.dead_lettered)
         diverted = sum(kind.startswith("b/") for kind in kinds)
         dead_lettered = kinds.count("dead-letter") + kinds.count("refused")

@@ -17,7 +17,7 @@ from xdist.scheduler import LoadScopeScheduling
 __all__ = ["LONG", "SPARK_CHAINS", "SideBySide", "position"]
 
 # Modules that start Spark, in chains of about equal length. Within a chain one module follows the other, in this order.
-# Modules that start it in the process of the tests stand together: they share one Java.
+# Modules that start it in the process of the tests run together: they share one Java.
 SPARK_CHAINS: Mapping[str, tuple[str, ...]] = {
     "spark-1": (
         "tests/fault/test_poison.py",
@@ -113,7 +113,7 @@ _FIRST = {
 
 
 def position(node: str) -> int:
-    """Where a test stands in the order of all; equal for those that keep the order of collection."""
+    """The position of a test in the order of all; equal for those that keep the order of collection."""
     return _FIRST.get(node.partition("::")[0], len(_FIRST))
 
 

@@ -1,8 +1,8 @@
 """A source of Service Bus, or of another AMQP 1.0 broker, in a world without threads, sockets or clocks: the lease machine, the real source, its pool, client and protocol
 engine, and a broker with locks, all by one seed.
 
-Bytes travel in pieces and may be lost with their connection; links and sessions end; the node for management refuses, or says nothing; the
-network stands still, or the process does. Whatever the schedule, it checks:
+Bytes travel in pieces and may be lost with their connection; links and sessions end; the node for management refuses, or does not answer; the
+network hangs, or the process does. Whatever the schedule, it checks:
     - nothing is completed at the broker before the target has accepted it;
     - an ordered source gives the messages in their order, whatever locks a reader before it has left behind;
     - without a fault no message is sent twice;
@@ -148,7 +148,7 @@ class _Served:
             self.lose()
 
     def lose(self) -> None:
-        """The connection is gone, and some of what was on its way."""
+        """The connection is lost, and some of what was in transit."""
         world, sock = self.world, self.socket
         if sock.outward and world.choose.random() < 0.5:
             count = world.choose.randint(0, len(sock.outward))
@@ -176,9 +176,9 @@ class _Served:
                 self.requests(event)
             elif isinstance(event, Disposed):
                 for number in range(event.first, event.last + 1):
-                    held = self.deliveries.pop((event.link, number), None)
-                    if held is not None:
-                        self.world.dispose(*held, event.state)
+                    lock = self.deliveries.pop((event.link, number), None)
+                    if lock is not None:
+                        self.world.dispose(*lock, event.state)
             elif isinstance(event, CreditChanged) and event.link.drain:
                 self.drains[event.link] = self.world.now + self.world.choose.choice([0.0, 0.02, 0.5])
 
@@ -218,11 +218,11 @@ class _Served:
             if link.detached or link.attached or link.amqp_session.ended:
                 self.waiting.remove(each)
                 continue
-            free = [name for name in world.names_waiting() if name not in world.held]
+            free = [name for name in world.names_waiting() if name not in world.session_locks]
             if free and world.choose.random() < 0.7:
                 name = free[0]
                 self.waiting.remove(each)
-                world.held[name] = [self, link, world.now + world.lock_seconds]
+                world.session_locks[name] = [self, link, world.now + world.lock_seconds]
                 self.sessions[link] = name
                 link.accept(
                     source=Source(
@@ -240,8 +240,8 @@ class _Served:
             if of is link and self.world.locked.get(sequence, [b""])[0] == token:
                 self.world.give_back(sequence)
         name = self.sessions.pop(link, None)
-        if name is not None and self.world.held.get(name, [None, None])[1] is link:
-            del self.world.held[name]
+        if name is not None and self.world.session_locks.get(name, [None, None])[1] is link:
+            del self.world.session_locks[name]
             self.world.free_session(name)
 
     # ---- deliveries
@@ -255,7 +255,7 @@ class _Served:
                 self.end_session(link)
                 continue
             name = self.sessions.get(link)
-            if name is not None and (name not in world.held or world.held[name][1] is not link):
+            if name is not None and (name not in world.session_locks or world.session_locks[name][1] is not link):
                 self.sessions.pop(link)
                 link.detach(Error(Symbol("com.microsoft:session-lock-lost"), "lost"))
                 self.receivers.remove(link)
@@ -299,7 +299,7 @@ class _Served:
             until = world.now + world.lock_seconds if name is None and not world.is_plain else math.inf
             world.locked[sequence] = [token, until, name]
             world.count[sequence] = world.count.get(sequence, 0) + 1
-            number = link.send(world.payload(sequence, until if name is None else world.held[name][2]), token)
+            number = link.send(world.payload(sequence, until if name is None else world.session_locks[name][2]), token)
             self.deliveries[link, number] = sequence, token
 
     # ---- the node
@@ -312,10 +312,10 @@ class _Served:
             event.link.grant(5)
             return
         for payload in event.payloads:
-            places = section.locate(payload)
-            reported = section.decode_properties(payload, places.properties)
-            operation = str(section.decode_map(payload, places.application_properties)["operation"])
-            body = codec.decode(payload, places.body[0] + 3)[0]
+            sections = section.locate(payload)
+            reported = section.decode_properties(payload, sections.properties)
+            operation = str(section.decode_map(payload, sections.application_properties)["operation"])
+            body = codec.decode(payload, sections.body[0] + 3)[0]
             status, answer, condition = self.manage(operation.removeprefix("com.microsoft:"), body)
             if world.chance(0.05):
                 world.faults += 1
@@ -345,13 +345,13 @@ class _Served:
             pages = [{"message": world.payload(each, 0)} for each in found]
             return (200, {"messages": pages}, "") if found else (204, None, "")
         if operation == "renew-session-lock":
-            held = world.held.get(body["session-id"])
-            if held is None or held[0] is not self:
+            lock = world.session_locks.get(body["session-id"])
+            if lock is None or lock[0] is not self:
                 return 410, None, "com.microsoft:session-lock-lost"
-            held[2] = world.now + world.lock_seconds
+            lock[2] = world.now + world.lock_seconds
             return 200, {"expiration": Timestamp(int(world.broker_wall() * 1000))}, ""
         tokens = [each.bytes_le for each in body["lock-tokens"]]
-        of = {held[0]: sequence for sequence, held in world.locked.items() if held[1] > world.now}
+        of = {lock[0]: sequence for sequence, lock in world.locked.items() if lock[1] > world.now}
         if any(token not in of for token in tokens):
             return 410, None, "com.microsoft:message-lock-lost"
         if operation == "renew-lock":
@@ -443,7 +443,7 @@ class SourceWorld:
         self.ready: list[int] = []
         self.enqueued: dict[int, float] = {}
         self.locked: dict[int, list[Any]] = {}
-        self.held: dict[str, list[Any]] = {}
+        self.session_locks: dict[str, list[Any]] = {}
         self.settled: dict[int, str] = {}
         self.accepted: list[int] = []
         self.publish(count)
@@ -502,7 +502,7 @@ class SourceWorld:
         return _EPOCH + self.now + self.skew
 
     def sequence_of(self, number: int) -> int:
-        """The sequence number of a message; those of a partitioned entity have the fragment in what is above."""
+        """The sequence number of a message; those of a partitioned entity have the fragment in the upper bits."""
         return (number % self.fragments) << 48 | number
 
     def session_of(self, sequence: int) -> str:
@@ -519,7 +519,7 @@ class SourceWorld:
 
     def free_session(self, name: str) -> None:
         """What is locked in a session is available again."""
-        for sequence in [each for each, held in self.locked.items() if held[2] == name]:
+        for sequence in [each for each, lock in self.locked.items() if lock[2] == name]:
             self.give_back(sequence)
 
     def give_back(self, sequence: int) -> None:
@@ -529,16 +529,16 @@ class SourceWorld:
 
     def expire(self) -> None:
         """Locks end."""
-        for sequence in [each for each, held in self.locked.items() if held[1] <= self.now]:
+        for sequence in [each for each, lock in self.locked.items() if lock[1] <= self.now]:
             self.give_back(sequence)
-        for name in [each for each, held in self.held.items() if held[2] <= self.now]:
-            del self.held[name]
+        for name in [each for each, lock in self.session_locks.items() if lock[2] <= self.now]:
+            del self.session_locks[name]
             self.free_session(name)
 
     def dispose(self, sequence: int, token: bytes, state: Any) -> None:
         """A message gets an outcome."""
-        held = self.locked.get(sequence)
-        if held is None or held[0] != token or held[1] <= self.now:
+        lock = self.locked.get(sequence)
+        if lock is None or lock[0] != token or lock[1] <= self.now:
             return
         if isinstance(state, Accepted):
             assert sequence in self.accepted or sequence in self.dead, f"{sequence} is completed unsent"
@@ -575,7 +575,7 @@ class SourceWorld:
 
     # ---- the reader
 
-    def tell(self, event: e.Event) -> None:
+    def apply(self, event: e.Event) -> None:
         """Gives the lease an event, and carries out what follows."""
         for effect in self.lease.on(event, self.now):
             self._carry_out(effect)
@@ -629,13 +629,13 @@ class SourceWorld:
                     break
                 if isinstance(event, Arrived):
                     assert len(event.positions) == len(event.payloads)
-                self.tell(event)
+                self.apply(event)
         self.leaving = [each for each in self.leaving if not each.has_left]
         if self.opens and not self.leaving:
             handle, self.opens = self.opens, 0
             self._open(handle)
         if self.lease.deadline(self.now) <= self.now:
-            self.tell(e.Tick())
+            self.apply(e.Tick())
         self.pool.flush()
 
     def _sink(self) -> None:
@@ -660,7 +660,7 @@ class SourceWorld:
         while self.reported and choose.random() < 0.8:
             of, event = self.reported.popleft()
             if of == self.lease.handle:
-                self.tell(event)
+                self.apply(event)
 
     # ---- time
 
@@ -682,7 +682,7 @@ class SourceWorld:
             self.still_until = self.now + choose.choice([1.0, 20.0, 80.0])
         if self.chance(0.001):
             self.wall_step = choose.choice([-3600.0, -2.0, 0.0, 2.0, 3600.0])
-        if self.chance(0.001):  # the process stands still
+        if self.chance(0.001):  # the process is suspended
             self.faults += 1
             self.now += choose.choice([2.0, 20.0, 100.0])
             self.expire()
@@ -698,7 +698,7 @@ class SourceWorld:
             for number in range(parts):
                 firsts = [each for each in dict.fromkeys(self.accepted) if each % parts == number]
                 assert firsts == sorted(firsts), f"out of order: {firsts}"
-        # A broker that cannot drain does not tell whether it has looked for messages.
+        # A broker that cannot drain does not report whether it has looked for messages.
         if self.has_ended and self.lease.report(self.now).is_exhausted and self.product != "RabbitMQ":
             left = self.first - set(self.settled)
             late = left - set(self.accepted) - self.poison  # the completion may be lost with the connection
@@ -711,7 +711,9 @@ class SourceWorld:
             due = min(self.lease.deadline(self.now), self.pool.deadline(self.now))
             if self.source is not None:
                 due = min(due, self.source.deadline(self.now))
-            due = min([due, *(held[1] for held in self.locked.values()), *(held[2] for held in self.held.values())])
+            due = min(
+                [due, *(lock[1] for lock in self.locked.values()), *(lock[2] for lock in self.session_locks.values())]
+            )
             due = min([due, *(at for served in self.served for at, _, _ in served.answers)])
             due = min([due, *(at for at, _ in self.dialer.wanted)])
             self.now = max(self.now, min(due, self.now + self.choose.choice([0.05, 0.3])))
@@ -728,14 +730,14 @@ class SourceWorld:
     def calm(self) -> None:
         """No fault happens from now on."""
         self.chaos, self.still_until = 0.0, 0.0
-        self.tell(e.TargetResumed())
+        self.apply(e.TargetResumed())
         self.reported.append((self.lease.handle, e.TargetResumed()))
         self.publish(self.later)
         self.later = 0
 
     def end(self) -> None:
         """The route ends in good order, within the time that its machine has for that."""
-        self.tell(e.End())
+        self.apply(e.End())
         until = self.now + 60.0
         while not self.has_ended:
             self.step()

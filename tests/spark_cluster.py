@@ -55,7 +55,7 @@ def missing() -> str:
 
 
 def wait_until(holds: Callable[[], bool], reported: Callable[[], object] = str) -> None:
-    """Waits for minutes, on a slow machine; fails with what `told` gives."""
+    """Waits for minutes, on a slow machine; fails with what `reported` gives."""
     limit = time.monotonic() + WAIT_SECONDS
     while not holds():
         assert time.monotonic() < limit, reported()
@@ -66,7 +66,7 @@ class Node:
     """A machine of the cluster: a user, its folder, a worker daemon while it runs.
 
     Args:
-        folder: its own; nobody else may enter.
+        folder: its own; no other user may enter.
         user: whom its processes belong to.
     """
 
@@ -116,7 +116,7 @@ class Node:
         return found
 
     def kill(self) -> None:
-        """Everything there ends at once, as where a machine loses its power."""
+        """Everything there is killed at once, as at a power failure of a machine."""
         while running := self.processes():
             for process in running:
                 with suppress(psutil.Error):
@@ -136,8 +136,8 @@ class Node:
         return "\n".join(f"--- {file}\n{file.read_text(errors='replace')}" for file in files if file.exists())
 
 
-def _is_daemon(words: Sequence[str]) -> bool:
-    return "isthmus.replication.spark.worker_daemon" in words
+def _is_daemon(command_line: Sequence[str]) -> bool:
+    return "isthmus.replication.spark.worker_daemon" in command_line
 
 
 class Cluster:
@@ -218,7 +218,7 @@ class Cluster:
         return Node(self.folder / name, f"isthmus-{os.getpid()}-{next(_NUMBERS)}-{name}")
 
     def _ask(self, node: Node) -> dict[str, str]:
-        """Where Spark and Java are, as a node's own Python tells it."""
+        """Where Spark and Java are, as a node's own Python reports it."""
         asked = subprocess.run(
             [str(self.python), "-c", _ABOUT], capture_output=True, text=True, check=False, cwd=node.folder,
             env=node.environment({}), user=node.user, group=node.user, extra_groups=[],

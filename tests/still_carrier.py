@@ -1,4 +1,4 @@
-"""A connection over which nothing is on its way."""
+"""A connection over which nothing is in transit."""
 
 from __future__ import annotations
 

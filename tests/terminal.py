@@ -1,7 +1,7 @@
 """A shell in a pseudo-terminal of 80 columns, as a user sees it.
 
 The screen is emulated as far as shells, pip and rich use it: carriage return, cursor up, erase line. What a command has drawn
-several times stands in the transcript once, as it was at the end.
+several times is in the transcript once, as it was at the end.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Terminal:
         master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
         # The exit code of each command, between two characters that nothing else writes.
-        # An activated environment puts its name into no prompt, which would stand before what the next command writes.
+        # An activated environment puts its name into no prompt, which would come before what the next command writes.
         prompt = {
             "PS1": "",
             "PS2": "",
@@ -93,7 +93,7 @@ class Terminal:
         return found
 
     def lines(self) -> list[str]:
-        """What stands on the screen since the last start."""
+        """The contents of the screen since the last start."""
         while select.select([self._master], [], [], 0.2)[0]:
             self._read += self._chunk()
         return screen_lines(self._read)

@@ -1,4 +1,4 @@
-"""Waits for what nobody reports: a condition is polled until it holds, within a limit that only a fault reaches.
+"""Waits for what is not reported: a condition is polled until it holds, within a limit that only a fault reaches.
 
 Unit tests use this in place of sleeps of their own. What must not happen is not waited for: a test counts the passes of the loop that is tested.
 """
@@ -36,7 +36,7 @@ async def until_async(
 
 
 async def passes(count: int, each: Callable[[], object] = lambda: None) -> None:
-    """So many passes of the loop, each long enough for its sockets and threads to have a turn; `each` is called before every one."""
+    """So many passes of the loop, each long enough for its sockets and threads to be served; `each` is called before every one."""
     for _ in range(count):
         each()
         await asyncio.sleep(_POLL_SECONDS)

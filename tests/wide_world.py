@@ -4,8 +4,8 @@ What it is: session states, large messages with their bodies, entities that are 
 that are changed, dead letters that are put back, and settings, each with its account. What it is not: the run itself, and the
 account of messages (`conservation`).
 
-Invariants, besides those of `conservation` (looked at whenever the namespace has come to rest):
-    I5. A session's state is the last one that was told as durable, or a later one with an unknown outcome; so is a setting.
+Invariants, besides those of `conservation` (checked whenever the namespace has nothing left to do):
+    I5. A session's state is the last one that was reported as durable, or a later one with an unknown outcome; so is a setting.
     I6. The body of a large message is there as long as its message, and when no message is left none is.
     I7. What was in a deleted entity is not in one that is made again by its name.
 """
@@ -35,7 +35,7 @@ LARGE: dict[str, Any] = {"max_message_size_in_kilobytes": 102_400}
 
 
 class History:
-    """Values of one thing in the order in which they were set, and which of them were told as durable."""
+    """Values of one thing in the order in which they were set, and which of them were reported as durable."""
 
     def __init__(self, value: Any) -> None:
         self._values: list[list[Any]] = [[value, True]]
@@ -52,7 +52,7 @@ class History:
 
     def check(self, value: Any) -> None:
         """See that a value is one that may be found now."""
-        last = max(place for place, (_, is_durable) in enumerate(self._values) if is_durable)
+        last = max(index for index, (_, is_durable) in enumerate(self._values) if is_durable)
         assert value in [each for each, _ in self._values[last:]], (value, self._values[-6:])
 
 
@@ -221,7 +221,7 @@ class WideWorld(World):
                 case _:
                     acquired = hold.messages.acquire(self.chance.choice([1, 4]))
                     if acquired is not None:
-                        self.held += self._got(hold.messages, hold.messages.path, acquired)
+                        self.locked += self._got(hold.messages, hold.messages.path, acquired)
 
     def _state_of(self, hold: Any) -> History:
         return self.states.setdefault((hold.messages.path, hold.session_id), History(None))
@@ -239,17 +239,17 @@ class WideWorld(World):
 
     def delete(self) -> None:
         name = self.chance.choice(["z", "pz"] if self.partitioned else ["z"])
-        here = [key for key, state in self.state.items() if key[0] == name and state != "gone"]
+        here = [key for key, state in self.state.items() if key[0] == name and state != "removed"]
 
-        def gone() -> None:
+        def removed() -> None:
             for key in here:
                 if self.sent_to[key[1]] == f" {name}":  # what was forwarded may have stayed where it came from
-                    self.state[key] = "gone"
+                    self.state[key] = "removed"
 
         with suppress(IsthmusError):
             self.engine.delete_queue(name)
             self._leaves(here)
-            self.engine.promise(gone, _nothing)
+            self.engine.promise(removed, _nothing)
         if self.chance.random() < 0.5:
             self.make_again()
 

@@ -65,7 +65,7 @@ def _event_hubs(alias: str, folder: Path, stack: ExitStack) -> NamespaceRef:
 
 
 def _secret(file: Path, value: str) -> str:
-    """A reference to a secret, which stands in a file that only its owner reads."""
+    """A reference to a secret, which is in a file that only its owner reads."""
     file.touch(mode=0o600)
     file.write_text(json.dumps({"secret": value}), encoding="utf-8")
     return f"file:{file}#secret"

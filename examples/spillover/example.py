@@ -36,7 +36,7 @@ def after(example: Example) -> dict[str, Any]:
         example.check()
         time.sleep(0.5)
     once = {(publisher, number) for messages in parked.values() for publisher, number in messages}
-    # What failed at one region stands in the other's parking queue.
+    # What failed at one region is in the other's parking queue.
     misplaced = sum(publisher.startswith(member) for member in MEMBERS for publisher, _ in parked[member])
     return {
         "arrived": example.sent - waiting - (sum(failing.values()) - len(once)),
@@ -48,7 +48,7 @@ def after(example: Example) -> dict[str, Any]:
 
 
 def stamps(example: Example, queue: Endpoint) -> list[tuple[str, int]]:
-    """Publisher and number of every message that stands in a queue."""
+    """Publisher and number of every message in a queue."""
     found: list[tuple[str, int]] = []
     with NamespaceClients(example.federation, "example") as clients:
         peek, start = clients.peek(queue), 0

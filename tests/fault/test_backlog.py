@@ -22,7 +22,7 @@ MESSAGES = 1_000_000
 RESIDENT_LIMIT_BYTES = 400 << 20
 CLEAN_LIMIT_SECONDS = 2.0
 KILLED_LIMIT_SECONDS = 5.0
-# Other programs share the machine: the best of a few starts tells what a start takes.
+# Other programs share the machine: the best of a few starts shows what a start takes.
 STARTS = 3
 AT_THE_KILL = 50_000  # sent right before a kill: what the start has to replay
 
@@ -77,6 +77,6 @@ def test_a_backlog_costs_neither_memory_nor_start(
             ", ".join(f"{name} {value}" for name, value in figures.items()),
         )
         assert max(filled, restarted, after_kill) < RESIDENT_LIMIT_BYTES, figures
-        if request.config.getoption("--soak"):  # beside other tests, times say how busy the machine is
+        if request.config.getoption("--soak"):  # beside other tests, times depend on how busy the machine is
             assert min(clean) <= CLEAN_LIMIT_SECONDS, figures
             assert min(killed) <= KILLED_LIMIT_SECONDS, figures

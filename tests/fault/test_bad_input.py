@@ -279,7 +279,7 @@ def test_a_fault_of_the_session_ends_it(ns: NamespaceProcess, log: Any, fault: s
         assert ended.error is not None
         assert ended.error.condition == condition
         assert not client.of(Closed)
-        client.session = client.connection.begin()  # the connection is of use
+        client.session = client.connection.begin()  # the connection still works
         attached(client)
     one_line(log, condition)
 
@@ -347,8 +347,8 @@ def test_more_than_the_credit_costs_the_link(ns: NamespaceProcess, log: Any) -> 
         tags, next_burst = itertools.count(), 0.0
 
         def burst() -> list[Any]:
-            """A namespace that settles the first of a burst before it reads the rest gives credit for the rest: it stands
-            still while a burst is sent, and bursts go on until one is read at once."""
+            """A namespace that settles the first of a burst before it reads the rest gives credit for the rest: it is
+            suspended while a burst is sent, and bursts continue until one is read at once."""
             nonlocal next_burst
             if not (found := client.of(LinkDetached)) and time.monotonic() > next_burst:
                 next_burst = time.monotonic() + 1.0
@@ -588,13 +588,13 @@ def read_all(stream: socket.socket) -> bytes:
 
 @dataclass
 class Idler:
-    """A client that begins and does not go on."""
+    """A client that begins and does not continue."""
 
     says: bytes
     drip: bytes = b""
 
 
-def test_who_does_not_go_on_is_dropped(ns: NamespaceProcess, log: Any) -> None:
+def test_who_does_not_continue_is_dropped(ns: NamespaceProcess, log: Any) -> None:
     idlers = {
         "no bytes": Idler(b""),
         "half a header": Idler(b"AMQ"),

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 
 class Faults:
-    """Breaks one region after the other, and mends it."""
+    """Breaks one region after the other, and restores it."""
 
     def __init__(self, regions: tuple[Region, Region], seed: int, pause_seconds: float) -> None:
         self._regions = regions
@@ -108,7 +108,7 @@ def numbers(one: Region, entity: str) -> list[int]:
 
 
 def faults_of(found: list[int], count: int, *, in_order: bool = True) -> str:
-    """What is wrong with the numbers that a queue held; empty where each of so many is there once, and in order."""
+    """What is wrong with the numbers that a queue contained; empty where each of the numbers is there once, and in order."""
     missing = sorted(set(range(count)) - set(found))
     doubled = sorted(each for each, times in Counter(found).items() if times > 1)
     parts = [f"lost {len(missing)}: {missing[:20]}"] if missing else []
@@ -131,8 +131,8 @@ def run(tmp_path: Path, total: int, seed: int, pause_seconds: float) -> str:
             DurableSender(west.connection_string, "durable", tmp_path / "durable", attempt_timeout=2.0) as durable,
         ):
             threads = [
-                threading.Thread(target=send_all, args=(sender, count, seed + place, failures))
-                for place, sender in enumerate((active, passive, durable))
+                threading.Thread(target=send_all, args=(sender, count, seed + index, failures))
+                for index, sender in enumerate((active, passive, durable))
             ]
             with Faults((west, east), seed, pause_seconds) as faults:
                 for thread in threads:

@@ -1,4 +1,4 @@
-"""What is left of a message's time to live goes by the clock of the namespace that it stands in, not by the worker's."""
+"""What is left of a message's time to live is measured by the clock of the namespace that contains it, not by the worker's."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NamespaceProce
 def test_a_copy_lives_as_long_as_is_left_whatever_the_workers_clock_says(
     tmp_path: Path, target: NamespaceProcess, ahead_seconds: int, lock_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a lock duration, a message that the source waits for tells the time."""
+    """Without a lock duration, a message that the source waits for shows the time."""
     with ExitStack() as stack:
         arguments = ("--clock-offset", str(ahead_seconds))
         source = stack.enter_context(namespace(tmp_path / "source", config=CONFIG, arguments=arguments))

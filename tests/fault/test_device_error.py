@@ -1,5 +1,5 @@
-"""A disk that answers with an input/output error, and files that somebody removes while a namespace runs: sends and reads
-are refused with an error, nothing acknowledged is lost, and the namespace goes on when the disk does.
+"""A disk that answers with an input/output error, and files that are removed while a namespace runs: sends and reads
+are refused with an error, nothing acknowledged is lost, and the namespace continues when the disk does.
 
 strace makes the system calls of the running process fail.
 """
@@ -124,7 +124,7 @@ def test_a_device_that_takes_nothing_refuses_sends_and_loses_nothing(
         assert "Traceback" not in ns.log(), ns.log()
 
 
-def test_a_device_that_gives_nothing_is_told_and_comes_back(strace: str, tmp_path: Path) -> None:
+def test_a_device_that_gives_nothing_is_reported_and_comes_back(strace: str, tmp_path: Path) -> None:
     with namespace(tmp_path / "data", config=CONFIG) as ns:
         sent = [f"m{n}" for n in range(50)]
         with connected(ns, "orders") as client:

@@ -3,7 +3,7 @@
 E1. What was acknowledged is there exactly once; what was not, at most once.
 E2. A batch is there as a whole or not at all, its events next to each other.
 E3. Sequence numbers have no gaps, offsets ascend, and the order of a partition is the order of sending.
-E4. What a consumer read before the kill stands at the same sequence number and offset after it.
+E4. What a consumer read before the kill is at the same sequence number and offset after it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Producer:
 
 
 class Consumer:
-    """Reads both partitions from their start, and notes what stood where."""
+    """Reads both partitions from their start, and notes what was where."""
 
     def __init__(self) -> None:
         self.seen: dict[Place, tuple[int, str]] = {}
@@ -99,25 +99,25 @@ class Consumer:
 
 def check(consumer: Consumer, producers: list[Producer]) -> list[str]:
     faults = list(consumer.faults)
-    places: dict[str, Place] = {}
+    by_key: dict[str, Place] = {}
     for partition in range(2):
-        stood = [consumer.seen[place] for place in sorted(consumer.seen) if place[0] == partition]
-        if [offset for offset, _ in stood] != sorted({offset for offset, _ in stood}):
+        in_order = [consumer.seen[key] for key in sorted(consumer.seen) if key[0] == partition]
+        if [offset for offset, _ in in_order] != sorted({offset for offset, _ in in_order}):
             faults.append(f"partition {partition}: offsets do not ascend")
         for producer in producers:
-            numbers = [int(body.split()[1]) for _, body in stood if body.split()[0] == producer.mark]
+            numbers = [int(body.split()[1]) for _, body in in_order if body.split()[0] == producer.mark]
             if numbers != sorted(numbers):
                 faults.append(f"partition {partition}: {producer.mark} out of order")
-    for place, (_, body) in consumer.seen.items():
-        if body in places:
-            faults.append(f"{body} is there twice: {places[body]} and {place}")
-        places[body] = place
+    for key, (_, body) in consumer.seen.items():
+        if body in by_key:
+            faults.append(f"{body} is there twice: {by_key[body]} and {key}")
+        by_key[body] = key
     for producer in producers:
-        lost = [number for number in producer.acked if f"{producer.mark} {number}" not in places]
+        lost = [number for number in producer.acked if f"{producer.mark} {number}" not in by_key]
         if lost:
             faults.append(f"{producer.mark}: {len(lost)} acknowledged and lost, e.g. {lost[:5]}")
         for start in range(0, producer.next, producer.batch):
-            unit = [places.get(f"{producer.mark} {number}") for number in range(start, start + producer.batch)]
+            unit = [by_key.get(f"{producer.mark} {number}") for number in range(start, start + producer.batch)]
             first = unit[0]
             whole = first is not None and unit == [(first[0], first[1] + at) for at in range(producer.batch)]
             if unit != [None] * producer.batch and not whole:
@@ -174,7 +174,7 @@ def test_what_was_acknowledged_survives_kill_9(
 
 
 def read_all(ns: NamespaceProcess, consumer: Consumer) -> None:
-    """Reads what stands after the kill; complete once the marks that are sent last have come."""
+    """Reads what is there after the kill; complete once the marks that are sent last have come."""
     with connected(ns, "hub/Partitions/0", "hub/Partitions/1") as client:
         for index in range(2):
             mark = f"end-{index}-{time.monotonic_ns()} 0"

@@ -1,7 +1,7 @@
 """The fault matrix: every pattern under every fault, in one run of all of them.
 
 Each fault strikes while publishers send and messages are under way, and heals. Then everything is waited for, `isthmus verify` compares what
-entered with what stands at the targets, and so do the publishers' own numbers. `make soak` plays every pattern and writes what it
+entered with what is at the targets, and so do the publishers' own numbers. `make soak` plays every pattern and writes what it
 found into benchmarks/results/fault-matrix.json, of which `make docs` makes docs/explanation/fault-matrix.md; `make test` plays one pattern under
 two faults. ISTHMUS_MATRIX_TASKS=cq,mv plays these tasks only, and records nothing; with ISTHMUS_MATRIX_LEASES=1 leases
 without Spark carry the messages, which is quicker, and the record says so.

@@ -1,4 +1,4 @@
-"""Clients that mean harm and have no token: what they can take from a served namespace, and from the others.
+"""Attackers without a token: which resources they can use up at a served namespace, and those of others.
 
 Loopback only; the limits of the namespace are small, so that a few hundred connections reach them.
 """
@@ -105,7 +105,7 @@ def test_clients_without_a_token_take_neither_descriptors_nor_places(ns: Namespa
 
 
 def test_connections_that_have_ended_are_forgotten(ns: NamespaceProcess) -> None:
-    """More of every kind than there may be at once, one after the other."""
+    """More connections of every kind than the limit, one after the other."""
     trusted = ssl.create_default_context(cafile=str(ns.ca_file))
     for _ in range(35):
         with Raw(ns).opened():
@@ -282,7 +282,7 @@ def test_xml_bombs_are_refused_at_once(ns: NamespaceProcess, bomb: str) -> None:
     client.close()
 
 
-def test_a_server_that_was_stopped_for_a_while_drops_nobody_who_kept_talking(ns: NamespaceProcess) -> None:
+def test_a_server_that_was_stopped_for_a_while_drops_no_client_that_kept_sending(ns: NamespaceProcess) -> None:
     with connected(ns, "orders") as client:
         sender = Sender(client, "orders").wait_ready()
         sender.send_all([make_message(b"before")])

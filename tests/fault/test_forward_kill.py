@@ -33,7 +33,7 @@ def numbers(ns: NamespaceProcess, path: str) -> list[int]:
 def test_forwarding_survives_every_kill(
     tmp_path: Path, long_count: Callable[[int], int], counted: Callable[[str, str], None]
 ) -> None:
-    """Messages under way: what was acknowledged stands at the end of the chain, once and in order."""
+    """Messages under way: what was acknowledged is at the end of the chain, once and in order."""
     stream = Stream("start", 5, "end")
     seed = secrets.randbits(32)
     print(f"seed {seed}")
@@ -42,7 +42,7 @@ def test_forwarding_survives_every_kill(
         for _ in range(long_count(ROUNDS)):
             with working([stream.send, stream.receive], ns):
                 limit = time.monotonic() + 60
-                while stream.held < 100 or not stream.completed:
+                while stream.unsettled < 100 or not stream.completed:
                     assert time.monotonic() < limit, "the load does not get under way"
                     time.sleep(0.02)
                 time.sleep(chance.uniform(0.0, 1.0))
@@ -51,8 +51,8 @@ def test_forwarding_survives_every_kill(
             with connected(ns, "end") as client:
                 faults = stream.check(look(client, "end"))
             assert not faults, faults[:20]
-            for place in ("start", "middle", "start/$DeadLetterQueue", "middle/$DeadLetterQueue"):
-                assert numbers(ns, place) == []
+            for entity in ("start", "middle", "start/$DeadLetterQueue", "middle/$DeadLetterQueue"):
+                assert numbers(ns, entity) == []
         assert stream.completed
         counted(
             f"{long_count(ROUNDS)} kills while messages are forwarded",
@@ -62,7 +62,7 @@ def test_forwarding_survives_every_kill(
 
 
 def test_moving_what_waited_survives_kills(tmp_path: Path) -> None:
-    """A backlog is moved in groups: killed in between, the start goes on, and nothing is lost, doubled or out of order."""
+    """A backlog is moved in groups: killed in between, the start continues, and nothing is lost, doubled or out of order."""
     with namespace(tmp_path / "data") as ns:
         with ServiceBusAdministrationClient.from_connection_string(
             ns.connection_string, connection_verify=str(ns.ca_file)

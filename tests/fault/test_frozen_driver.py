@@ -1,4 +1,4 @@
-"""A driver that is frozen keeps nothing moving beyond its claim, and does no harm when it goes on.
+"""A driver that is frozen keeps nothing moving beyond its claim, and does no harm when it continues.
 
 The Java process and the Python workers of a frozen driver run on. The leases end by themselves before the claim can be taken
 by another run (`isthmus.bridge.lease.fence`); the other run moves what waits; the one that was frozen finds its claim lost.
@@ -38,7 +38,7 @@ def test_no_two_leases_are_active_at_one_time(tmp_path: Path) -> None:
         psutil.Process(frozen.pid).suspend()
         try:
             time.sleep(CLAIM_SECONDS)
-            # Nobody else holds the claim before now. What comes from now on is the next run's.
+            # No other run holds the claim before now. What comes from now on is the next run's.
             publish(federation)
             waiting = federation.backlog()
             time.sleep(2.0)

@@ -1,7 +1,7 @@
-"""A namespace that stands still for longer than its locks and its clients' patience, and goes on.
+"""A namespace that hangs for longer than its locks and its clients' timeouts, and continues.
 
-What was acknowledged before stands afterwards; a message whose completion was acknowledged never comes again; a message that was
-locked when it stood still comes again to whoever asks, since its lock has expired; senders of an unknown outcome may double a
+What was acknowledged before is there afterwards; a message whose completion was acknowledged never comes again; a message that was
+locked when it hung comes again to any receiver, since its lock has expired; senders of an unknown outcome may double a
 message, which duplicate detection then drops.
 """
 
@@ -30,7 +30,7 @@ BATCH = 50
 
 
 class Application:
-    """Sends numbered messages and completes what it receives, by the official SDK, until it is told to stop."""
+    """Sends numbered messages and completes what it receives, by the official SDK, until it is stopped."""
 
     def __init__(self, ns: NamespaceProcess) -> None:
         self.ns = ns
@@ -96,13 +96,13 @@ def wait(condition: Callable[[], object], seconds: float) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seconds", [LOCK_SECONDS + 3, 150])  # beyond a lock; beyond every idle time-out
-def test_a_namespace_that_stood_still_loses_and_repeats_nothing(tmp_path: Path, seconds: float) -> None:
+def test_a_namespace_that_hung_loses_and_repeats_nothing(tmp_path: Path, seconds: float) -> None:
     with namespace(tmp_path / "data", config=CONFIG) as ns:
         application = Application(ns).start()
         wait(lambda: len(application.completed) > 200, 30)
         holder = ServiceBusClient.from_connection_string(ns.connection_string)
         with holder, holder.get_queue_receiver("orders", max_wait_time=5) as receiver:
-            [held] = receiver.receive_messages(1, max_wait_time=5)
+            [locked] = receiver.receive_messages(1, max_wait_time=5)
             psutil.Process(ns.pid).send_signal(signal.SIGSTOP)
             try:
                 time.sleep(seconds)
@@ -110,10 +110,10 @@ def test_a_namespace_that_stood_still_loses_and_repeats_nothing(tmp_path: Path, 
             finally:
                 psutil.Process(ns.pid).send_signal(signal.SIGCONT)
             with pytest.raises(ServiceBusError):
-                receiver.complete_message(held)
+                receiver.complete_message(locked)
             wait(lambda: len(application.completed) > before + 200, 60)
         application.end()
-        number = int(str(held))
+        number = int(str(locked))
         left = drained(ns)
         assert number in application.completed or number in left
         seen = set(application.completed) | set(left)

@@ -1,6 +1,6 @@
-"""A disk that takes no more: sends are refused with an error, nothing acknowledged is lost, and the namespace serves on.
+"""A disk that takes no more: sends are refused with an error, nothing acknowledged is lost, and the namespace continues to serve.
 
-The limit on file sizes of the running process stands in for the disk: writes beyond it fail as on a full one.
+The limit on file sizes of the running process replaces the full disk: writes beyond it fail as on a full one.
 """
 
 from __future__ import annotations
@@ -68,6 +68,6 @@ def test_a_full_disk_refuses_sends_and_loses_nothing(tmp_path: Path, killed: boo
                 assert messages or time.monotonic() < limit, f"only {got} of {sent} came"
                 got += [int(message.application_properties[b"number"]) for message in messages]
         assert [number for number in got if number in sent] == sent
-        # What was refused may stand there all the same (the sync failed, not the write), but once at most.
+        # What was refused may be there all the same (the sync failed, not the write), but once at most.
         assert len(got) == len(set(got))
         assert running.stop() == 0

@@ -1,8 +1,8 @@
 """Mutated conversations against a served namespace: no crash, no hang, no growth, and nothing done without a token.
 
 The conversations are recorded at the start of each run, through a loopback proxy, from the product's own client, from
-azure-servicebus and its administration client, from azure-eventhub and from a client with transactions, and said over
-AMQP, over a WebSocket and over HTTP, so that no token lies in the repository.
+azure-servicebus and its administration client, from azure-eventhub and from a client with transactions, and sent over
+AMQP, over a WebSocket and over HTTP, so that no token is in the repository.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def taped(ns: NamespaceProcess, port: str, text: str) -> Iterator[tuple[Tape, st
 
 
 def record(ns: NamespaceProcess, queue: str) -> list[bytes]:
-    """What clients say while they do everything once."""
+    """What clients send while they do everything once."""
     found: list[bytes] = []
     with taped(ns, "amqp", ns.connection_string) as (tape, text):
         sdk = ServiceBusClient.from_connection_string(text)
@@ -205,7 +205,7 @@ def record_transaction(ns: NamespaceProcess, port: int, queue: str) -> None:
 
 
 class PlainCopy(RequestsTransport):
-    """Keeps what the administration client says, as it would go without TLS."""
+    """Keeps what the administration client sends, as it would be without TLS."""
 
     def __init__(self, ca_file: Path) -> None:
         super().__init__(connection_verify=str(ca_file))
@@ -236,8 +236,8 @@ def without_token(said: bytes, ns: NamespaceProcess) -> bytes:
     """The same bytes with signatures that nothing signed, and with a key that is none."""
     key = ConnectionString.parse(ns.connection_string).key
     assert key is not None
-    standing = key.reveal().encode()
-    return SIGNATURE.sub(lambda match: b"A" * len(match[0]), said).replace(standing, b"A" * len(standing))
+    plain_key = key.reveal().encode()
+    return SIGNATURE.sub(lambda match: b"A" * len(match[0]), said).replace(plain_key, b"A" * len(plain_key))
 
 
 # ---- mutations
@@ -309,7 +309,7 @@ def mutate(chance: random.Random, talks: Sequence[list[bytes]]) -> bytes:
                 (b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\0\0\0\0", b"\0\0\0\x08")
             )
         elif kind == 9:
-            # A frame changed with its size made true again gets further than any other.
+            # A changed frame whose size is corrected is processed further than any other.
             piece[spot : spot + chance.randrange(4)] = chance.randbytes(chance.randrange(12))
             if len(piece) >= 8 and piece[4:5] == b"\x02":
                 piece[:4] = struct.pack(">I", len(piece))
@@ -319,7 +319,7 @@ def mutate(chance: random.Random, talks: Sequence[list[bytes]]) -> bytes:
 
 
 def say(port: int, said: bytes) -> None:
-    """Says it all, ends, and waits for the namespace to end too."""
+    """Sends all of it, closes, and waits for the namespace to close too."""
     with socket.create_connection(("127.0.0.1", port), 30) as stream:
         try:
             stream.sendall(said)
@@ -333,7 +333,7 @@ def say(port: int, said: bytes) -> None:
 
 
 def assault(ns: NamespaceProcess, talks: list[list[bytes]], count: int, seed: int) -> None:
-    """Says `count` mutated conversations from several threads; raises what they raise."""
+    """Sends `count` mutated conversations from several threads; raises what they raise."""
     raised: list[BaseException] = []
     ports = list(ns.ports.values())
 
@@ -410,28 +410,28 @@ def test_nothing_is_done_without_a_token(
     talks = conversations([without_token(said, ns) for said in record(ns, "untouched")])
     with connected(ns, "untouched") as client:
         Sender(client, "untouched").wait_ready().send_all([make_message(b"mark", "mark")])
-    before, entities = standing(ns), entities_of(ns)
+    before, entities = snapshot(ns), entities_of(ns)
     process = psutil.Process(ns.pid)
     assault(ns, talks, 400, seed)
     time.sleep(0.5)
-    held = process.memory_info().rss
+    resident = process.memory_info().rss
     count = count_of(long_count) // 2
     for part in range(1, PARTS + 1):
         assault(ns, talks, count // PARTS, seed + 100 * part)
-        assert standing(ns) == before
+        assert snapshot(ns) == before
         assert entities_of(ns) == entities
         works(ns, "normal")
-        grown = process.memory_info().rss - held
+        grown = process.memory_info().rss - resident
         print(f"{part * (count // PARTS)} said, nothing changed, grown by {grown >> 20} MiB")
     counted(
         f"{count} mutated conversations without a token change nothing, grown by less than {GROWTH_LIMIT_BYTES >> 20} MiB",
-        f"nothing changed, grown by {grown >> 20} MiB from {held >> 20}, seed {seed}",
+        f"nothing changed, grown by {grown >> 20} MiB from {resident >> 20}, seed {seed}",
     )
     assert grown < GROWTH_LIMIT_BYTES
 
 
-def standing(ns: NamespaceProcess) -> list[Any]:
-    """All that a queue, a queue with sessions and an event hub hold."""
+def snapshot(ns: NamespaceProcess) -> list[Any]:
+    """The contents of a queue, a queue with sessions and an event hub."""
     found: list[Any] = []
     with connected(ns, "untouched", "untouched-sessions") as client:
         for path in ("untouched", "untouched-sessions"):

@@ -1,4 +1,4 @@
-"""Kills a namespace, or a client, while a message of many megabytes is on its way.
+"""Kills a namespace, or a client, while a message of many megabytes is in transit.
 
 L1. A message that was not sent to its end is not there after a restart, and takes no room.
 L2. A message that was not received to its end is whole, and comes again.

@@ -53,5 +53,5 @@ def test_large_messages_stay_where_they_are_until_there_is_room(
             payloads += item.payloads
         assert len(payloads) > small
         assert sum(map(len, payloads)) <= MOST
-        sink.close()  # what nobody took goes back
+        sink.close()  # what was not taken goes back
         reader.join(20.0)

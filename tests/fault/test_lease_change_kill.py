@@ -1,6 +1,6 @@
 """What is killed with -9 while one lease ends and the next one begins comes back; nothing is lost, doubled or out of order.
 
-Leases of two seconds, so that there is a change to aim at soon. Spark's own account tells when a lease began (`offsets`) and
+Leases of two seconds, so that there is a change to aim at soon. Spark's own checkpoint shows when a lease began (`offsets`) and
 ended (`commits` in the query's checkpoint). Each round publishes until the change, kills at an instant from 300 ms before the
 expected change to 500 ms after it, and waits until all is moved. The default run kills one of each kind, the long one twenty.
 """
@@ -102,7 +102,7 @@ class Source:
             self.hurry.set()
             thread.join()
         if unsure:
-            self._federation.publish(self._alias, CHUNK, BODY_BYTES)  # numbers go on behind the last one acknowledged
+            self._federation.publish(self._alias, CHUNK, BODY_BYTES)  # numbers continue after the last one acknowledged
 
     def waiting(self, clients: NamespaceClients) -> int:
         """Messages that are not settled."""
@@ -169,7 +169,7 @@ class Round:
                     return
 
     def _kill_now(self, victim: str) -> bool:
-        """Whether there was anybody of that kind at the moment."""
+        """Whether there was a process of that kind at the moment."""
         if victim in VICTIMS["namespace"]:
             self.federation.namespaces[self._alias(victim)].kill()
             return True
@@ -221,7 +221,7 @@ def test_a_change_of_leases_survives_kills(
 
 
 def check_words(federation: FederationProcess) -> None:
-    """What an operator reads of it: a line for each failure, with its cause, and nothing of Spark's."""
+    """What an operator sees of it: a line for each failure, with its cause, and nothing of Spark's."""
     for file in federation.folder.glob("run-*.log"):
         text = file.read_text(encoding="utf-8")
         assert "Traceback" not in text, text

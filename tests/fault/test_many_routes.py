@@ -36,7 +36,7 @@ MESSAGES = 40
 BODY_BYTES = 200
 # Load while something is killed: all that is published has to be read again for the proof.
 PAUSE_SECONDS, CHUNK = 1.0, 20
-# Nothing is measured by it: whoever waits so long waits for nothing.
+# Nothing is measured by it: what takes so long never comes.
 LONG_SECONDS = 180.0
 
 
@@ -105,7 +105,7 @@ def _run(federation: FederationProcess) -> RunProcess:
 
 
 def status(run: RunProcess) -> dict[str, dict[str, object]]:
-    """The routes, as the run's status tells of them."""
+    """The routes, as the run's status shows them."""
     document = read_status(run.state)
     assert document is not None
     return {route["name"]: route for route in document["routes"]}
@@ -125,7 +125,7 @@ def wait_for(run: RunProcess, condition: Callable[[], bool], reported: str) -> N
 
 
 def names(route: dict[str, object], alias: str) -> bool:
-    """Whether its status tells which end fails; the route's own name holds both aliases."""
+    """Whether its status shows which end fails; the route's own name holds both aliases."""
     texts = (str(route[key]).replace(str(route["name"]), "") for key in ("state", "last_error"))
     return any(alias in text for text in texts)
 
@@ -197,7 +197,7 @@ def kill_worker(run: RunProcess, *, reader: bool) -> None:
             try:
                 process = psutil.Process(pid)
                 is_one = is_reader(process, ports)
-                # The sink's worker is connected to the namespaces that it sends to, an idle one to nobody but Spark.
+                # The sink's worker is connected to the namespaces that it sends to, an idle one only to Spark.
                 if is_one is reader and (is_one or holds_socket(process)):
                     process.kill()
                     return True
@@ -218,7 +218,7 @@ def test_a_killed_worker_takes_no_route_with_it(run: RunProcess, load: Load, rea
         before = moved(run)
         wait_for(run, lambda: sum(moved(run).values()) > sum(before.values()), "nothing moves")
         kill_worker(run, reader=reader)
-        wait_for(run, lambda: "a worker of query" in run.log() or "was killed" in run.log(), "the kill is not told")
+        wait_for(run, lambda: "a worker of query" in run.log() or "was killed" in run.log(), "the kill is not reported")
         wait_for(run, lambda: set(run.phases().values()) <= {"waiting", "moving"}, "routes are not back")
         again = moved(run)
         wait_for(
@@ -231,7 +231,7 @@ def test_a_killed_worker_takes_no_route_with_it(run: RunProcess, load: Load, rea
 
 
 def locked(federation: FederationProcess) -> list[str]:
-    """Entities of which somebody has locked messages, as the namespaces' metrics tell."""
+    """Entities with locked messages, as the namespaces' metrics show."""
     found = []
     for each in federation.namespaces.values():
         text = urllib.request.urlopen(f"http://127.0.0.1:{each.ports['http']}/metrics", timeout=60).read().decode()

@@ -2,7 +2,7 @@
 
 O1. After any number of kills and repetitions of an import every message of the file is there.
 O2. A dead letter is in the dead-letter queue or its copy at the target, or both; never nowhere.
-O3. A purge removes nothing that its filter does not mean, and ends at last.
+O3. A purge removes nothing that its filter does not mean, and ends.
 """
 
 from __future__ import annotations
@@ -91,12 +91,12 @@ def counted(counter: str, queue: str) -> int:
 
 
 def interrupt(
-    ns: NamespaceProcess, words: list[str], how_far: Callable[[], int], choose: random.Random, *, broker: bool
+    ns: NamespaceProcess, arguments: list[str], how_far: Callable[[], int], choose: random.Random, *, broker: bool
 ) -> dict[str, Any] | None:
-    """Run a verb and kill it, or the namespace, once it has come some way; its answer if it was quicker."""
+    """Run a verb and kill it, or the namespace, once it has made some progress; its answer if it was quicker."""
     start = how_far()
     goal = start + choose.randrange(1, MESSAGES // 2)
-    process = subprocess.Popen([*COMMAND, *words, "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([*COMMAND, *arguments, "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     limit = time.monotonic() + 180
     while process.poll() is None and how_far() < goal:
         assert time.monotonic() < limit, "it does not go on"
@@ -113,10 +113,10 @@ def interrupt(
     return None
 
 
-def finish(words: list[str]) -> dict[str, Any]:
+def finish(arguments: list[str]) -> dict[str, Any]:
     """Run a verb until it says that nothing is left."""
     for _ in range(20):
-        done = subprocess.run([*COMMAND, *words, "--json"], capture_output=True, timeout=120, check=False)
+        done = subprocess.run([*COMMAND, *arguments, "--json"], capture_output=True, timeout=120, check=False)
         if done.returncode == 0:
             found: dict[str, Any] = json.loads(done.stdout)
             return found
@@ -141,12 +141,12 @@ def test_import_o1(
     progress = file.with_name("file.progress")
     finish(["export", "source", str(file)])
     begun = 1
-    for turn in range(long_count(ROUNDS)):
-        was_under_way, before, broker = progress.exists(), counted("in_total", "target"), turn % 2 == 1
+    for iteration in range(long_count(ROUNDS)):
+        was_under_way, before, broker = progress.exists(), counted("in_total", "target"), iteration % 2 == 1
         answer = interrupt(
             ns, ["import", str(file), "target"], lambda: counted("in_total", "target"), choose, broker=broker
         )
-        # One that went through to its end is followed by another. It may have been killed before its last words.
+        # One that went through to its end is followed by another. It may have been killed before its last output.
         has_ended = answer is not None and "error" not in answer
         if not progress.exists() and not has_ended:
             has_ended = was_under_way or (not broker and counted("in_total", "target") - before >= MESSAGES)
@@ -163,11 +163,11 @@ def test_import_o1(
 def test_resubmit_o2(ns: NamespaceProcess, long_count: Callable[[int], int], choose: random.Random) -> None:
     all_bodies = fill(ns)
     bury(ns)
-    words = ["resubmit", "source", "--to", "target", "--yes"]
-    for turn in range(long_count(ROUNDS)):
-        interrupt(ns, words, lambda: counted("in_total", "target"), choose, broker=turn % 2 == 1)
+    arguments = ["resubmit", "source", "--to", "target", "--yes"]
+    for iteration in range(long_count(ROUNDS)):
+        interrupt(ns, arguments, lambda: counted("in_total", "target"), choose, broker=iteration % 2 == 1)
         assert set(bodies(ns, "source/$DeadLetterQueue", "target")) == set(all_bodies)
-    finish(words)
+    finish(arguments)
     assert set(bodies(ns, "target")) == set(all_bodies)
     assert not bodies(ns, "source/$DeadLetterQueue")
 
@@ -175,14 +175,14 @@ def test_resubmit_o2(ns: NamespaceProcess, long_count: Callable[[int], int], cho
 def test_purge_o3(ns: NamespaceProcess, long_count: Callable[[int], int], choose: random.Random) -> None:
     all_bodies = fill(ns)
     kept = {body for body in all_bodies if int(body) % 3 == 0}
-    words = ["purge", "source", "--filter", "number % 3 <> 0", "--yes"]
-    for turn in range(long_count(ROUNDS)):
+    arguments = ["purge", "source", "--filter", "number % 3 <> 0", "--yes"]
+    for iteration in range(long_count(ROUNDS)):
         with suppress(IsthmusError):
-            interrupt(ns, words, lambda: counted("settled_total", "source"), choose, broker=turn % 2 == 1)
+            interrupt(ns, arguments, lambda: counted("settled_total", "source"), choose, broker=iteration % 2 == 1)
         found = bodies(ns, "source")
         assert kept <= set(found)
         assert max(found.values()) == 1
-    finish(words)
+    finish(arguments)
     assert bodies(ns, "source") == Counter(kept)
 
 
@@ -209,10 +209,10 @@ def fill_sessions(ns: NamespaceProcess) -> dict[bytes, int]:
             while count:
                 client.wait_until(lambda receiver=receiver: receiver.arrived, 20, "messages")
                 for run in receiver.take():
-                    for place, payload in enumerate(run.payloads):
+                    for index, payload in enumerate(run.payloads):
                         if states[read_message(payload).body] == DEFERRED:
                             receiver.dispose(
-                                run.first_id + place, run.first_id + place, Modified(undeliverable_here=True)
+                                run.first_id + index, run.first_id + index, Modified(undeliverable_here=True)
                             )
                     count -= len(run.payloads)
             receiver.close()
@@ -223,7 +223,7 @@ def fill_sessions(ns: NamespaceProcess) -> dict[bytes, int]:
 
 
 def states_of(ns: NamespaceProcess) -> dict[bytes, int]:
-    """Of what stands in the sessions."""
+    """Of what is in the sessions."""
     with connected(ns, "sessions") as client:
         found = [(seen.body, seen.state) for seen in look(client, "sessions")]
     assert len(dict(found)) == len(found), "doubled"
@@ -234,20 +234,20 @@ def test_purge_of_sessions_o3(ns: NamespaceProcess, long_count: Callable[[int], 
     states = fill_sessions(ns)
     assert states_of(ns) == states
     kept = {body: state for body, state in states.items() if int(body) % 3 == 0}
-    words = ["purge", "sessions", "--filter", "number % 3 <> 0", "--yes"]
+    arguments = ["purge", "sessions", "--filter", "number % 3 <> 0", "--yes"]
 
-    def gone() -> int:
+    def removed() -> int:
         return MESSAGES - sum(counted(kind, "sessions") for kind in ("active", "deferred", "scheduled"))
 
-    for turn in range(long_count(ROUNDS)):
+    for iteration in range(long_count(ROUNDS)):
         with suppress(IsthmusError):
-            interrupt(ns, words, gone, choose, broker=turn % 2 == 1)
+            interrupt(ns, arguments, removed, choose, broker=iteration % 2 == 1)
         found = states_of(ns)
         assert kept.items() <= found.items()
         assert found.items() <= states.items()
-    finish(words)
+    finish(arguments)
     assert states_of(ns) == kept
-    # Nobody has a session any more, and each gives what was left in it.
+    # No session is locked any more, and each gives what was left in it.
     with connected(ns, "sessions") as client:
         for number in range(SESSIONS):
             receiver = Receiver(client, "sessions", in_session=True, session_id=f"s{number}").wait_attached()

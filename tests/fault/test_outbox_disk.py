@@ -19,8 +19,8 @@ from isthmus.errors import StoreError
 NOWHERE = "Endpoint=sb://127.0.0.1:1/;SharedAccessKeyName=a;SharedAccessKey=Yg==;UseDevelopmentEmulator=true"
 
 
-def mount(*words: str) -> None:
-    if subprocess.run(["mount", *words], capture_output=True, check=False).returncode:
+def mount(*arguments: str) -> None:
+    if subprocess.run(["mount", *arguments], capture_output=True, check=False).returncode:
         pytest.skip("mounting a file system takes rights that this user lacks")
 
 
@@ -43,7 +43,7 @@ def kept(box: Path) -> list[int]:
     return [int(payload.partition(b"\x00Su")[2][5:].partition(b" ")[0]) for payload in found]
 
 
-def test_a_full_disk_is_told_and_sending_goes_on_when_there_is_room(disk: Path) -> None:
+def test_a_full_disk_is_reported_and_sending_continues_when_there_is_room(disk: Path) -> None:
     balloon = disk / "balloon"
     balloon.write_bytes(b"x" * 500_000)
     taken: list[int] = []
@@ -62,7 +62,7 @@ def test_a_full_disk_is_told_and_sending_goes_on_when_there_is_room(disk: Path) 
     assert not list((disk / "box" / "quarantine").iterdir())
 
 
-def test_the_limit_is_told_before_the_disk_is_full(disk: Path) -> None:
+def test_the_limit_is_reported_before_the_disk_is_full(disk: Path) -> None:
     with DurableSender(NOWHERE, "orders", disk / "box", drain=False, min_free_bytes=1 << 20) as sender:
         for number in range(200):
             sender.send_messages(message(number))
@@ -72,7 +72,7 @@ def test_the_limit_is_told_before_the_disk_is_full(disk: Path) -> None:
     assert status.f_bavail * status.f_frsize >= 1 << 20
 
 
-def test_a_disk_that_turns_read_only_is_told(disk: Path) -> None:
+def test_a_disk_that_turns_read_only_is_reported(disk: Path) -> None:
     with DurableSender(NOWHERE, "orders", disk / "box", drain=False, min_free_bytes=0) as sender:
         sender.send_messages(message(1))
     mount("-o", "remount,ro", str(disk))

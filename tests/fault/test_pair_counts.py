@@ -1,4 +1,4 @@
-"""What a pair promises in seconds: a thousand entities in step, and applications that know the alias only are served again."""
+"""The time limits of a pair: a thousand entities in step, and applications that know the alias only are served again."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def config() -> str:
     topics = ""
     for number in range(TOPICS):
         topics += f"  t{number}:\n    subscriptions:\n      all: {{}}\n"
-        for place in range(1, SUBSCRIPTIONS_OF_TOPIC):
-            topics += f"      s{place}: {{rules: {{chosen: {{filter: 'number = {place}'}}}}}}\n"
+        for index in range(1, SUBSCRIPTIONS_OF_TOPIC):
+            topics += f"      s{index}: {{rules: {{chosen: {{filter: 'number = {index}'}}}}}}\n"
     return f"queues:\n{queues}topics:\n{topics}"
 
 
@@ -74,8 +74,8 @@ def test_a_thousand_entities_are_in_step_within_ten_seconds(
         began = time.monotonic()
         compared = seconds_of(pair.start("status"), began)
         with pair.administration("ewr") as ewr, pair.administration("jfk") as jfk:
-            held = [jfk.get_queue(f"q{number}").lock_duration for number in (0, QUEUES - 1)]
-            held += [jfk.get_rule(f"t{TOPICS - 1}", "s2", "chosen").filter.sql_expression]
+            settings = [jfk.get_queue(f"q{number}").lock_duration for number in (0, QUEUES - 1)]
+            settings += [jfk.get_rule(f"t{TOPICS - 1}", "s2", "chosen").filter.sql_expression]
             pair.run()
             followed = []
             for number in range(5):
@@ -96,9 +96,9 @@ def test_a_thousand_entities_are_in_step_within_ten_seconds(
         f"pair: {ENTITIES} entities in step within {STEP_SECONDS:.0f} s",
         f"create {created:.1f} s, status {compared:.1f} s; a change follows by `run` in {median(followed):.1f} s, at most {max(followed):.1f} s",
     )
-    assert held[0].total_seconds() == 10
-    assert held[1].total_seconds() == 10 + (QUEUES - 1) % 50
-    assert held[2] == "number = 2"
+    assert settings[0].total_seconds() == 10
+    assert settings[1].total_seconds() == 10 + (QUEUES - 1) % 50
+    assert settings[2] == "number = 2"
     assert max(created, compared, *followed) <= STEP_SECONDS
 
 

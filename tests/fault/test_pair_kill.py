@@ -42,7 +42,7 @@ def send(client: ServiceBusClient, *texts: str) -> None:
 
 
 def drain(pair: Paired, alias: str, count: int) -> list[str]:
-    """So many messages of a queue, and whatever stands there beyond them."""
+    """So many messages of a queue, and whatever is there beyond them."""
     with (
         pair.client(alias) as client,
         client.get_queue_receiver("orders", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE) as receiver,
@@ -152,7 +152,7 @@ def test_a_member_that_is_lost_is_left_at_once_and_fenced_when_it_returns(pair: 
                 except ServiceBusError:
                     time.sleep(0.02)
             led = time.monotonic() - switched
-        assert led < PATIENCE_SECONDS / 3  # far less on a machine of its own
+        assert led < PATIENCE_SECONDS / 3  # far less on an idle machine
         output, errors = process.communicate(timeout=PATIENCE_SECONDS)
         assert process.returncode == 0, errors
         reported = json.loads(output.splitlines()[-1])
@@ -171,7 +171,7 @@ def test_a_member_that_is_lost_is_left_at_once_and_fenced_when_it_returns(pair: 
         if is_frozen:
             os.kill(ewr.pid, signal.SIGCONT)
         pair.stop()
-    # What the lost member held is delivered after the fail-back.
+    # What the lost member contained is delivered after the fail-back.
     assert pair.verb("failover", "--consume-for", "0s")["active"] == "ewr"
     assert drain(pair, "ewr", 1) == ["before"]
 
@@ -184,13 +184,13 @@ def test_a_process_with_an_older_state_follows(pair: Paired) -> None:
     assert pair.verb("failover", "--force")["active"] == "jfk"
     reported = pair.verb("sync", "--state", str(elsewhere))
     assert (reported["active"], reported["epoch"]) == ("jfk", 2)
-    # One that was away may not fail over from what it believes.
+    # One that was unavailable may not fail over from its old state.
     assert pair.verb("failover", "--state", str(elsewhere))["active"] == "ewr"
     assert pair.verb("sync")["epoch"] == 3
 
 
 def test_a_planned_fail_over_is_disturbed_by_no_run_elsewhere(pair: Paired) -> None:
-    """That keeps the members in step, and sees the one stopped that the fail-over leaves."""
+    """It keeps the members in step, and notices that the fail-over has stopped the old one."""
     pair.verb("create")
     elsewhere = pair.folder / "elsewhere"
     pair.verb("create", "--state", str(elsewhere))
@@ -232,7 +232,7 @@ def test_a_creation_killed_anywhere_is_known_as_made_by_pairing(pair: Paired) ->
 
 
 def test_a_planned_fail_over_ends_where_one_that_another_machine_forces_leads(pair: Paired) -> None:
-    """It waits for receivers, then another operator has had enough of it; it would have gone back, and both members were open."""
+    """It waits for receivers, then another operator interrupts it; it would have gone back, and both members were open."""
     pair.verb("create")
     elsewhere = pair.folder / "elsewhere"
     pair.verb("create", "--state", str(elsewhere))

@@ -1,6 +1,6 @@
 """Kills while messages are forwarded from one store to another, and a store that fails under a namespace that serves.
 
-F1. What was acknowledged stands at the end of its way exactly once, whatever was killed when; a key keeps its order.
+F1. What was acknowledged is at the end of its route exactly once, whatever was killed when; a key keeps its order.
 F2. A store that refuses writes takes only its fragments out, and what was forwarded to them comes when it is back.
 """
 
@@ -85,10 +85,10 @@ def test_forwarding_between_stores_survives_every_kill(tmp_path, long_count, cou
     begun: set[str] = set()
     rounds = long_count(60)
     with namespace(data=tmp_path, config=CONFIG) as served:
-        for turn in range(rounds):
+        for iteration in range(rounds):
             stop = threading.Event()
             workers = [
-                threading.Thread(target=_send, args=(served, queue, f"{turn}.{queue}", stop, acknowledged, begun))
+                threading.Thread(target=_send, args=(served, queue, f"{iteration}.{queue}", stop, acknowledged, begun))
                 for queue in ENDS
             ]
             limit, wanted = time.monotonic() + 60, len(acknowledged) + 10
@@ -97,7 +97,7 @@ def test_forwarding_between_stores_survives_every_kill(tmp_path, long_count, cou
             while len(acknowledged) < wanted:
                 assert time.monotonic() < limit, "the load does not get under way"
                 time.sleep(0.01)
-            time.sleep(random.Random(turn).uniform(0.0, 0.6))
+            time.sleep(random.Random(iteration).uniform(0.0, 0.6))
             served.kill()
             stop.set()
             for worker in workers:
@@ -182,6 +182,6 @@ def test_a_store_whose_disk_is_full_takes_only_its_fragments_out(tmp_path):
         assert "partition_stores_down" not in ask(served, "/health")
         assert [body for body in bodies if body in sent] == sent
         assert bodies[-1] == "later"
-        # What was refused may stand there all the same, but once at most.
+        # What was refused may be there all the same, but once at most.
         assert len(bodies) == len(set(bodies)) <= len(sent) + 2
         assert served.stop() == 0

@@ -78,7 +78,7 @@ def test_a_broken_store_takes_only_its_fragments_out(tmp_path):
 
 
 def _send(served, worker, seed, stop, acknowledged, begun):
-    """Single messages with keys and envelopes without, until told to stop or cut off."""
+    """Single messages with keys and envelopes without, until stopped or cut off."""
     dice = random.Random(seed)
     with suppress(ServiceBusError, OSError), client_of(served) as client, client.get_queue_sender("spread") as sender:
         number = 0
@@ -90,7 +90,7 @@ def _send(served, worker, seed, stop, acknowledged, begun):
                 messages = ServiceBusMessage(names[0], partition_key=key)
             else:
                 count = dice.randrange(2, 6)
-                names = [f"{worker}/{number}/{place}/{count}" for place in range(count)]
+                names = [f"{worker}/{number}/{index}/{count}" for index in range(count)]
                 messages = [ServiceBusMessage(name) for name in names]
             begun.update(names)
             sender.send_messages(messages)
@@ -104,11 +104,11 @@ def test_a_kill_over_all_stores(tmp_path, long_count, counted):
     begun: set[str] = set()
     with namespace(data=tmp_path, config=CONFIG) as served:
         rounds = long_count(60)
-        for turn in range(rounds):
+        for iteration in range(rounds):
             stop = threading.Event()
             workers = [
                 threading.Thread(
-                    target=_send, args=(served, f"{turn}.{each}", turn * 7 + each, stop, acknowledged, begun)
+                    target=_send, args=(served, f"{iteration}.{each}", iteration * 7 + each, stop, acknowledged, begun)
                 )
                 for each in range(3)
             ]
@@ -118,7 +118,7 @@ def test_a_kill_over_all_stores(tmp_path, long_count, counted):
             while len(acknowledged) < wanted:
                 assert time.monotonic() < limit, "the load does not get under way"
                 time.sleep(0.01)
-            time.sleep(random.Random(turn).uniform(0.0, 0.6))
+            time.sleep(random.Random(iteration).uniform(0.0, 0.6))
             served.kill()
             stop.set()
             for worker in workers:
@@ -137,5 +137,5 @@ def test_a_kill_over_all_stores(tmp_path, long_count, counted):
         envelopes[worker, number, count].append(int(place_in))
         if message.partition_key is not None:
             by_key[message.partition_key].append(int(number))
-    assert all(places == list(range(int(key[2]))) for key, places in envelopes.items())
+    assert all(indexes == list(range(int(key[2]))) for key, indexes in envelopes.items())
     assert all(numbers == sorted(numbers) for numbers in by_key.values())

@@ -2,7 +2,7 @@
 
 R1. Every message that a namespace acknowledged is handled.
 R2. After `complete_message` returned, in any process, no handler of that message begins.
-R3. Two begins of one message without a completion in between happen only where the first one's process was killed, or stood still.
+R3. Two begins of one message without a completion in between happen only where the first one's process was killed, or was suspended.
 R4. At the end nothing is left at either namespace.
 R5. In a session the first handler of each message begins in the order in which the messages were sent.
 """
@@ -237,7 +237,7 @@ def test_a_failover_receiver_while_namespaces_are_killed_frozen_and_cut_off(
     counted: Callable[[str, str], None],
     request: pytest.FixtureRequest,
 ) -> None:
-    """R1 to R3: it goes over and back by itself; what it leaves at the secondary are copies of what it has handled."""
+    """R1 to R3: it fails over and back on its own; what it leaves at the secondary are copies of what it has handled."""
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
     chance = random.Random(seed)

@@ -1,4 +1,4 @@
-"""What is killed with -9 at a bad moment comes back, and nothing is lost, doubled or out of order.
+"""What is killed with -9 at a random moment under load comes back, and nothing is lost, doubled or out of order.
 
 Each test does 20 rounds (`make soak`). `make test` does one, of the driver: it kills workers and namespaces under load in test_many_routes.py,
 and at a change of leases in test_lease_change_kill.py. A round publishes, waits for a random moment at which at
@@ -130,7 +130,7 @@ def test_the_driver_is_killed(
 def kill_and_start_again(federation: FederationProcess, run: RunProcess) -> RunProcess:
     below = psutil.Process(run.pid).children(recursive=True)
     run.end(signal.SIGKILL)
-    # Spark's Java sees its driver go and ends; a worker that outlived it would still move messages, which is allowed.
+    # Spark's Java notices that its driver has ended, and ends; a worker that outlived it would still move messages, which is allowed.
     psutil.wait_procs(below, timeout=30)
     return federation.run(*RUN)
 

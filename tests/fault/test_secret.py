@@ -1,4 +1,4 @@
-"""A planted key is found nowhere but where it was put: not in plans, logs, errors, pages, checkpoints or event logs.
+"""A planted key is found only where it was put: not in plans, logs, errors, pages, checkpoints or event logs.
 
 One key is a namespace's own, one is planted in its key file, one is a hook's token and one that of Event Grid; all go to isthmus by
 environment variables, as an operator's would. The kinds whose servers take longer to start are looked at by `test_secret_kinds`.
@@ -69,18 +69,18 @@ class Stage:
             "GRID_KEY": KEY,
         }
 
-    def isthmus(self, *words: str, **variables: str) -> int:
-        """Runs a verb, searches what it says; its exit code."""
+    def isthmus(self, *arguments: str, **variables: str) -> int:
+        """Runs a verb, searches its output; its exit code."""
         done = subprocess.run(
-            [sys.executable, "-m", "isthmus", *words],
+            [sys.executable, "-m", "isthmus", *arguments],
             cwd=self.folder,
             env={**self.environment, **variables},
             capture_output=True,
             timeout=120,
             check=False,
         )
-        self.search.text(f"isthmus {' '.join(words)}: standard output", done.stdout)
-        self.search.text(f"isthmus {' '.join(words)}: standard error", done.stderr)
+        self.search.text(f"isthmus {' '.join(arguments)}: standard output", done.stdout)
+        self.search.text(f"isthmus {' '.join(arguments)}: standard error", done.stderr)
         assert done.stdout + done.stderr
         self.said = (done.stdout + done.stderr).decode(errors="replace")
         return done.returncode
@@ -132,14 +132,14 @@ Inside = Callable[..., int]
 def inside(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> Inside:
-    """Runs a verb in this process, since a start costs a second or two; searches what it says and logs."""
+    """Runs a verb in this process, since a start costs a second or two; searches its output and logs."""
 
-    def run(*words: str, **variables: str) -> int:
+    def run(*arguments: str, **variables: str) -> int:
         monkeypatch.chdir(stage.folder)
         for name, value in {**stage.environment, **variables}.items():
             monkeypatch.setenv(name, value)
         with pytest.raises(SystemExit) as ended, caplog.at_level("DEBUG"):
-            main(list(words))
+            main(list(arguments))
         said = capfd.readouterr()
         assert said.out + said.err
         stage.search.text("standard output", said.out)
@@ -160,9 +160,9 @@ def test_the_search_finds_keys() -> None:
     search.text("text", "sig=***&se=1")
 
 
-def test_verbs_tell_no_key(stage: Stage) -> None:
-    for words in (["lint"], ["plan"], ["plan", "--json"], ["apply"], ["status", "--json"], ["verify", "--json"]):
-        stage.isthmus(*words)
+def test_verbs_show_no_key(stage: Stage) -> None:
+    for arguments in (["lint"], ["plan"], ["plan", "--json"], ["apply"], ["status", "--json"], ["verify", "--json"]):
+        stage.isthmus(*arguments)
 
 
 @pytest.mark.parametrize(
@@ -178,13 +178,13 @@ def test_verbs_tell_no_key(stage: Stage) -> None:
     ],
 )
 @pytest.mark.parametrize("verb", ["plan", "verify"])
-def test_a_connection_that_fails_tells_no_key(inside: Inside, stage: Stage, connection: str, verb: str) -> None:
+def test_a_connection_that_fails_shows_no_key(inside: Inside, stage: Stage, connection: str, verb: str) -> None:
     text = connection.format(key=PLANTED, port=stage.ewr.ports["amqp"])
     assert inside(verb, "--json", JFK_CONNECTION=text) != 0
 
 
 @pytest.mark.parametrize("verb", ["lint", "plan", "apply", "run", "status", "verify"])
-def test_a_key_in_the_file_is_refused_and_not_told(inside: Inside, stage: Stage, verb: str) -> None:
+def test_a_key_in_the_file_is_refused_and_not_reported(inside: Inside, stage: Stage, verb: str) -> None:
     (stage.folder / "literal.yaml").write_text(
         "isthmus: 1\nnamespaces:\n  ewr: {connection: env:EWR_CONNECTION}\n"
         f'  jfk: {{connection: "{stage.jfk.connection_string}"}}\n'
@@ -194,7 +194,7 @@ def test_a_key_in_the_file_is_refused_and_not_told(inside: Inside, stage: Stage,
     (stage.folder / "literal.yaml").unlink()
 
 
-def test_no_page_and_no_log_of_a_namespace_tells_a_key(stage: Stage) -> None:
+def test_no_page_and_no_log_of_a_namespace_shows_a_key(stage: Stage) -> None:
     for ns in (stage.ewr, stage.jfk):
         parsed = ConnectionString.parse(ns.connection_string)
         assert parsed.key is not None
@@ -225,8 +225,8 @@ def search_command_lines(stage: Stage, running: subprocess.Popen[bytes]) -> int:
     count = 0
     for process in psutil.Process(running.pid).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            words = process.cmdline()
-            stage.search.text("a command line", " ".join(words))
+            arguments = process.cmdline()
+            stage.search.text("a command line", " ".join(arguments))
             count += 1
     return count
 

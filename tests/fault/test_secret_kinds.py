@@ -47,7 +47,7 @@ MESSAGES = 20
 SECONDS = 240.0
 TO = "{pattern: copy, source: ewr, topic: flights, target: far}"
 SB = "SharedAccessKeyName=root;SharedAccessKey={key}"
-# By kind: how it is declared, its secret as it stands in the environment, and a task with it.
+# By kind: how it is declared, its secret as it is in the environment, and a task with it.
 AWAY: Mapping[str, tuple[str, str, str]] = {
     "servicebus": ("connection: env:FAR", f"Endpoint=sb://127.0.0.1:1/;{SB};UseDevelopmentEmulator=true", TO),
     "eventhubs": (
@@ -101,15 +101,15 @@ def inside(
     capfd: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> Inside:
-    """Runs a verb in this process, and searches what it says and logs."""
+    """Runs a verb in this process, and searches its output and logs."""
 
-    def run(*words: str, **variables: str) -> int:
+    def run(*arguments: str, **variables: str) -> int:
         search = Search([PLANTED])
         monkeypatch.chdir(tmp_path)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         with pytest.raises(SystemExit) as ended, caplog.at_level("DEBUG"):
-            main(list(words))
+            main(list(arguments))
         said = capfd.readouterr()
         assert said.out + said.err
         search.text("standard output", said.out)
@@ -131,7 +131,7 @@ def federation(folder: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("verb", ["doctor", "plan"])
 @pytest.mark.parametrize("kind", AWAY)
-def test_a_system_that_is_away_is_told_of_without_its_secret(
+def test_a_system_that_is_unavailable_is_reported_without_its_secret(
     inside: Inside, tmp_path: Path, kind: str, verb: str
 ) -> None:
     federation(tmp_path, kind)
@@ -141,7 +141,7 @@ def test_a_system_that_is_away_is_told_of_without_its_secret(
 
 @pytest.mark.parametrize("form", MALFORMED)
 @pytest.mark.parametrize("kind", ["servicebus", "eventhubs", "iothub", "queuestorage"])
-def test_a_connection_string_that_cannot_be_read_is_not_told(
+def test_a_connection_string_that_cannot_be_read_is_not_reported(
     inside: Inside, tmp_path: Path, kind: str, form: str
 ) -> None:
     federation(tmp_path, kind)
@@ -207,25 +207,25 @@ class Systems:
             "STORAGE": storage.replace(key, "d3Jvbmcgb2YgZXZlcnkga2luZA==") if secret else storage,
         }
 
-    def isthmus(self, *words: str, secret: str = "") -> int:
-        """Runs a verb, and searches what it says; its exit code."""
+    def isthmus(self, *arguments: str, secret: str = "") -> int:
+        """Runs a verb, and searches its output; its exit code."""
         done = subprocess.run(
-            [sys.executable, "-m", "isthmus", *words],
+            [sys.executable, "-m", "isthmus", *arguments],
             cwd=self.folder,
             env=self.environment(secret),
             capture_output=True,
             timeout=120,
             check=False,
         )
-        self.search.text(f"isthmus {' '.join(words)}", done.stdout + done.stderr)
+        self.search.text(f"isthmus {' '.join(arguments)}", done.stdout + done.stderr)
         assert done.stdout + done.stderr
         return done.returncode
 
     def publish(self) -> None:
         """Messages to the topic, and to the queue that each other system's route empties."""
         keys = [f"k/{number}" for number in range(MESSAGES)]
-        place = endpoint_of_string(ConnectionString.parse(self.ewr.connection_string))
-        with open_client(place, "flights", "publisher") as client:
+        endpoint = endpoint_of_string(ConnectionString.parse(self.ewr.connection_string))
+        with open_client(endpoint, "flights", "publisher") as client:
             Sender(client, "flights").wait_ready().send_all([message(key) for key in keys])
         with RabbitClient(self.rabbit.port) as rabbit:
             rabbit.publish([to_record(message(key))._replace(routing_key="back") for key in keys])
@@ -236,7 +236,7 @@ class Systems:
             self.queues["back"].send_message(to_text(message(key), "envelope", "base64"), time_to_live=-1)
 
     def arrived(self) -> dict[str, int]:
-        """How many messages stand at each target, by the queue."""
+        """How many messages are at each target, by the queue."""
         found = {
             "lga": self.rabbit.messages("flights"),
             "art": self.artemis.count("flights"),
@@ -257,11 +257,11 @@ def systems(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Systems]:
 
 
 @pytest.mark.soak
-def test_verbs_tell_no_secret_of_a_real_system(systems: Systems) -> None:
-    for words in (["lint"], ["plan"], ["apply", "--yes"], ["doctor"], ["plan", "--json"], ["status", "--json"]):
-        systems.isthmus(*words)
-    for words in (["plan"], ["doctor", "--json"], ["doctor"], ["verify", "--json"]):
-        assert systems.isthmus(*words, secret=WRONG) != 0
+def test_verbs_show_no_secret_of_a_real_system(systems: Systems) -> None:
+    for arguments in (["lint"], ["plan"], ["apply", "--yes"], ["doctor"], ["plan", "--json"], ["status", "--json"]):
+        systems.isthmus(*arguments)
+    for arguments in (["plan"], ["doctor", "--json"], ["doctor"], ["verify", "--json"]):
+        assert systems.isthmus(*arguments, secret=WRONG) != 0
 
 
 @pytest.mark.soak
@@ -299,7 +299,7 @@ def test_a_run_with_every_kind_leaves_no_secret_behind(systems: Systems, tmp_pat
 
 @pytest.mark.soak
 @pytest.mark.spark
-def test_a_run_with_wrong_secrets_tells_none(systems: Systems, tmp_path: Path) -> None:
+def test_a_run_with_wrong_secrets_shows_none(systems: Systems, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "isthmus", "run", "--json", "--state", str(tmp_path / "state")],
         cwd=systems.folder,

@@ -1,7 +1,7 @@
-"""Kills a namespace with sessions under load, and compares what stands there afterwards with what its clients were told.
+"""Kills a namespace with sessions under load, and compares what is there afterwards with the answers that its clients got.
 
 K1. What was acknowledged is there exactly once, unless its completion was asked for; what was completed never comes back.
-K2. Messages of a session stand in the order of sending.
+K2. Messages of a session are in the order of sending.
 K3. Delivery counts are at least those of answered abandonments.
 K4. The state of a session is the last that was answered, or one that was asked for after it.
 K5. All sessions are free after the start.
@@ -41,7 +41,7 @@ SENT_AHEAD = 200
 
 
 class Load:
-    """What clients asked for and what they were told, over all rounds."""
+    """What clients asked for and which answers they got, over all rounds."""
 
     def __init__(self, chance: random.Random, queue: str) -> None:
         self.chance = chance
@@ -98,11 +98,11 @@ class Load:
                             body = {"session-id": receiver.session_id, "session-state": wanted}
                             state = management.start("set-session-state", body), wanted
                         self.settle(receiver, by_id)
-                        self.hear(receiver, by_id, state)
+                        self.read_answers(receiver, by_id, state)
                         if client.error is not None:
                             raise client.error
                 finally:
-                    self.hear(receiver, by_id, state)
+                    self.read_answers(receiver, by_id, state)
                 receiver.close()
         finally:
             self.take(sender, first)
@@ -122,8 +122,8 @@ class Load:
 
     def settle(self, receiver: AnsweredReceiver, by_id: dict[int, tuple[int, bool]]) -> None:
         for run in receiver.take():
-            for place, payload in enumerate(run.payloads):
-                number, delivery = int(read_message(payload).body), run.first_id + place
+            for index, payload in enumerate(run.payloads):
+                number, delivery = int(read_message(payload).body), run.first_id + index
                 complete = self.chance.random() < 0.8
                 by_id[delivery] = number, complete
                 if complete:
@@ -135,7 +135,7 @@ class Load:
         if receiver.credit < 10:
             receiver.grant(20)
 
-    def hear(
+    def read_answers(
         self, receiver: AnsweredReceiver, by_id: dict[int, tuple[int, bool]], state: tuple[Reply, bytes] | None
     ) -> None:
         for first, last, _ in receiver.answers:
@@ -152,7 +152,7 @@ class Load:
                 del states[: states.index(state[1])]
 
     def faults(self, ns: NamespaceProcess) -> list[str]:
-        """What is not as the clients were told."""
+        """What contradicts the answers that clients got."""
         found = []
         with connected(ns, self.queue) as client:
             seen = [(int(one.body), one) for one in look(client, self.queue)]

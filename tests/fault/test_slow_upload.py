@@ -1,4 +1,4 @@
-"""A message that takes longer to send than a target may be silent crosses, and is sent once."""
+"""A message that takes longer to send than a target may be silent arrives, and is sent once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A served namespace on a full disk: it refuses sends with an error, loses nothing that it acknowledged, and goes on when
+"""A served namespace on a full disk: it refuses sends with an error, loses nothing that it acknowledged, and continues when
 there is room again. A data folder belongs to one process.
 """
 
@@ -71,7 +71,7 @@ def test_a_full_disk_refuses_and_loses_nothing(disk: Callable[[], Iterator[tuple
         fill(ns)
         acknowledged += send(ns, range(500, 20_000), until_refused=True)
         assert len(acknowledged) < 20_000
-        for attempt in range(3):  # every send is answered, one way or the other
+        for attempt in range(3):  # every send is answered, accepted or refused
             acknowledged += send(ns, [100_000 + attempt])
         numbers(ns)  # what is there can be looked at
         free(ns)

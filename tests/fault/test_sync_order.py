@@ -91,7 +91,7 @@ def test_no_disposition_leaves_before_its_sync_i1(traced: tuple[NamespaceProcess
     with client, client.get_queue_sender("orders") as sender:
         for number in range(count):
             sender.send_messages(ServiceBusMessage(f"body-of-a-message {number}"))
-    # strace tells of a call once it has returned, which may be after the client has its answer.
+    # strace logs a call once it has returned, which may be after the client has its answer.
     limit = time.monotonic() + 20
     while (accepted := accepted_in_order(trace)) < count and time.monotonic() < limit:
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""What the verbs of a namespace say and leave on a disk that is full or read-only."""
+"""What the verbs of a namespace print and leave on a disk that is full or read-only."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Disk:
         self.folder = folder
         self.run("mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder))
 
-    def run(self, *words: str) -> None:
-        if subprocess.run(words, capture_output=True, check=False).returncode:
+    def run(self, *arguments: str) -> None:
+        if subprocess.run(arguments, capture_output=True, check=False).returncode:
             pytest.skip("mounting a file system takes rights that this user lacks")
 
     def fill(self) -> Path:
@@ -63,9 +63,9 @@ def ns() -> Iterator[NamespaceProcess]:
         yield running
 
 
-def run(ns: NamespaceProcess, *words: str) -> tuple[int, dict[str, Any]]:
+def run(ns: NamespaceProcess, *arguments: str) -> tuple[int, dict[str, Any]]:
     """A verb's exit code and JSON; never a traceback."""
-    command = [sys.executable, "-m", "isthmus", "namespace", *words, "--json"]
+    command = [sys.executable, "-m", "isthmus", "namespace", *arguments, "--json"]
     environment = {**os.environ, "ISTHMUS_CONNECTION": ns.connection_string}
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
     assert "Traceback" not in done.stderr, done.stderr
@@ -146,7 +146,7 @@ def test_a_namespace_on_a_read_only_disk_is_refused_at_its_start(disk: Disk) -> 
     assert "Traceback" not in done.stderr
 
 
-def test_a_table_that_was_removed_while_the_namespace_ran_is_told_at_the_next_start(tmp_path: Path) -> None:
+def test_a_table_that_was_removed_while_the_namespace_ran_is_reported_at_the_next_start(tmp_path: Path) -> None:
     with namespace(tmp_path / "data", config=CONFIG) as running:
         with connected(running, "source") as client:
             Sender(client, "source").wait_ready().send_all([make_message(BODY)] * 100)

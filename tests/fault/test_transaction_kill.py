@@ -37,11 +37,11 @@ class Unit:
     seed: bytes
     cancelled: bytes = b""
     sent: list[bytes] = field(default_factory=list)
-    fate: str = "open"  # open, asked, done, undone
+    state: str = "open"  # open, asked, done, undone
 
 
 def run(ns: NamespaceProcess, units: list[Unit], name: str) -> None:
-    """Transactions one after the other, every third rolled back, until the namespace is gone."""
+    """Transactions one after the other, every third rolled back, until the namespace is killed."""
     with Raw(ns).opened() as client:
         control = attach_coordinator(client.session)
         sender = client.session.attach_sender("s", Target("work"), source=Source("me"))
@@ -80,8 +80,8 @@ def run(ns: NamespaceProcess, units: list[Unit], name: str) -> None:
                 cancelled = ask("schedule-message", later(unit.cancelled), None)["sequence-numbers"]
                 units.append(unit)
                 txn_id = client.outcome(declare(control)).txn_id
-                for place, link in enumerate((sender, sender, via)):
-                    body = f"{name}-{number}-{place}".encode()
+                for index, link in enumerate((sender, sender, via)):
+                    body = f"{name}-{number}-{index}".encode()
                     unit.sent.append(body)
                     client.outcome(send_with_state(link, make_message(body), within(txn_id)))
                 unit.sent.append(f"{name}-{number}-later".encode())
@@ -91,10 +91,10 @@ def run(ns: NamespaceProcess, units: list[Unit], name: str) -> None:
                     arrived.first_delivery_id, arrived.first_delivery_id, within(txn_id, Accepted()), settled=False
                 )
                 fails = number % 3 == 2
-                unit.fate = "undone" if fails else "asked"
+                unit.state = "undone" if fails else "asked"
                 assert isinstance(client.outcome(discharge(control, txn_id, fail=fails)), Accepted)
                 if not fails:
-                    unit.fate = "done"
+                    unit.state = "done"
         except AssertionError:
             if not client.ended:
                 raise
@@ -103,7 +103,7 @@ def run(ns: NamespaceProcess, units: list[Unit], name: str) -> None:
 def kill_under_way(ns: NamespaceProcess, units: list[Unit], seconds: float) -> None:
     """Kill so long after the first transaction was carried out."""
     limit = time.monotonic() + 60
-    while not any(unit.fate == "done" for unit in list(units)) and time.monotonic() < limit:
+    while not any(unit.state == "done" for unit in list(units)) and time.monotonic() < limit:
         time.sleep(0.002)
     time.sleep(seconds)
     ns.kill()
@@ -135,13 +135,13 @@ def test_a_transaction_is_whole_or_nothing_after_every_kill(
             assert len(found) == len(here), "doubled"
             for unit in units:
                 states = {body in here for body in unit.sent} | {unit.seed not in here, unit.cancelled not in here}
-                if unit.fate == "done":
+                if unit.state == "done":
                     assert states == {True}, unit
-                elif unit.fate == "asked":
+                elif unit.state == "asked":
                     assert len(states) == 1, unit
                 else:
                     assert states == {False}, unit
-            done += sum(unit.fate == "done" for unit in units)
+            done += sum(unit.state == "done" for unit in units)
         assert done > 0
         counted(
             f"{long_count(ROUNDS)} kills while transactions run",

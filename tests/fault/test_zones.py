@@ -1,5 +1,5 @@
 """A namespace in three zones: one of the disks is written over, removed, filled, or answers with errors, and clients notice
-nothing. So does nobody lose anything where the namespace is killed meanwhile and starts with any two of the three.
+nothing. Nothing is lost either where the namespace is killed meanwhile and starts with any two of the three.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Traffic:
     Attributes:
         sent: acknowledged to the sender.
         received: completed.
-        failures: what either was told.
+        failures: the errors that either got.
     """
 
     def __init__(self, connection_string: str) -> None:
@@ -65,7 +65,7 @@ class Traffic:
             thread.join(LONG_SECONDS)
 
     def more(self, count: int = 30) -> None:
-        """Wait until so many more went both ways."""
+        """Wait until so many more were sent and received."""
         sent, received = len(self.sent) + count, len(self.received) + count
         until(lambda: self.failures or (len(self.sent) >= sent and len(self.received) >= received))
 
@@ -117,7 +117,7 @@ def overwrite(folder: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """As `rm -rf`; what the namespace makes there anew meanwhile may stay."""
+    """As `rm -rf`; what the namespace creates there again meanwhile may stay."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -130,7 +130,7 @@ def metric(ns: NamespaceProcess, name: str, zone: int) -> float:
 
 
 def back(ns: NamespaceProcess, zone: int, *, whole: bool = False) -> None:
-    """Wait until a zone is back; a whole one with all stores and the bodies of large messages: what nobody uses is looked at once a second."""
+    """Wait until a zone is back; a whole one with all stores and the bodies of large messages: what is not used is looked at once a second."""
     log = ns.data / "log.txt"
     bodies = f"zone {zone} takes bodies of large messages again"
     stores = STORES if whole else 1
@@ -168,7 +168,7 @@ def fill(folder: Path) -> Path | None:
 
 
 def kept(ns: NamespaceProcess) -> list[str]:
-    """What stands in the queue that nobody receives from."""
+    """The contents of the queue without a receiver."""
     found: list[str] = []
     client = ServiceBusClient.from_connection_string(ns.connection_string)
     with client, client.get_queue_receiver("kept") as receiver:
@@ -179,7 +179,7 @@ def kept(ns: NamespaceProcess) -> list[str]:
     return found
 
 
-@pytest.mark.soak  # a busy disk that lags is a second one at fault
+@pytest.mark.soak  # a busy disk that lags counts as a second failed one
 def test_a_disk_that_is_overwritten_removed_or_full_is_noticed_by_no_client(
     tmp_path: Path, counted: Callable[[str, str], None]
 ) -> None:

@@ -68,14 +68,14 @@ def clients(broker: ArtemisBroker) -> dict[str, str]:
 
 
 def moved(folder: Path, source: dict[str, str], target: dict[str, str]) -> None:
-    """Moves what stands, and ends."""
+    """Moves what is there, and ends."""
     spec = RouteSpec(name="a/b", source=End("amqp", "a", source), target=End("amqp", "b", target), only_present=True)
     folder.mkdir()
     carry(folder, spec)
 
 
 @pytest.mark.parametrize("listener", ["amqp", "ws", "amqps-external", "amqps-plain"])
-def test_what_stands_moves_over_every_listener(
+def test_what_is_there_moves_over_every_listener(
     broker: ArtemisBroker, end: ArtemisEnd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listener: str
 ) -> None:
     """isthmus.connectors.amqp.source, I6: the run ends by itself."""
@@ -104,7 +104,7 @@ def test_what_stands_moves_over_every_listener(
     assert broker.count(source) == 0
 
 
-def test_a_durable_subscription_keeps_what_is_published_while_nobody_reads(
+def test_a_durable_subscription_keeps_what_is_published_without_a_reader(
     broker: ArtemisBroker, end: ArtemisEnd, tmp_path: Path
 ) -> None:
     """OASIS AMQP 1.0, 3.5.3: the link is detached and not closed, so its terminus stays."""
@@ -181,7 +181,7 @@ class Reader:
 
 
 @pytest.mark.parametrize("kind", ["queue", "subscription"])
-def test_what_was_on_its_way_over_a_lost_connection_comes_first(broker: ArtemisBroker, kind: str) -> None:
+def test_what_was_in_transit_over_a_lost_connection_comes_first(broker: ArtemisBroker, kind: str) -> None:
     """Also where the broker has not noticed the loss when the source is opened again."""
     names, options = keys(0, 10), clients(broker) | {"entity": f"lost.{kind}", "entity_type": "queue"}
     if kind == "queue":
@@ -279,7 +279,7 @@ def test_without_a_place_for_it_a_message_that_would_be_set_aside_stays(
         assert [key for key, _ in kept.messages()] == keys(0, 1)
 
 
-def test_a_federation_file_moves_messages_both_ways(
+def test_a_federation_file_moves_messages_in_both_directions(
     broker: ArtemisBroker, end: ArtemisEnd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """plan, apply and the routes of tasks between Artemis and Service Bus."""
@@ -333,7 +333,7 @@ def test_a_browser_gives_pages_from_any_position_and_takes_nothing(broker: Artem
     assert broker.count("browsed") == 25
 
 
-def test_what_a_broker_refuses_is_told_in_its_words(
+def test_what_a_broker_refuses_is_reported_in_its_words(
     broker: ArtemisBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)

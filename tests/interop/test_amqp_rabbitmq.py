@@ -41,7 +41,7 @@ def clients(rabbit: RabbitServer) -> dict[str, str]:
     return {"url": f"amqp://127.0.0.1:{rabbit.port}", "username": USER, "password": "env:RABBIT_PASSWORD"}
 
 
-def place(rabbit: RabbitServer, queue: str) -> dict[str, str]:
+def options_of(rabbit: RabbitServer, queue: str) -> dict[str, str]:
     return clients(rabbit) | {"entity": f"/amq/queue/{queue}"}
 
 
@@ -50,7 +50,7 @@ def keys(start: int, stop: int) -> list[str]:
 
 
 def publish(rabbit: RabbitServer, queue: str, names: list[str], body: bytes = b"") -> None:
-    options = read_target(place(rabbit, queue))
+    options = read_target(options_of(rabbit, queue))
     with open_client(options, "publisher") as client:
         sender = Sender(client, options.entity, terms=sender_terms(options.entity, "any")).wait_ready()
         sender.send_all([HEADER + message(name, body) for name in names])
@@ -58,7 +58,7 @@ def publish(rabbit: RabbitServer, queue: str, names: list[str], body: bytes = b"
 
 def taken(rabbit: RabbitServer, queue: str, count: int) -> list[bytes]:
     """Takes so many messages out of a queue."""
-    options = read_source(place(rabbit, queue))
+    options = read_source(options_of(rabbit, queue))
     found: list[bytes] = []
     with open_client(options, "consumer") as client:
         receiver = Receiver(client, options.entity, terms=receiver_terms(options)).wait_attached()
@@ -83,11 +83,11 @@ def spec(source: dict[str, str], target: dict[str, str], *, only_present: bool =
     return RouteSpec(name="a/b", source=ends[0], target=ends[1], only_present=only_present)
 
 
-def test_what_stands_moves_and_the_run_ends(rabbit: RabbitServer, tmp_path: Path) -> None:
+def test_what_is_there_moves_and_the_run_ends(rabbit: RabbitServer, tmp_path: Path) -> None:
     source, target = rabbit.queue("source"), rabbit.queue("target", "quorum")
     publish(rabbit, source, keys(0, COUNT))
     publish(rabbit, source, keys(COUNT, COUNT + 2), b"x" * 1_000_000)
-    carry(tmp_path, spec(place(rabbit, source), place(rabbit, target), only_present=True))
+    carry(tmp_path, spec(options_of(rabbit, source), options_of(rabbit, target), only_present=True))
     found = taken(rabbit, target, COUNT + 2)
     assert [key_of(each) for each in found] == keys(0, COUNT + 2)
     assert section.decode_header(found[0], section.locate(found[0]).header).durable
@@ -100,8 +100,8 @@ def test_a_message_that_is_set_aside_goes_to_the_dead_letter_exchange(rabbit: Ra
     target = rabbit.queue("accepting")
     publish(rabbit, source, keys(0, 2))
     publish(rabbit, source, keys(2, 3), b"x" * 50_000)
-    limited = place(rabbit, target) | {"max_message_bytes": "10000"}
-    rejecting = place(rabbit, source) | {"rejects": "true"}
+    limited = options_of(rabbit, target) | {"max_message_bytes": "10000"}
+    rejecting = options_of(rabbit, source) | {"rejects": "true"}
     carry(tmp_path, spec(rejecting, limited, only_present=True))
     assert [key_of(each) for each in taken(rabbit, dead, 1)] == keys(2, 3)
     assert [key_of(each) for each in taken(rabbit, target, 2)] == keys(0, 2)
@@ -110,7 +110,7 @@ def test_a_message_that_is_set_aside_goes_to_the_dead_letter_exchange(rabbit: Ra
 def test_nothing_is_lost_when_the_broker_is_killed(rabbit: RabbitServer, tmp_path: Path) -> None:
     source, target = rabbit.queue("killed.source"), rabbit.queue("killed.target")
     publish(rabbit, source, keys(0, 3 * COUNT))
-    with carried(tmp_path, [spec(place(rabbit, source), place(rabbit, target))]):
+    with carried(tmp_path, [spec(options_of(rabbit, source), options_of(rabbit, target))]):
         wait(lambda: rabbit.messages(target) >= 20)
         rabbit.stop(signal.SIGKILL)
         rabbit.start()
@@ -121,7 +121,7 @@ def test_nothing_is_lost_when_the_broker_is_killed(rabbit: RabbitServer, tmp_pat
     assert list(dict.fromkeys(found)) == keys(0, 3 * COUNT + 5), "what had no outcome may come twice"
 
 
-def test_a_broker_that_does_not_browse_is_told(rabbit: RabbitServer) -> None:
+def test_a_broker_that_does_not_browse_is_reported(rabbit: RabbitServer) -> None:
     """isthmus.connectors.amqp.browse, I1: it would have taken the messages."""
     queue = rabbit.queue("browsed")
     publish(rabbit, queue, keys(0, 3))
@@ -130,7 +130,7 @@ def test_a_broker_that_does_not_browse_is_told(rabbit: RabbitServer) -> None:
     wait(lambda: rabbit.messages(queue) == 3)
 
 
-def test_a_wrong_password_is_told_and_not_shown(
+def test_a_wrong_password_is_reported_and_not_shown(
     rabbit: RabbitServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)

@@ -56,7 +56,7 @@ def test_every_source_reaches_every_target(everything: AnyToAny, source: str) ->
     for at in range(0, len(TARGETS), width):
         cells |= everything.move(source, TARGETS[at : at + width], MESSAGES)
     any_record.write(source, "calm", cells)
-    check(cells, MESSAGES, may_double=True)  # a request that nobody answers in time is made again
+    check(cells, MESSAGES, may_double=True)  # a request without an answer in time is made again
 
 
 @pytest.mark.soak

@@ -194,14 +194,14 @@ def test_all_namespaces_that_cannot_be_used_are_named_at_once(pair: Pair, monkey
     assert "aGlkZGVu" not in str(raised.value)
 
 
-def test_a_certificate_that_is_not_trusted_is_told_with_what_to_write(pair: Pair) -> None:
+def test_a_certificate_that_is_not_trusted_is_reported_with_what_to_write(pair: Pair) -> None:
     with pytest.raises(ConfigError, match="an authority that is not trusted here; write ca_file"):
         planned(pair.federation(ewr=str(pair.jfk.ca_file)))
     with pytest.raises(ConfigError, match="there is no such file; write ca_file"):
         planned(pair.federation(ewr="/nowhere/ca.pem"))
 
 
-def test_what_a_member_that_is_gone_left_is_counted_and_removed(
+def test_what_a_removed_member_left_is_counted_and_removed(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

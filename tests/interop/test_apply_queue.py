@@ -71,16 +71,16 @@ def administration(served: NamespaceProcess, monkeypatch: pytest.MonkeyPatch) ->
 def planned(opened: ServiceBusAdministration, *wanted: EntityState) -> Findings:
     reference = NamespaceRef("ewr", SecretReference.parse("env:EWR_CONNECTION"))
     findings = Findings(Federation(namespaces={"ewr": reference}, tasks={}))
-    stands = opened.observe("ewr", wanted)
+    state = opened.observe("ewr", wanted)
     for each in wanted:
         if isinstance(each, QueueState):
-            plan_queue(findings, stands, each)
+            plan_queue(findings, state, each)
         else:
-            plan_topic(findings, stands, each)
+            plan_topic(findings, state, each)
     return findings
 
 
-def test_queues_are_made_changed_and_then_stand(served: NamespaceProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queues_are_made_changed_and_then_unchanged(served: NamespaceProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     with administration(served, monkeypatch) as opened:
         for change in ordered(planned(opened, *WANTED).changes):
             opened.make(change)
@@ -127,12 +127,12 @@ def test_i3_of_two_operators_at_once_neither_sets_back_what_the_other_has_set(
         (change,) = planned(opened, wanted).changes
         update = opened._client.update_queue
 
-        def late(stands: object) -> None:
+        def late(state: object) -> None:
             monkeypatch.setattr(opened._client, "update_queue", update)
             other = theirs.get_queue("shared")
             other.user_metadata = "theirs"
             theirs.update_queue(other)
-            update(stands)  # type: ignore[arg-type]
+            update(state)  # type: ignore[arg-type]
 
         def make() -> None:
             if verb == "apply":
@@ -165,7 +165,7 @@ def test_what_is_planned_moves_messages(served: NamespaceProcess, monkeypatch: p
             receiver.complete_message(message)
 
 
-def test_what_stands_of_the_other_kind_and_what_is_fixed_are_faults(
+def test_what_exists_with_the_other_kind_and_what_is_fixed_are_faults(
     served: NamespaceProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with administration(served, monkeypatch) as opened:

@@ -1,4 +1,4 @@
-"""A target that takes nothing for long: what its routes hold at their sources is given back each time without a failed delivery."""
+"""A target that accepts nothing for a long time: what its routes hold at their sources is given back each time without a failed delivery."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def served() -> Iterator[NamespaceProcess]:
         yield running
 
 
-def standing(served: NamespaceProcess, path: str) -> list[tuple[str, int]]:
-    """MessageId and DeliveryCount of what stands at a queue, in order."""
+def remaining(served: NamespaceProcess, path: str) -> list[tuple[str, int]]:
+    """MessageId and DeliveryCount of what is in a queue, in order."""
     found = []
     with open_client(endpoint_of_string(ConnectionString.parse(served.connection_string)), path, "test") as client:
         for message in Management(client, path).peek(0, 250):
@@ -48,7 +48,7 @@ def standing(served: NamespaceProcess, path: str) -> list[tuple[str, int]]:
     return found
 
 
-def test_no_delivery_count_rises_while_the_target_is_away(
+def test_no_delivery_count_rises_while_the_target_is_unavailable(
     served: NamespaceProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWAY_TEST", served.connection_string)
@@ -75,7 +75,7 @@ def test_no_delivery_count_rises_while_the_target_is_away(
     with carried(tmp_path, named):
         time.sleep(6.0)
         for source in ("plain", "insessions", "strict"):
-            assert sorted(standing(served, source)) == sorted((name, 0) for name in names), source
+            assert sorted(remaining(served, source)) == sorted((name, 0) for name in names), source
         with ServiceBusAdministrationClient.from_connection_string(
             served.admin_connection_string, connection_verify=str(served.ca_file)
         ) as admin:
@@ -84,12 +84,12 @@ def test_no_delivery_count_rises_while_the_target_is_away(
                 queue.status = "Active"
                 admin.update_queue(queue)
         limit = time.monotonic() + 60
-        while any(len(standing(served, target)) < COUNT for target in TARGETS):
-            assert time.monotonic() < limit, {target: standing(served, target) for target in TARGETS}
+        while any(len(remaining(served, target)) < COUNT for target in TARGETS):
+            assert time.monotonic() < limit, {target: remaining(served, target) for target in TARGETS}
             time.sleep(0.2)
     for target in TARGETS:
-        arrived = [name for name, _ in standing(served, target)]
+        arrived = [name for name, _ in remaining(served, target)]
         assert sorted(arrived) == sorted(names)
         by_session = [[name for name in arrived if name.startswith(f"s{n}/")] for n in range(3)]
         assert by_session == [[name for name in names if name.startswith(f"s{n}/")] for n in range(3)]
-    assert [name for name, _ in standing(served, "tostrict")] == names
+    assert [name for name, _ in remaining(served, "tostrict")] == names

@@ -14,7 +14,7 @@ MESSAGES = 10
 LONG_SECONDS = 3600
 
 
-def test_what_was_answered_stands_after_kills(tmp_path: Path) -> None:
+def test_what_was_answered_stays_after_kills(tmp_path: Path) -> None:
     with azurite(tmp_path) as server:
         kept, cleared, deleted = clients = [
             QueueClient.from_connection_string(server.connection_string, name)

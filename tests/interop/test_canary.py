@@ -1,4 +1,4 @@
-"""Canaries between served namespaces: their age is told, applications do not get them, and what brings none is stalled."""
+"""Canaries between served namespaces: their age is reported, applications do not get them, and what brings none is stalled."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def properties(federation: FederationProcess, alias: str, subscription: str) -> 
         return [read(each).properties for each in messages(client, path)]
 
 
-def test_the_true_age_is_told_and_applications_see_nothing_of_it(federation: FederationProcess, tmp_path: Path) -> None:
+def test_the_true_age_is_reported_and_applications_see_nothing_of_it(
+    federation: FederationProcess, tmp_path: Path
+) -> None:
     there, back = routes(federation.federation)
     forbidden: set[str] = set()
     watch = CanaryWatch(
@@ -110,7 +112,7 @@ def test_the_true_age_is_told_and_applications_see_nothing_of_it(federation: Fed
                 assert administrations.apply(plan(federation.federation, administrations.observe())).error is None
             wait(lambda: reported(there)[2] == 0)
 
-            forbidden.add(TOPIC)  # paused, or the claim is gone: nothing is sent
+            forbidden.add(TOPIC)  # paused, or the claim is lost: nothing is sent
             time.sleep(0.5)
             age = reported(back)[0]
             assert age is not None

@@ -27,12 +27,12 @@ def claim(federation: FederationProcess) -> Claim:
     return Claim("flights", "ewr", NamespaceClients(federation.federation).open)
 
 
-def standing(federation: FederationProcess) -> int:
+def remaining(federation: FederationProcess) -> int:
     with NamespaceClients(federation.federation) as clients:
         return len(clients.peek(claim_endpoint("flights", "ewr"))(0, 100))
 
 
-def test_a_claim_is_held_by_one_and_the_other_is_told_by_whom(federation: FederationProcess) -> None:
+def test_a_claim_is_held_by_one_and_the_other_learns_by_whom(federation: FederationProcess) -> None:
     first, second = claim(federation), claim(federation)
     first.attempt()
     second.attempt()
@@ -47,7 +47,7 @@ def test_a_claim_is_held_by_one_and_the_other_is_told_by_whom(federation: Federa
     second.attempt()
     assert second.view().state is ClaimState.HELD
     second.release()
-    assert standing(federation) == 0
+    assert remaining(federation) == 0
 
 
 def test_i1_of_many_that_come_at_once_at_most_one_holds_the_claim(federation: FederationProcess) -> None:
@@ -63,33 +63,33 @@ def test_i1_of_many_that_come_at_once_at_most_one_holds_the_claim(federation: Fe
     assert sum(each.view().state is ClaimState.HELD for each in claims) == 1
     for each in claims:
         each.release()
-    # What those that came too late had put there does no harm, and goes with the next holder.
+    # What the attempts that were too late had put there does no harm, and is removed with the next holder.
     after = claim(federation)
     after.attempt()
     assert after.view().state is ClaimState.HELD
     after.release()
-    assert standing(federation) == 0
+    assert remaining(federation) == 0
 
 
 def test_a_claim_survives_its_connection_and_the_namespace(federation: FederationProcess) -> None:
-    held = claim(federation)
-    held.attempt()
-    held._disconnect()
-    held.attempt()
-    assert held.view().state is ClaimState.HELD
+    one = claim(federation)
+    one.attempt()
+    one._disconnect()
+    one.attempt()
+    assert one.view().state is ClaimState.HELD
     federation.namespaces["ewr"].kill()
-    held.attempt()
+    one.attempt()
     federation.namespaces["ewr"].start()
     started = time.monotonic()
     for _ in range(3):
-        held.attempt()
-    assert held.view().state is ClaimState.HELD
+        one.attempt()
+    assert one.view().state is ClaimState.HELD
     # The lock was lost with the namespace; to take it again on the connection that found this out needs no time-out.
     assert time.monotonic() - started < 15
-    held.release()
+    one.release()
 
 
-def test_i3_a_namespace_that_is_away_is_unreachable_not_an_error(federation: FederationProcess) -> None:
+def test_i3_a_namespace_that_is_unavailable_is_unreachable_not_an_error(federation: FederationProcess) -> None:
     federation.namespaces["jfk"].stop()
     try:
         keeper = ClaimKeeper(

@@ -1,4 +1,4 @@
-"""The examples of docs/how-to/receive-from-two-regions.md, as they stand there."""
+"""The examples of docs/how-to/receive-from-two-regions.md, as they are written there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A receiver of an active-passive pair of real namespaces, by the official SDK: over and back, by hand, by itself and by script."""
+"""A receiver of an active-passive pair of real namespaces, by the official SDK: over and back, manually, automatically and by script."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_over_and_back_by_hand_in_the_order_of_the_guide(opening: Opening, pair:
 
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
-def test_over_by_itself_when_the_primary_is_away_and_back_when_it_answers(
+def test_over_by_itself_when_the_primary_is_unavailable_and_back_when_it_answers(
     opening: Opening, pair: Pair, queue: str, how: str
 ) -> None:
     a, b = pair
@@ -140,7 +140,7 @@ def test_over_by_itself_when_the_primary_is_away_and_back_when_it_answers(
             send(b, queue, [make_message("m2")])
             assert handle(receiver, 1) == ["m2"]
             time.sleep(3)
-            assert receiver.state is FailoverState.SECONDARY  # it does not answer: no way back
+            assert receiver.state is FailoverState.SECONDARY  # it does not answer: no fail-back
         finally:
             if how == "killed":
                 a.start()
@@ -170,7 +170,7 @@ def test_by_a_script(opening: Opening, pair: Pair, queue: str) -> None:
     assert views[0].state is FailoverState.PRIMARY
 
 
-def test_it_goes_on_where_it_left_off(opening: Opening, pair: Pair, queue: str, tmp_path: Path) -> None:
+def test_it_continues_where_it_left_off(opening: Opening, pair: Pair, queue: str, tmp_path: Path) -> None:
     with opening() as receiver:
         receiver.fail_over()
     send(pair[1], queue, [make_message("m1")])

@@ -1,4 +1,4 @@
-"""The examples of the pages on the client library, run as they stand there."""
+"""The examples of the pages on the client library, run as they are written there."""
 
 from __future__ import annotations
 

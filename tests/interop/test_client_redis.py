@@ -47,7 +47,7 @@ def test_two_lists_of_one_server_are_two(server: Server) -> None:
     two.close()
 
 
-def test_a_server_that_is_gone_is_an_error_without_its_password(tmp_path: Path) -> None:
+def test_a_server_that_was_stopped_is_an_error_without_its_password(tmp_path: Path) -> None:
     with redis_server(tmp_path) as (url, process):
         seen = RedisSeen(url, "queue")
         seen.claim([(b"a" * 16,)], "one")

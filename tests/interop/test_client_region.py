@@ -28,7 +28,7 @@ def shared() -> Iterator[Region]:
 
 @contextmanager
 def publisher(connection_string: str) -> Iterator[Callable[[], None]]:
-    """Sends one message each time; the link is open before, since the SDK waits without end for a peer that stands still then."""
+    """Sends one message each time; the link is open before, since the SDK waits without end for a peer that hangs then."""
     with (
         ServiceBusClient.from_connection_string(connection_string, retry_total=0) as client,
         client.get_queue_sender("orders") as sender,
@@ -57,7 +57,7 @@ def test_a_region_in_trouble_takes_nothing_and_is_as_before_afterwards(shared: R
         with getattr(shared, trouble)(), pytest.raises((ServiceBusError, OSError)):
             send()
     publish(shared.connection_string)
-    # What was sent to a region that stood still may have arrived afterwards: its outcome was unknown.
+    # What was sent to a region that hung may have arrived afterwards: its outcome was unknown.
     assert count(shared.direct_connection_string) - before in (1, 2)
 
 
@@ -82,14 +82,14 @@ def test_a_trouble_is_over_where_the_test_fails_in_it(shared: Region) -> None:
 
 
 def test_a_lost_region_does_not_come_back() -> None:
-    with region("queues: {orders: {}}") as gone:
-        publish(gone.connection_string)
-        gone.lose()
+    with region("queues: {orders: {}}") as lost:
+        publish(lost.connection_string)
+        lost.lose()
         with pytest.raises((ServiceBusError, OSError)):
-            publish(gone.connection_string)
-        with pytest.raises(RegionLostError), gone.frozen():
+            publish(lost.connection_string)
+        with pytest.raises(RegionLostError), lost.frozen():
             pass
-        assert not gone.namespace.data.exists()
+        assert not lost.namespace.data.exists()
 
 
 def test_the_example_of_the_page_is_a_test_that_passes(tmp_path: Path) -> None:

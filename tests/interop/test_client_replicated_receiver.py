@@ -207,7 +207,7 @@ def test_a_copy_that_a_route_made_is_known_by_its_origin(
 def test_a_copy_of_a_subscriptions_message_is_known_in_another_subscription(
     opening: Opening, pair: tuple[NamespaceProcess, NamespaceProcess], kind: str
 ) -> None:
-    """Routes read a subscription of their own; the number and the time that they tell are the topic's."""
+    """Routes read a subscription of their own; the number and the time that they show are the topic's."""
     a, b = pair
     topic = f"topic{KINDS.index(kind)}"
     send(a, topic, [make_message("m1"), ServiceBusMessage(b"m2")])
@@ -326,7 +326,7 @@ def dead_letters(ns: NamespaceProcess, queue: str) -> list[str]:
     return found
 
 
-def test_a_namespace_that_stands_still_holds_up_nothing(
+def test_a_namespace_that_hangs_delays_nothing(
     opening: Opening, pair: tuple[NamespaceProcess, NamespaceProcess], queue: str
 ) -> None:
     a, b = pair
@@ -350,7 +350,7 @@ def test_a_namespace_that_stands_still_holds_up_nothing(
         assert took < 10
     closed = time.monotonic()
     process.send_signal(signal.SIGCONT)
-    assert closed - began < 20  # it closes though one stands still
+    assert closed - began < 20  # it closes though one hangs
     assert left(a, queue) == []
 
 
@@ -430,7 +430,7 @@ def test_a_session_is_read_in_order_and_its_state_is_kept_at_both(
             assert plain.peek_messages(10) == []
 
 
-def test_the_next_available_session_is_one_that_nobody_reads_at_either(
+def test_the_next_available_session_is_one_that_is_not_read_at_either(
     opening: Opening, pair: tuple[NamespaceProcess, NamespaceProcess], sessions: str
 ) -> None:
     a, b = pair
@@ -439,7 +439,7 @@ def test_the_next_available_session_is_one_that_nobody_reads_at_either(
     found: dict[str, list[str]] = {}
     with (
         ServiceBusClient.from_connection_string(b.connection_string) as client,
-        client.get_queue_receiver(sessions, session_id="taken"),  # by somebody, where it has no messages
+        client.get_queue_receiver(sessions, session_id="taken"),  # by another receiver, where it has no messages
     ):
         for _ in range(2):
             with opening(sessions, session_id=NEXT_AVAILABLE_SESSION) as receiver:
@@ -454,14 +454,14 @@ def test_the_next_available_session_is_one_that_nobody_reads_at_either(
         assert receiver.session.session_id == "taken"
 
 
-def test_the_next_available_session_is_had_while_a_namespace_is_away(
+def test_the_next_available_session_is_had_while_a_namespace_is_unavailable(
     kind: str, pair: tuple[NamespaceProcess, NamespaceProcess], sessions: str
 ) -> None:
     b = pair[1]
     send(b, sessions, [make_message("m1", session_id="s")])
-    gone = "Endpoint=sb://127.0.0.1:1/;SharedAccessKeyName=a;SharedAccessKey=Yg==;UseDevelopmentEmulator=true"
+    unreachable = "Endpoint=sb://127.0.0.1:1/;SharedAccessKeyName=a;SharedAccessKey=Yg==;UseDevelopmentEmulator=true"
     options = {"session_id": NEXT_AVAILABLE_SESSION, "max_wait_time": 20, "connect_timeout": 5.0}
-    with open_receiver(kind, "ReplicatedReceiver", gone, b.connection_string, sessions, **options) as receiver:
+    with open_receiver(kind, "ReplicatedReceiver", unreachable, b.connection_string, sessions, **options) as receiver:
         [message] = receiver.receive_messages(1)
         assert (str(message), receiver.session.session_id) == ("m1", "s")
         receiver.complete_message(message)
@@ -628,7 +628,7 @@ def test_a_namespace_that_accepts_and_says_nothing_is_connected_when_it_says_som
             [message] = receiver.receive_messages(1)
             receiver.complete_message(message)
             wait_until(lambda: receiver.statistics().namespaces["primary"].failures > 0)
-            between.cut()  # what stalled is gone, as after a restart of the machine
+            between.cut()  # what stalled is lost, as after a restart of the machine
             between.set_weather(Weather())
             send(a, queue, [make_message("m2")])
             [message] = receiver.receive_messages(1)

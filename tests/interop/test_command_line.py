@@ -1,4 +1,4 @@
-"""`isthmus entity`, `send`, `receive`, `peek` and completion against a served namespace, by each way to name it."""
+"""`isthmus entity`, `send`, `receive`, `peek` and completion against a served namespace, with each form of its name."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def run(
     monkeypatch.setenv("ISTHMUS_TEST_EWR", running.connection_string)
     (tmp_path / "isthmus.yaml").write_text(FILE)
 
-    def call(*words: object, code: int = 0) -> str:
+    def call(*arguments: object, code: int = 0) -> str:
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
-            main([str(word) for word in words])
+            main([str(word) for word in arguments])
         output, errors = capsys.readouterr()
         assert (ended.value.code or 0) == code, (output, errors)
         assert "SharedAccessKey" not in output + errors
@@ -98,7 +98,7 @@ def test_subscriptions_and_their_rules(run: Run) -> None:
     assert "could not be found" in run("entity", "create", "none/Subscriptions/x", code=1)
 
 
-def test_what_is_sent_is_received_with_its_properties_and_gone(running: NamespaceProcess, run: Run) -> None:
+def test_what_is_sent_is_received_with_its_properties_and_removed(running: NamespaceProcess, run: Run) -> None:
     reported = run(
         "send",
         "orders",
@@ -139,8 +139,8 @@ def test_many_are_received_in_order_and_no_more_than_asked_for(run: Run) -> None
 
 
 def test_a_misspelt_entity_is_named_with_the_nearest_one(run: Run) -> None:
-    for words in (("entity", "show", "ordrs"), ("peek", "ordrs"), ("send", "ordrs", "x"), ("receive", "ordrs")):
-        assert "'ordrs' could not be found.; did you mean orders?" in run(*words, code=1)
+    for arguments in (("entity", "show", "ordrs"), ("peek", "ordrs"), ("send", "ordrs", "x"), ("receive", "ordrs")):
+        assert "'ordrs' could not be found.; did you mean orders?" in run(*arguments, code=1)
 
 
 def test_sessions(run: Run) -> None:
@@ -156,7 +156,7 @@ def test_a_message_whose_printing_fails_stays(running: NamespaceProcess, run: Ru
         stdout=subprocess.PIPE, env={**os.environ, "ISTHMUS_CONNECTION": running.connection_string},
     )  # fmt: skip
     assert process.stdout is not None
-    process.stdout.close()  # nobody reads
+    process.stdout.close()  # nothing is read
     assert process.wait(60) == 1
     client = ServiceBusClient.from_connection_string(running.connection_string)
     with client, client.get_queue_receiver("orders") as receiver:
@@ -172,12 +172,12 @@ def test_peek_of_a_topic_names_its_subscriptions(running: NamespaceProcess, run:
 
 
 def test_a_shell_is_offered_entities_and_aliases(running: NamespaceProcess, run: Run) -> None:
-    def offered(*words: str) -> list[str]:
+    def offered(*arguments: str) -> list[str]:
         environment = {
             **os.environ,
             "_ISTHMUS_COMPLETE": "complete_bash",
-            "COMP_WORDS": " ".join(("isthmus", *words)),
-            "COMP_CWORD": str(len(words)),
+            "COMP_WORDS": " ".join(("isthmus", *arguments)),
+            "COMP_CWORD": str(len(arguments)),
         }
         done = subprocess.run(
             [sys.executable, "-c", "from isthmus.cli.app import main; main()"],

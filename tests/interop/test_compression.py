@@ -1,4 +1,4 @@
-"""A long way with few bytes: routes to a namespace of isthmus deflate what they send, and everything arrives as it was."""
+"""A long distance with few bytes: routes to a namespace of isthmus deflate what they send, and everything arrives as it was."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ def flight(number: int, padding: bytes = b"") -> bytes:
 
 def carried(tmp_path: Path, ns: NamespaceProcess, monkeypatch: pytest.MonkeyPatch, name: str, **options: str) -> int:
     """Moves a queue through a proxy; how many bytes went to the target."""
-    with proxy(ns.ports["amqp"]) as way:
-        place = {"connection": "env:ISTHMUS_TEST_FAR", "ca_file": str(ns.ca_file)}
+    with proxy(ns.ports["amqp"]) as between:
+        common = {"connection": "env:ISTHMUS_TEST_FAR", "ca_file": str(ns.ca_file)}
         near = {"connection": "env:ISTHMUS_TEST_NEAR", "ca_file": str(ns.ca_file)}
         monkeypatch.setenv("ISTHMUS_TEST_NEAR", ns.connection_string)
-        behind = ns.connection_string.replace(f":{ns.ports['amqp']}", f":{way.port}")
+        behind = ns.connection_string.replace(f":{ns.ports['amqp']}", f":{between.port}")
         monkeypatch.setenv("ISTHMUS_TEST_FAR", behind)
         messages = 200 if options else 0
         route = queue_route(
             near | {"entity": f"from-{name}"},
-            place | {"entity": name} | options,
+            common | {"entity": name} | options,
             only_present=True,
             envelope_messages=messages,
         )
         carry(tmp_path / name, route)
-        return way.bytes_there
+        return between.bytes_there
 
 
 def test_a_third_of_the_bytes_and_the_same_messages(

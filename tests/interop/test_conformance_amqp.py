@@ -1,4 +1,4 @@
-"""The conformance scenarios for AMQP 1.0 brokers: ActiveMQ Artemis with itself, and with Service Bus either way."""
+"""The conformance scenarios for AMQP 1.0 brokers: ActiveMQ Artemis with itself, and with Service Bus in either direction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conformance scenarios between RabbitMQ and itself, and between RabbitMQ and Service Bus, either way."""
+"""The conformance scenarios between RabbitMQ and itself, and between RabbitMQ and Service Bus, in either direction."""
 
 from __future__ import annotations
 

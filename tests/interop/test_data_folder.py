@@ -48,13 +48,13 @@ def test_all_files_are_for_their_owner_alone(tmp_path: Path) -> None:
             for queue, size in (("plain", 100), ("spread", 100), ("large", 3 << 20)):
                 with client.get_queue_sender(queue) as sender:
                     sender.send_messages(ServiceBusMessage(b"x" * size))
-        words = [sys.executable, "-m", "isthmus", "namespace", "backup", "--data", str(data)]
-        subprocess.run([*words, str(tmp_path / "running")], check=True, capture_output=True)
+        command = [sys.executable, "-m", "isthmus", "namespace", "backup", "--data", str(data)]
+        subprocess.run([*command, str(tmp_path / "running")], check=True, capture_output=True)
         ns.restart()
         assert {"store", "fragments", "large", "keys.json", "certificate"} <= {each.name for each in data.iterdir()}
         assert not open_to_others(data)
         ns.stop()
-        subprocess.run([*words, str(tmp_path / "stopped")], check=True, capture_output=True)
+        subprocess.run([*command, str(tmp_path / "stopped")], check=True, capture_output=True)
         for folder in (data, tmp_path / "running", tmp_path / "stopped"):
             assert not open_to_others(folder)
 

@@ -29,7 +29,7 @@ def served() -> Iterator[NamespaceProcess]:
 
 
 @pytest.fixture(autouse=True)
-def _place(served: NamespaceProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def _set_connection(served: NamespaceProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLACE", served.connection_string)
 
 
@@ -71,7 +71,7 @@ def test_a_message_that_its_target_never_takes_is_dead_lettered_and_the_others_c
 def test_where_the_target_takes_none_none_is_set_aside(
     served: NamespaceProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The route fails and gives everything back; the lease goes on for others, until somebody ends it."""
+    """The route fails and gives everything back; the lease continues for others, until it is ended."""
     set_aside_after(0.2, monkeypatch)
     monkeypatch.setattr("hosted_lease.LEASE_SECONDS", 5.0)
     with ServiceBusClient.from_connection_string(served.connection_string) as client:

@@ -83,16 +83,16 @@ def hand_over(host: SenderHost, payloads: list[bytes]) -> None:
     host.hand_over(1, None, b"".join(payloads), offsets)
 
 
-def standing(served: NamespaceProcess, entity: str) -> list[str]:
-    """The message ids that stand at an entity."""
+def remaining(served: NamespaceProcess, entity: str) -> list[str]:
+    """The message ids of the contents of an entity."""
     found: list[str] = []
     with connect(served.connection_string, entity) as client:
         node, start = Management(client, entity), 0
         while page := node.peek(start, 250):
             for message in page:
-                places = section.locate(message)
-                found.append(str(section.decode_properties(message, places.properties)["message_id"]))
-                start = int(section.decode_map(message, places.message_annotations)["x-opt-sequence-number"]) + 1
+                sections = section.locate(message)
+                found.append(str(section.decode_properties(message, sections.properties)["message_id"]))
+                start = int(section.decode_map(message, sections.message_annotations)["x-opt-sequence-number"]) + 1
     return found
 
 
@@ -103,7 +103,7 @@ def test_far_away_messages_go_in_envelopes_and_keep_their_order(
     for first in range(0, 2000, 100):
         hand_over(host, messages(range(first, first + 100)))
     host.finish()
-    assert standing(served, "far") == [f"m{n}" for n in range(2000)]
+    assert remaining(served, "far") == [f"m{n}" for n in range(2000)]
     assert sum(sizes) > 1500
 
 
@@ -115,7 +115,7 @@ def test_duplicate_detection_looks_at_each_message_of_an_envelope(
     hand_over(host, messages(range(200)))
     hand_over(host, messages(range(100, 300)))
     host.finish()
-    assert standing(served, "detecting") == [f"m{n}" for n in range(300)]
+    assert remaining(served, "detecting") == [f"m{n}" for n in range(300)]
     assert sizes
 
 
@@ -130,7 +130,7 @@ def test_connections_that_are_cut_lose_no_envelope(served: NamespaceProcess, bet
         time.sleep(0.3)
         between.cut()
     host.finish()
-    assert standing(served, "cut") == [f"m{n}" for n in range(3000)]
+    assert remaining(served, "cut") == [f"m{n}" for n in range(3000)]
     assert sizes
     assert between.accepted >= 2
 
@@ -140,7 +140,7 @@ def test_messages_that_keys_place_go_alone(served: NamespaceProcess, between: Pr
     host = sink("keyed")
     hand_over(host, messages(range(200), "partition"))
     host.finish()
-    assert sorted(standing(served, "keyed")) == sorted(f"m{n}" for n in range(200))
+    assert sorted(remaining(served, "keyed")) == sorted(f"m{n}" for n in range(200))
     assert sizes == []
 
 
@@ -154,4 +154,4 @@ def test_a_target_that_refuses_envelopes_gets_each_message_alone(
         hand_over(host, messages(range(first, first + 100), "session"))
     host.finish()
     assert 0 < len(sizes) <= 10
-    assert sorted(standing(served, "sessions")) == sorted(f"m{n}" for n in range(300))
+    assert sorted(remaining(served, "sessions")) == sorted(f"m{n}" for n in range(300))

@@ -55,7 +55,7 @@ def verb(name: str, *arguments: str) -> Any:
     return CliRunner().invoke(create_app(name), [name, *arguments])
 
 
-def test_before_apply_what_is_not_there_is_told_and_is_no_fault(file: Path) -> None:
+def test_before_apply_what_is_not_there_is_reported_and_is_no_fault(file: Path) -> None:
     code, found, _ = doctor(file)
     assert code == 0, found
     assert found["ewr", "listen orders"]["text"] == "is not there"
@@ -153,5 +153,5 @@ def test_an_entity_that_requires_sessions_may_be_listened_to(pair: dict[str, Nam
     assert verb("apply", str(file)).exit_code == 0
     code, found, _ = doctor(file)
     assert code == 0, found
-    for alias in ("ewr", "jfk"):  # whoever sets the state of a session at the target has to hold it
+    for alias in ("ewr", "jfk"):  # to set the state of a session at the target it has to be locked
         assert found[alias, "listen sessions"]["text"] == "allowed"

@@ -1,4 +1,4 @@
-"""The play of `isthmus drill`, with routes of a lease without Spark: the loss of a member under load loses nothing."""
+"""The run of `isthmus drill`, with routes of a lease without Spark: the loss of a member under load loses nothing."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_nothing_is_lost_or_handled_twice(pattern: str, tmp_path: Path) -> None:
         assert (report.lost, report.handled_twice) == (0, 0)
         assert report.rto_seconds is not None
 
-        # A message of somebody else ends a drill, and stays.
+        # A message of another sender ends a drill, and stays.
         with NamespaceClients(opened.federation) as clients, clients.open(Endpoint("ewr", "drill")) as client:
             other = section.encode_message(b"order", properties={"message_id": "order-1"})
             Sender(client, "drill").wait_ready().send_all([other])

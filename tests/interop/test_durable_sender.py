@@ -1,4 +1,4 @@
-"""`DurableSender` against a real namespace that comes and goes."""
+"""`DurableSender` against a real namespace that is stopped and started."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_lost_acknowledgement_is_suppressed_by_the_stable_message_id(here: Reg
     assert bodies(here, "detecting") == list(range(6))
 
 
-def test_a_namespace_that_stands_still_blocks_no_sender(here: Region, tmp_path: Path) -> None:
+def test_a_namespace_that_hangs_blocks_no_sender(here: Region, tmp_path: Path) -> None:
     with DurableSender(here.connection_string, "orders", tmp_path / "box", attempt_timeout=1.0) as sender:
         sender.send_messages(text(0))
         assert sender.flush(60)
@@ -126,7 +126,7 @@ def test_threads_share_a_sender_and_each_keeps_its_order(here: Region, tmp_path:
         assert [number for number in found if number // 1000 == thread] == [thread * 1000 + n for n in range(40)]
 
 
-def test_a_message_that_is_too_large_is_refused_at_once_also_while_the_namespace_is_away(
+def test_a_message_that_is_too_large_is_refused_at_once_also_while_the_namespace_is_unavailable(
     here: Region, tmp_path: Path
 ) -> None:
     with DurableSender(here.connection_string, "orders", tmp_path / "box") as sender:
@@ -137,7 +137,7 @@ def test_a_message_that_is_too_large_is_refused_at_once_also_while_the_namespace
     here.cut()
     with DurableSender(
         here.connection_string, "orders", tmp_path / "box"
-    ) as sender:  # what the link told is remembered
+    ) as sender:  # what the link reported is remembered
         sender.send_messages(ServiceBusMessage(b"x" * 500_000))
         with pytest.raises(MessageSizeExceededError):
             sender.send_messages(ServiceBusMessage(b"x" * 2_000_000))
@@ -148,7 +148,9 @@ def test_a_message_that_is_too_large_is_refused_at_once_also_while_the_namespace
         sender.send_messages(ServiceBusMessage(b"x" * 500_000))
 
 
-def test_a_message_that_is_refused_for_itself_is_set_aside_and_the_others_go_on(here: Region, tmp_path: Path) -> None:
+def test_a_message_that_is_refused_for_itself_is_set_aside_and_the_others_continue(
+    here: Region, tmp_path: Path
+) -> None:
     with DurableSender(here.connection_string, "sessions", tmp_path / "box") as sender:
         sender.send_messages([ServiceBusMessage(b"%d" % n, session_id=None if n == 3 else "s") for n in range(6)])
         assert sender.flush(60)
@@ -159,7 +161,7 @@ def test_a_message_that_is_refused_for_itself_is_set_aside_and_the_others_go_on(
     assert payload.endswith(b"3")
 
 
-def test_a_wrong_key_is_told_at_send_and_what_waits_stays(here: Region, tmp_path: Path) -> None:
+def test_a_wrong_key_is_reported_at_send_and_what_waits_stays(here: Region, tmp_path: Path) -> None:
     wrong = here.connection_string.replace("SharedAccessKey=", "SharedAccessKey=x")
     with DurableSender(wrong, "orders", tmp_path / "box") as sender:
         sender.send_messages(text(1))
@@ -178,7 +180,7 @@ def test_a_disabled_entity_is_waited_for(here: Region, tmp_path: Path) -> None:
         assert sender.send_messages(text(2)).stored == 1
 
 
-def test_limits_of_size_and_age_are_told_before_the_disk_is_full(here: Region, tmp_path: Path) -> None:
+def test_limits_of_size_and_age_are_reported_before_the_disk_is_full(here: Region, tmp_path: Path) -> None:
     here.cut()
     with DurableSender(here.connection_string, "orders", tmp_path / "size", max_bytes=100_000) as sender:
         for _ in range(80):

@@ -389,8 +389,8 @@ class MemoryCheckpoints(CheckpointStore):
         claimed = []
         with self.lock:
             for wanted in ownership_list:
-                standing = self.owners.get(wanted["partition_id"])
-                if standing is None or standing["etag"] == wanted.get("etag"):
+                existing = self.owners.get(wanted["partition_id"])
+                if existing is None or existing["etag"] == wanted.get("etag"):
                     made = {**wanted, "etag": str(uuid.uuid4()), "last_modified_time": time.time()}
                     self.owners[wanted["partition_id"]] = made
                     claimed.append(dict(made))
@@ -405,7 +405,7 @@ class MemoryCheckpoints(CheckpointStore):
             return [dict(checkpoint) for checkpoint in self.checkpoints.values()]
 
 
-def test_the_checkpointing_processor_goes_on_where_it_was(served, producing):
+def test_the_checkpointing_processor_continues_where_it_was(served, producing):
     store = MemoryCheckpoints()
     with producing("shared") as producer:
         for partition in "0123":

@@ -176,7 +176,7 @@ class MemoryCheckpoints(CheckpointStore):
         return [dict(checkpoint) for checkpoint in self.checkpoints.values()]
 
 
-async def test_the_checkpointing_processor_goes_on_where_it_was(served, producing):
+async def test_the_checkpointing_processor_continues_where_it_was(served, producing):
     store = MemoryCheckpoints()
     seen = []
 
@@ -193,7 +193,7 @@ async def test_the_checkpointing_processor_goes_on_where_it_was(served, producin
     assert sorted(seen) == sorted(f"{text}-{partition}" for text in ("first", "second") for partition in "0123")
 
 
-async def test_a_consumer_goes_on_over_a_restart(served, producing):
+async def test_a_consumer_continues_over_a_restart(served, producing):
     async with producing("restarted") as producer:
         await send(producer, ["a", "b"])
         async with Reading(served, "restarted", partition_id="0") as reading:

@@ -1,4 +1,4 @@
-"""Event hubs by their federation file without Spark: apply, the routes in one process, and what verify tells; azure-eventhub is the application."""
+"""Event hubs by their federation file without Spark: apply, the routes in one process, and what verify reports; azure-eventhub is the application."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _federation(
 def test_what_event_hubs_move_is_proved(
     federation: Federation, hubs: NamespaceProcess, served: NamespaceProcess
 ) -> None:
-    _publish(hubs, range(9000, 9010))  # stands before `apply`
+    _publish(hubs, range(9000, 9010))  # is there before `apply`
     with Administrations(federation) as administrations:
         made = plan(federation, administrations.observe())
         assert sum("records published before `apply` are not moved" in note for note in made.notes) == 1

@@ -53,7 +53,7 @@ def vendors(server: AzuriteServer, request: pytest.FixtureRequest) -> BlobCheckp
     return BlobCheckpointStore.from_connection_string(server.connection_string, name)
 
 
-def test_the_vendors_consumers_go_on_from_ours_and_we_from_theirs(
+def test_the_vendors_consumers_continue_from_ours_and_we_from_theirs(
     server: AzuriteServer, store: CheckpointStore, request: pytest.FixtureRequest
 ) -> None:
     assert store.load(KEY_OF_GROUP) == {}
@@ -68,14 +68,14 @@ def test_the_vendors_consumers_go_on_from_ours_and_we_from_theirs(
     # What another one has written since is not replaced by less, though ours was written last.
     store.write(KEY_OF_GROUP, {0: Checkpoint(42, "x"), 3: Checkpoint(8, "88")})
     assert store.load(KEY_OF_GROUP) == {0: Checkpoint(42, "x"), 3: Checkpoint(90, "900")}
-    # Nor is what was read, though nobody has written since: a reader that was shut out writes late.
+    # Nor is what was read, though no note was written since: a reader that was shut out writes late.
     store.write(KEY_OF_GROUP, {3: Checkpoint(89, "890")})
     assert store.load(KEY_OF_GROUP)[3] == Checkpoint(90, "900")
     store.write(KEY_OF_GROUP, {3: Checkpoint(1, "1", begins_again=True)})
     assert store.load(KEY_OF_GROUP)[3] == Checkpoint(1, "1")
 
 
-def test_a_container_that_is_not_there_is_told_and_no_key_with_it(
+def test_a_container_that_is_not_there_is_reported_and_no_key_with_it(
     server: AzuriteServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STORAGE", server.connection_string)

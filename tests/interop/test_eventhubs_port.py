@@ -1,4 +1,4 @@
-"""An event hub as a source on the port: what is lost is told, and one reader shuts another out."""
+"""An event hub as a source on the port: what is lost is reported, and one reader fences another."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def publish(served: NamespaceProcess, hub: str, count: int, size: int = 10, part
             producer.send_batch([EventData(b"x" * size)], partition_id=str(partition))
 
 
-def test_a_checkpoint_that_has_expired_is_told_with_the_range(
+def test_a_checkpoint_that_has_expired_is_reported_with_the_range(
     served: NamespaceProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """isthmus.connectors.eventhubs.source, I4."""
@@ -112,7 +112,7 @@ def test_a_checkpoint_that_has_expired_is_told_with_the_range(
     second.close()
 
 
-def test_a_reader_shuts_another_out_and_goes_on_from_its_checkpoint(
+def test_a_reader_shuts_another_out_and_continues_from_its_checkpoint(
     served: NamespaceProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """isthmus.connectors.eventhubs.source, I3."""
@@ -186,7 +186,7 @@ def test_an_event_hub_that_was_made_again_is_read_from_its_first_event(
 def test_partitions_that_are_added_are_read_from_their_first_event(
     served: NamespaceProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where one is added while nobody reads: isthmus.connectors.eventhubs.partition.growth, and opening, I5."""
+    """Also where one is added without a reader: isthmus.connectors.eventhubs.partition.growth, and opening, I5."""
     monkeypatch.setattr(growth, "QUERY_SECONDS", 0.2)
 
     def add(partitions: int) -> None:

@@ -165,10 +165,10 @@ CASES: dict[tuple[str, int], Case] = {
     ("doctor", 0): ("doctor", "{file}"),
     ("doctor", 1): ("doctor", "{away}"),
     ("doctor", 2): ("doctor", "{bad}"),
-    ("run", 0): f"{VERBS}::test_run_tells_changes_and_the_end",
-    ("run", 1): f"{VERBS}::test_run_tells_changes_and_the_end",
+    ("run", 0): f"{VERBS}::test_run_shows_changes_and_the_end",
+    ("run", 1): f"{VERBS}::test_run_shows_changes_and_the_end",
     ("run", 2): ("run", "{bad}"),
-    ("status", 0): f"{VERBS}::test_status_of_a_living_run_tells_by_its_code_whether_all_routes_are_well",
+    ("status", 0): f"{VERBS}::test_status_of_a_living_run_shows_by_its_code_whether_all_routes_are_well",
     ("status", 1): ("status", "{file}"),
     ("status", 2): ("status", "{bad}"),
     ("verify", 0): f"{VERBS}::test_verify_fails_on_what_is_lost_doubled_or_out_of_order",
@@ -213,7 +213,7 @@ CASES: dict[tuple[str, int], Case] = {
     ("receive", 2): ("receive", "flights/Subscriptions/audit", "--max", "-1"),
     ("namespace serve", 0): f"{SERVE}::test_it_prints_one_object_and_ends_cleanly",
     ("namespace serve", 1): f"{SERVE}::test_a_folder_in_use_is_refused",
-    ("namespace serve", 2): f"{SERVE}::test_faults_of_a_file_are_told_all_at_once_with_exit_code_2",
+    ("namespace serve", 2): f"{SERVE}::test_faults_of_a_file_are_reported_all_at_once_with_exit_code_2",
     ("namespace health", 0): ("namespace", "health", "--data", "{data}"),
     ("namespace health", 1): ("namespace", "health", "--data", "{folder}"),
     ("namespace stats", 0): ("namespace", "stats", "--interval", "0.1"),
@@ -263,9 +263,9 @@ def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]
         yield from commands(command, (*path, name))
 
 
-def ended(*words: str) -> int:
+def ended(*arguments: str) -> int:
     with pytest.raises(SystemExit) as caught:
-        main(words)
+        main(arguments)
     return int(caught.value.code or 0)
 
 
@@ -284,7 +284,7 @@ def _stage(running: FederationProcess, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def files(stage: Stage) -> dict[str, str]:
-    """What the words of a case name: the file, one with faults, one of which a namespace is away, one with a further task."""
+    """What the arguments of a case name: the file, one with faults, one of which a namespace is away, one with a further task."""
     text = stage.file.read_text(encoding="utf-8")
     pair = "pairs: {contoso: {primary: ewr, secondary: jfk}}\n"
     written = {
@@ -314,11 +314,11 @@ def test_a_command_ends_with_the_code_of_the_page(
 ) -> None:
     case = CASES[command, code]
     assert not isinstance(case, str)
-    words = case(stage) if callable(case) else case
+    arguments = case(stage) if callable(case) else case
     named = files(stage)
-    found = ended(*(word.format(**named) for word in words))
+    found = ended(*(word.format(**named) for word in arguments))
     reported = capsys.readouterr()
-    assert found == code, (words, reported)
+    assert found == code, (arguments, reported)
     assert "Traceback" not in reported.err
     assert code in (0, 130) or reported.out + reported.err
 

@@ -80,18 +80,18 @@ def test_errors_of_the_entity_and_of_the_message(
     assert attempt.is_definite
 
 
-def test_what_waited_behind_an_opening_that_was_refused_is_told_the_refusal(lane: Callable[..., Lane]) -> None:
-    """Else a sender would take the region for gone."""
-    way = lane("closed")
-    opening = way.open_soon()
-    attempt = sent(way)
+def test_what_waited_behind_an_opening_that_was_refused_gets_the_refusal(lane: Callable[..., Lane]) -> None:
+    """Otherwise a sender would take the region for lost."""
+    opened = lane("closed")
+    opening = opened.open_soon()
+    attempt = sent(opened)
     assert opening.result(20).failure is attempt.failure is Failure.DISABLED
     assert attempt.is_definite
 
 
 def test_a_full_entity(lane: Callable[..., Lane]) -> None:
-    way = lane("small")
-    attempts = [sent(way, b"x" * 100_000) for _ in range(15)]
+    opened = lane("small")
+    attempts = [sent(opened, b"x" * 100_000) for _ in range(15)]
     assert attempts[0].ok
     assert attempts[-1].failure is Failure.FULL
 
@@ -100,15 +100,15 @@ def test_an_idle_connection_is_kept_and_opened_again_once_it_was_lost(
     lane: Callable[..., Lane], here: Region, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lane_module, "LISTEN_SECONDS", 0.05)
-    way = lane("orders")
-    assert sent(way).ok
+    opened = lane("orders")
+    assert sent(opened).ok
     time.sleep(0.5)
-    assert way.is_open
-    attempt = sent(way)
+    assert opened.is_open
+    attempt = sent(opened)
     assert attempt.ok
     here.proxy.cut()
-    eventually(lambda: not way.is_open)
-    assert sent(way).ok
+    eventually(lambda: not opened.is_open)
+    assert sent(opened).ok
 
 
 @pytest.mark.parametrize("part", ["SharedAccessKey=", "SharedAccessKeyName="])
@@ -128,46 +128,46 @@ def test_a_name_that_does_not_resolve_and_a_closed_port(lane: Callable[..., Lane
 def test_a_connection_that_is_cut_may_have_sent_and_one_that_cannot_be_made_has_not(
     lane: Callable[..., Lane], here: Region
 ) -> None:
-    way = lane()
-    assert sent(way).ok
+    opened = lane()
+    assert sent(opened).ok
     here.cut()
-    attempt = sent(way)
+    attempt = sent(opened)
     assert attempt.failure is Failure.GONE
     assert not attempt.is_definite
     assert attempt.was_open
-    again = sent(way)
+    again = sent(opened)
     assert again.failure is Failure.GONE
     assert again.is_definite
     here.mend()
-    assert sent(way).ok
+    assert sent(opened).ok
 
 
-def test_a_namespace_that_stands_still_is_given_up_in_time_also_while_it_is_connected_to(
+def test_a_namespace_that_hangs_is_given_up_in_time_also_while_it_is_connected_to(
     lane: Callable[..., Lane], here: Region
 ) -> None:
     """I4 of `lane`: by itself the SDK waits for ever for a peer that accepts the connection and says nothing."""
-    way, fresh = lane(), lane()
-    assert sent(way).ok
+    opened, fresh = lane(), lane()
+    assert sent(opened).ok
     with here.frozen():
-        attempt = sent(way, timeout=0.5)
+        attempt = sent(opened, timeout=0.5)
         assert attempt.failure is Failure.UNKNOWN
         assert not attempt.is_definite
         first = sent(fresh, timeout=0.5)
         assert first.failure is Failure.UNKNOWN
         assert first.is_definite, "nothing can have been sent before the link was open"
-    assert sent(way).ok
+    assert sent(opened).ok
     assert sent(fresh).ok
 
 
 def test_a_deleted_entity(lane: Callable[..., Lane], here: Region) -> None:
-    way = lane("deleted")
-    assert sent(way).ok
+    opened = lane("deleted")
+    assert sent(opened).ok
     with ServiceBusAdministrationClient.from_connection_string(
         here.namespace.admin_connection_string, connection_verify=str(here.namespace.ca_file)
     ) as client:
         client.delete_queue("deleted")
-    assert sent(way).failure in (Failure.MISSING, Failure.GONE)
-    assert sent(way).failure in (Failure.MISSING, Failure.FORBIDDEN)
+    assert sent(opened).failure in (Failure.MISSING, Failure.GONE)
+    assert sent(opened).failure in (Failure.MISSING, Failure.FORBIDDEN)
 
 
 def test_what_is_no_message(here: Region) -> None:

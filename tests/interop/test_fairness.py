@@ -168,15 +168,15 @@ def bodies(ns: NamespaceProcess) -> set[str]:
     return {path.name for path in (ns.data / "large").glob("*")}
 
 
-# What two processors shared with other tests add to a round trip, in a single round.
+# The noise of two shared processors in a round trip, in a single round.
 NOISE_SECONDS = 0.02
-# So many rounds, in turn without and with the load, have met the same noise.
+# So many rounds, in turn without and with the load, have had the same noise.
 ROUNDS_THAT_TELL = 10
 
 
-@pytest.mark.soak  # compares times: what else runs beside it decides
+@pytest.mark.soak  # compares times, which depend on what else runs
 @pytest.mark.parametrize("load", [slow_consumers, synced_writes, large_messages])
-def test_one_client_holds_up_nobody_else(ns, load, long_count, counted):
+def test_one_client_delays_no_other(ns, load, long_count, counted):
     """p99 of the others is at most three times what it is without: of all rounds together, and about so in each."""
     rounds = long_count(20)
     seen: list[tuple[float, float]] = []

@@ -1,4 +1,4 @@
-"""One federation file over a listener, Queue Storage, Event Grid and an HTTP receiver: what is posted crosses all of them, and is the same."""
+"""One federation file over a listener, Queue Storage, Event Grid and an HTTP receiver: what is posted passes all of them unchanged."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _post(port: int, number: int) -> None:
             )
             if connection.getresponse().status == 200:
                 return
-        except OSError:  # nobody listens yet
+        except OSError:  # no listener yet
             pass
         finally:
             connection.close()

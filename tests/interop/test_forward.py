@@ -114,7 +114,7 @@ def session_of(client: ServiceBusClient, queue: str, session_id: str, count: int
     return [str(message) for message in take(client.get_queue_receiver(queue, session_id=session_id), count)]
 
 
-def test_what_goes_on_to_an_entity_with_sessions_needs_a_session(client: Any, admin: Any) -> None:
+def test_what_continues_to_an_entity_with_sessions_needs_a_session(client: Any, admin: Any) -> None:
     """With a SessionId it arrives in its session, in order; without one it is dead-lettered where it came from."""
     admin.create_queue("seated", requires_session=True)
     admin.create_queue("doors", forward_to="seated")
@@ -132,7 +132,7 @@ def test_what_goes_on_to_an_entity_with_sessions_needs_a_session(client: Any, ad
     assert admin.get_queue_runtime_properties("doors").total_message_count == 0
 
 
-def test_subscriptions_and_dead_letters_go_on_to_entities_with_sessions(client: Any, admin: Any) -> None:
+def test_subscriptions_and_dead_letters_continue_to_entities_with_sessions(client: Any, admin: Any) -> None:
     admin.create_queue("boarded", requires_session=True)
     admin.create_queue("buried", requires_session=True)
     admin.create_topic("gates")
@@ -161,7 +161,7 @@ def test_subscriptions_and_dead_letters_go_on_to_entities_with_sessions(client: 
         (moved,) = receiver.receive_messages(max_wait_time=5)
         assert (str(moved), moved.dead_letter_reason, moved.dead_letter_source) == ("d1", "tired", "sick")
         receiver.complete_message(moved)
-    # What cannot go on stays, and is to be had when nothing forwards any more.
+    # What cannot be forwarded stays, and can be received when nothing forwards any more.
     sick = admin.get_queue("sick")
     sick.forward_dead_lettered_messages_to = None
     admin.update_queue(sick)

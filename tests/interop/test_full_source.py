@@ -51,7 +51,7 @@ def carried(federation: FederationProcess, name: str) -> Iterator[HostedRun]:
 
 
 def numbers(federation: FederationProcess, alias: str, entity: str) -> list[int]:
-    """What stands at an entity, in order."""
+    """The contents of an entity, in order."""
     found: list[int] = []
     with NamespaceClients(federation.federation) as clients:
         peek = clients.peek(Endpoint(alias, entity))
@@ -150,7 +150,7 @@ def test_the_oldest_messages_of_a_mailbox_that_is_nearly_full_are_deleted(federa
     assert topic[-100:] == list(range(before + 1, before + 101)), "other subscriptions keep them"
 
 
-def test_nothing_waits_at_the_source_while_the_target_is_away_and_nothing_is_lost(
+def test_nothing_waits_at_the_source_while_the_target_is_unavailable_and_nothing_is_lost(
     federation: FederationProcess,
 ) -> None:
     spool = federation.state / "spools" / "planes.ewr.jfk" / "in"
@@ -185,8 +185,8 @@ def test_a_mailbox_that_is_given_up_is_named_with_what_waits_in_it(federation: F
     with Administrations(without) as administrations:
         applied = administrations.apply(plan(without, administrations.observe()))
         assert applied.error is None
-        held = administrations.inventory()
-        orphans = find_orphans(without, held.values())
+        inventory = administrations.inventory()
+        orphans = find_orphans(without, inventory.values())
         assert {(each.alias, each.change.path) for each in orphans} == {
             ("ewr", MAILBOX),
             ("jfk", "isthmus.flights.ewr"),

@@ -128,7 +128,7 @@ def test_refusals(tmp_path: Path, readers: list[Reader], monkeypatch: pytest.Mon
     reader.wait(lambda: len(reader.found) == 1)
 
 
-def test_a_full_spool_is_told_with_retry_after(tmp_path: Path, readers: list[Reader]) -> None:
+def test_a_full_spool_is_reported_with_retry_after(tmp_path: Path, readers: list[Reader]) -> None:
     readers.append(reader := Reader(tmp_path, spool_bytes="4096"))
     answers = [post(reader.source.port, {}, b"x" * 3000)[0] for _ in range(3)]
     assert answers == [200, 200, 503]

@@ -1,4 +1,4 @@
-"""What real namespaces take for a copy: duplicate keys, marks of any type, and provenance that travels.
+"""What real namespaces take for a copy: duplicate keys, marks of any type, and provenance over several hops.
 
 Messages are moved as a route's sink moves them, without Spark: `tests/spark/test_identity.py` has the whole.
 """
@@ -58,7 +58,7 @@ def send(federation: FederationProcess | Second, alias: str, messages: Sequence[
         Sender(client, TOPIC).wait_ready().send_all(messages, batch=batch)
 
 
-def standing(federation: FederationProcess | Second, alias: str) -> list[bytes]:
+def contents(federation: FederationProcess | Second, alias: str) -> list[bytes]:
     with NamespaceClients(federation.federation) as clients:
         return list(clients.peek(Endpoint(alias, f"{TOPIC}/Subscriptions/audit"))(0, 10_000))
 
@@ -76,7 +76,7 @@ def message_id(message: bytes) -> Any:
 
 
 def bodies(federation: FederationProcess | Second, alias: str) -> Counter[bytes]:
-    return Counter(map(body, standing(federation, alias)))
+    return Counter(map(body, contents(federation, alias)))
 
 
 class Second:
@@ -103,8 +103,8 @@ class Second:
             assert administrations.apply(plan(self.federation, administrations.observe())).error is None
 
 
-class Way:
-    """A route's way from one member to the other, as its sink goes it.
+class Direction:
+    """One direction of a route, from one member to the other, as its sink sends.
 
     Attributes:
         copies: what was sent last.
@@ -161,10 +161,10 @@ class Way:
 
 def move_all(federation: FederationProcess | Second) -> None:
     for alias in ("ewr", "jfk", "ewr", "jfk"):
-        Way(federation, alias).move()
+        Direction(federation, alias).move()
 
 
-def test_equal_message_ids_of_two_publishers_stand_everywhere_and_a_copy_sent_again_does_not(
+def test_equal_message_ids_of_two_publishers_are_kept_everywhere_and_a_copy_sent_again_does_not(
     federation: FederationProcess,
 ) -> None:
     expected: Counter[bytes] = Counter()
@@ -176,17 +176,17 @@ def test_equal_message_ids_of_two_publishers_stand_everywhere_and_a_copy_sent_ag
             alias,
             [section.encode_message(b, properties={"message_id": b.split()[1].decode()}) for b in said],
         )
-    ways = [Way(federation, alias) for alias in ("ewr", "jfk")]
-    for way in ways:
-        way.take()
-        way.give(way.copies[:30])
-        way.give(batch=7)  # as after a crash, in other units
+    directions = [Direction(federation, alias) for alias in ("ewr", "jfk")]
+    for direction in directions:
+        direction.take()
+        direction.give(direction.copies[:30])
+        direction.give(batch=7)  # as after a crash, in other units
     for alias, served in federation.namespaces.items():
         served.kill()
         served.start()
         assert bodies(federation, alias) == expected
-    for way in ways:
-        way.give()
+    for direction in directions:
+        direction.give()
     for alias in federation.namespaces:
         assert bodies(federation, alias) == expected
     assert federation.verify().clean
@@ -194,10 +194,10 @@ def test_equal_message_ids_of_two_publishers_stand_everywhere_and_a_copy_sent_ag
 
 def test_only_a_link_that_asks_has_its_copies_compared(federation: FederationProcess) -> None:
     send(federation, "ewr", [section.encode_message(b"asked", properties={"message_id": "asked"})])
-    way = Way(federation, "ewr")
-    way.take()
-    way.give()
-    way.give(keyed=False)
+    direction = Direction(federation, "ewr")
+    direction.take()
+    direction.give()
+    direction.give(keyed=False)
     assert bodies(federation, "jfk")[b"asked"] == 2
     assert federation.verify().total("duplicated") == 1
 
@@ -205,7 +205,7 @@ def test_only_a_link_that_asks_has_its_copies_compared(federation: FederationPro
 def test_what_an_application_sends_with_a_copys_properties_is_new(federation: FederationProcess) -> None:
     send(federation, "ewr", [section.encode_message(b"first", properties={"message_id": "first"})])
     move_all(federation)
-    copy = next(message for message in standing(federation, "jfk") if body(message) == b"first")
+    copy = next(message for message in contents(federation, "jfk") if body(message) == b"first")
     assert own(copy)[name.ORIGIN] == "ewr/flights"
     again = [
         section.encode_message(b"answer", properties={"message_id": "answer"}, application_properties=own(copy)),
@@ -221,7 +221,7 @@ def test_what_an_application_sends_with_a_copys_properties_is_new(federation: Fe
     for alias in federation.namespaces:
         found = bodies(federation, alias)
         assert [found[said] for said in (b"answer", b"nameless", b"forged")] == [1, 1, 1], alias
-    arrived = next(message for message in standing(federation, "ewr") if body(message) == b"answer")
+    arrived = next(message for message in contents(federation, "ewr") if body(message) == b"answer")
     assert own(arrived)[name.ORIGIN] == "jfk/flights"
     after = federation.verify()
     assert after.total("arrived") == before.total("arrived") + 3
@@ -230,14 +230,14 @@ def test_what_an_application_sends_with_a_copys_properties_is_new(federation: Fe
 
 def test_a_copy_goes_no_further_in_its_task_even_where_a_rule_lets_it(federation: FederationProcess) -> None:
     send(federation, "ewr", [section.encode_message(b"once", properties={"message_id": "once"})])
-    way = Way(federation, "ewr")
-    way.move()
-    (copy,) = [message for message in standing(federation, "jfk") if body(message) == b"once"]
+    direction = Direction(federation, "ewr")
+    direction.move()
+    (copy,) = [message for message in contents(federation, "jfk") if body(message) == b"once"]
     with NamespaceClients(federation.federation) as clients:
         identities = {
             alias: identity for identity, alias in clients.identities(["ewr", "jfk"]).items() if identity != alias
         }
-    mark = Mark(way.route.options.mark)
+    mark = Mark(direction.route.options.mark)
     back = MessageRewriter(
         "jfk/flights", "ewr", origin_namespace=identities["jfk"], target_namespace=identities["ewr"], mark=mark
     ).copy(copy, 0)
@@ -267,10 +267,10 @@ def test_a_chosen_mark_keeps_back_only_the_number_one(numbered: FederationProces
     send(numbered, "ewr", [*messages, section.encode_message(b"stays", application_properties={"replication": Int(1)})])
     move_all(numbered)
     assert bodies(numbered, "jfk") == Counter(kind.encode() for kind in MARKS)
-    assert {own(message)["replication"] for message in standing(numbered, "jfk")} == {1}
+    assert {own(message)["replication"] for message in contents(numbered, "jfk")} == {1}
     assert numbered.verify().clean
     send(numbered, "jfk", [section.encode_message(b"bytes", application_properties={"replication": b"\1"})])
-    copied = own(standing(numbered, "jfk")[0])
+    copied = own(contents(numbered, "jfk")[0])
     send(numbered, "jfk", [section.encode_message(b"kept back", application_properties=copied)])
     move_all(numbered)
     result = numbered.verify()
@@ -283,9 +283,9 @@ def test_old_marks_make_no_loop_and_lose_nothing_when_the_rules_change(tmp_path:
     with FederationProcess(tmp_path) as federation:
         old = MessageRewriter("ewr/flights", "jfk", mark=Mark("replication", is_number=True))
         send(federation, "ewr", [section.encode_message(b"old", properties={"message_id": "old"})])
-        way = Way(federation, "ewr")
-        (copy,) = way.take(old)
-        way.give([copy], keyed=False)
+        direction = Direction(federation, "ewr")
+        (copy,) = direction.take(old)
+        direction.give([copy], keyed=False)
         move_all(federation)
         assert bodies(federation, "jfk") == {b"old": 1}
         # By its alias alone nothing proves that it has been at ewr: it goes back once, and no further.

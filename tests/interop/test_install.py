@@ -1,4 +1,4 @@
-"""The wheel in an environment of its own, without extras: it serves a namespace to the SDK, and says what it lacks."""
+"""The wheel in an environment of its own, without extras: it serves a namespace to the SDK, and reports what is missing."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return environment
 
 
-def isthmus(installed: Path, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def isthmus(installed: Path, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [installed / "bin/isthmus", *words],
+        [installed / "bin/isthmus", *arguments],
         cwd=cwd,
         env={"PATH": "/usr/bin:/bin", "HOME": str(cwd)},
         capture_output=True,
@@ -75,8 +75,8 @@ def test_it_serves_the_sdk(connection_string: str) -> None:
 
 
 def test_what_needs_an_extra_names_the_line_that_installs_it(installed: Path, tmp_path: Path) -> None:
-    for words, extra in ((("run",), "spark"), (("bench", "bridge"), "spark"), (("demo",), "demo")):
-        done = isthmus(installed, *words, cwd=tmp_path)
+    for arguments, extra in ((("run",), "spark"), (("bench", "bridge"), "spark"), (("demo",), "demo")):
+        done = isthmus(installed, *arguments, cwd=tmp_path)
         assert done.returncode == 1, done.stderr
         assert done.stderr.strip().endswith(f"pip install 'isthmus[{extra}]'")
         assert done.stderr.startswith("isthmus: isthmus ")

@@ -144,12 +144,12 @@ def test_a_message_is_settled_when_its_device_has_it(hub: IotHubServer, served: 
         until(lambda: len(hub.sent()) == 3, "all to be sent")
         assert [_fields(each)[1]["iothub-ack"] for each in hub.sent()] == ["full"] * 3
         assert left(served, "orders") == 3  # the hub has them, and no device
-        foreign = hub.tell("another", "d0", "Success")
-        hub.tell("o0", "d0", "Success")
-        hub.tell("o2", "d2", "Success")
+        foreign = hub.give_feedback("another", "d0", "Success")
+        hub.give_feedback("o0", "d0", "Success")
+        hub.give_feedback("o2", "d2", "Success")
         until(lambda: left(served, "orders") == 1, "what devices have to be settled")
-        # What expires in the device's queue is set aside with the hub's word.
-        hub.tell("o1", "d1", "Expired", "Message expired")
+        # What expires in the device's queue is set aside with the hub's text.
+        hub.give_feedback("o1", "d1", "Expired", "Message expired")
         until(lambda: left(served, "orders") == 0, "the third to be set aside")
         assert foreign not in hub.queues["/messages/serviceBound/feedback"].fates
     with (
@@ -175,7 +175,9 @@ def test_a_key_that_is_no_base64_is_refused_and_not_repeated(monkeypatch: pytest
     assert "hunter2" not in str(refused.value)
 
 
-def test_an_iot_hub_stands_in_a_federation_file(hub: IotHubServer, served: NamespaceProcess, tmp_path: Path) -> None:
+def test_an_iot_hub_is_declared_in_a_federation_file(
+    hub: IotHubServer, served: NamespaceProcess, tmp_path: Path
+) -> None:
     file = tmp_path / "isthmus.yaml"
     file.write_text(
         f"""

@@ -382,7 +382,7 @@ def test_latest_passes_over_nothing_but_what_was_before_its_first_reader(kafka: 
     assert sorted(int(each.value()) for each in arrived[0]) == [*range(10, 20), *range(30, 55)]
 
 
-def test_latest_reads_a_partition_from_its_first_record_that_was_added_while_nobody_read(kafka: KafkaBroker) -> None:
+def test_latest_reads_a_partition_from_its_first_record_that_was_added_without_a_reader(kafka: KafkaBroker) -> None:
     """Of two readers that begin at once, one commits where the group begins; the other reads nothing that was before."""
     source, target = kafka.create("grown.source", 2), kafka.create("grown.target")
     publish(kafka.address, source, 0, 10, partition=0)

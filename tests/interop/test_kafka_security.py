@@ -1,4 +1,4 @@
-"""TLS and SASL of the Kafka connector against a real broker, and that no secret is told."""
+"""TLS and SASL of the Kafka connector against a real broker, and that no secret is shown."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_client_certificate_is_presented(kafka: KafkaBroker) -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
-def test_a_wrong_password_is_named_and_not_told(
+def test_a_wrong_password_is_named_and_not_reported(
     kafka: KafkaBroker, mechanism: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(VARIABLE, "hunter3-which-is-wrong")
@@ -127,7 +127,7 @@ def test_a_federation_file_holds_and_shows_no_password(
 
 
 def _reported(kafka: KafkaBroker) -> list[str]:
-    """All texts that a federation with a password behind a reference makes on its way."""
+    """All texts that a federation with a password behind a reference shows."""
     federation = read(federation_text(kafka))
     reported = [repr(federation), str(federation.namespaces["hub"].options())]
     with Administrations(federation) as administrations:
@@ -141,7 +141,7 @@ def _reported(kafka: KafkaBroker) -> list[str]:
     return [*reported, str(shown(SOURCE, spec.source.options))]
 
 
-def test_a_password_in_the_file_is_refused_without_being_told() -> None:
+def test_a_password_in_the_file_is_refused_without_being_reported() -> None:
     text = (
         "isthmus: 1\nnamespaces:\n  hub: {kind: kafka, bootstrap: 'k:9092', security: sasl_ssl, username: u, "
         f"password: {PASSWORD}}}\ntasks: {{}}\n"

@@ -1,4 +1,4 @@
-"""Streams by their federation file without Spark: apply, the routes in one process, and what verify tells; and plain reads of a topic."""
+"""Streams by their federation file without Spark: apply, the routes in one process, and what verify reports; and plain reads of a topic."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _federation(kafka: KafkaBroker, served: NamespaceProcess, tmp_path_factory: 
 
 def test_what_streams_move_is_proved(federation: Federation, kafka: KafkaBroker, served: NamespaceProcess) -> None:
     kafka.create("flights", 3)
-    publish(kafka.address, "flights", 9000, 9010, keys=5)  # stands before `apply`
+    publish(kafka.address, "flights", 9000, 9010, keys=5)  # is there before `apply`
     with Administrations(federation) as administrations:
         made = plan(federation, administrations.observe())
         assert sum("records published before `apply` are not moved" in note for note in made.notes) == 1
@@ -115,7 +115,7 @@ def test_what_streams_move_is_proved(federation: Federation, kafka: KafkaBroker,
     assert at["flights"] == at["flights-copy"]
     (old,) = consumed(kafka.address, "old", 50).values()
     assert [(int(each.value()), each.key()) for each in old] == [(n, b"s%d" % (n % 3)) for n in range(50)]
-    # The routes have ended: what the retention removes now nobody has moved.
+    # The routes have ended: what the retention removes now was not moved.
     publish(kafka.address, "flights", 600, 610, partition=1)
     admin = kafka.admin()
     (removed,) = admin.delete_records([TopicPartition("flights", 1, OFFSET_END)]).values()

@@ -64,7 +64,7 @@ def reading(program, served):
 
 @pytest.fixture
 def processing(program, served):
-    """Opens a processor, which reads what falls to it from the last checkpoint on."""
+    """Opens a processor, which reads its partitions from the last checkpoint on."""
 
     def opened(hub, store, group, position=EARLIEST):
         where = {"connection": served.connection_string, "transport": "tcp", "hub": hub, "group": group}
@@ -116,7 +116,7 @@ def received(served, hub, count):
 
 EVENT = {"body": "body", "message_id": "m-1", "correlation_id": "c-1", "content_type": "text/plain"}
 PROPERTIES = {
-    # As the program is told them, and as azure-eventhub then reads them.
+    # As the program gets them, and as azure-eventhub then reads them.
     "javascript": {
         "text": ({"string": "tä"}, "tä".encode()),
         "flag": ({"boolean": True}, True),
@@ -174,7 +174,7 @@ def test_batches_by_partition_and_consumer_groups(producing, reading):
 
 
 def by_key(hub, count, producing, reading):
-    """What lies in the partitions of a hub, by the key of each event: partition and number."""
+    """The contents of the partitions of a hub, by the key of each event: partition and number."""
     with producing(hub) as producer:
         filled = {partition: producer.partition(partition=partition)["last"] + 1 for partition in "0123"}
     assert sum(filled.values()) == count
@@ -261,7 +261,7 @@ def test_properties_of_hubs_and_partitions(producing):
         assert int(filled["last_offset"]) > 0
 
 
-def test_a_processor_goes_on_where_it_was(program, producing, processing):
+def test_a_processor_continues_where_it_was(program, producing, processing):
     store = program.open("store")
     with producing("shared") as producer:
         for partition in "0123":
@@ -299,7 +299,7 @@ def test_processors_share_the_partitions_and_take_over(program, producing, proce
         wait_for([4])
         with processing("shared", store, "workers", {"latest": True}) as two:
             wait_for([2, 2])
-            # What they have lost and got is attached again a while later: what is sent before that may reach nobody, or both.
+            # What they have lost and got is attached again a while later: what is sent before that may reach no receiver, or both.
             for number in range(10):
                 for partition in "0123":
                     producer.send_events(events=events(f"shared-{number}"), partition=partition)
@@ -321,7 +321,7 @@ def test_over_tls_and_websockets(transport, producing, reading):
         assert texts(so_far(reader, 100)) == [str(number) for number in range(100)]
 
 
-def test_clients_go_on_after_a_restart(producing, reading, served):
+def test_clients_continue_after_a_restart(producing, reading, served):
     with producing("recovered", retries=PATIENT) as producer, reading("recovered", retries=PATIENT) as reader:
         producer.send_events(events=events("before"))
         assert texts(so_far(reader, 1)) == ["before"]

@@ -54,7 +54,7 @@ topics:
 
 PATIENT = 100  # retries, a fifth of a second apart
 CODES = {
-    # What a client makes of each refusal, in the SDK's own words.
+    # What a client makes of each refusal, in the SDK's own terms.
     "javascript": {
         "lock lost": "MessageLockLost",
         "session locked": "SessionCannotBeLocked",
@@ -178,7 +178,7 @@ ID = uuid.UUID(int=3)
 MOMENT = datetime(2024, 5, 6, 7, 8, 9, 123000, tzinfo=UTC)
 MOMENT_MS = int(MOMENT.timestamp() * 1000)
 PROPERTIES = {
-    # As the program is told them, and as azure-servicebus then reads them.
+    # As the program gets them, and as azure-servicebus then reads them.
     "javascript": {
         "text": ({"string": "tä"}, "tä".encode()),
         "flag": ({"boolean": True}, True),
@@ -329,16 +329,16 @@ def test_dead_letters(other, put):
 def test_deferred_messages_come_by_sequence_number_only(other, put):
     put("deferred", "a", "b", "c")
     with other.open("receiver", entity="deferred") as receiver:
-        held = take(receiver, 3)
-        for message in held:
+        received = take(receiver, 3)
+        for message in received:
             receiver.defer(message=message["handle"])
         assert take(receiver, 1, 300) == []
-        found = receiver.deferred(numbers=[held[2]["number"], held[0]["number"]])
+        found = receiver.deferred(numbers=[received[2]["number"], received[0]["number"]])
         assert sorted(texts(found)) == ["a", "c"]
         by_body = {message["body"]: message["handle"] for message in found}
         receiver.complete(message=by_body["a"])
         receiver.dead_letter(message=by_body["c"], reason="late", description="")
-        [b] = receiver.deferred(numbers=[held[1]["number"]])
+        [b] = receiver.deferred(numbers=[received[1]["number"]])
         receiver.complete(message=b["handle"])
         assert is_empty(receiver)
     with other.open("receiver", entity="deferred", dead_letter=True, delete=True) as receiver:
@@ -379,7 +379,7 @@ def test_scheduling_and_cancelling(other):
 
 def test_locks_are_renewed_and_lost(other, put, raises):
     put("short", "renewed", "lost")
-    # The JavaScript client renews by itself unless told not to.
+    # The JavaScript client renews on its own unless this is turned off.
     with other.open("receiver", entity="short", renew_ms=0) as receiver:
         renewed, lost = take(receiver, 2)
         until = 0
@@ -497,7 +497,7 @@ def test_sessions_are_listed(other, put, session):
     assert sorted(other.sessions(entity="listed")) == [*(f"{number:03}" for number in range(110)), "state alone"]
 
 
-def test_a_session_lock_that_expires_is_told(put, session, raises):
+def test_a_session_lock_that_expires_is_reported(put, session, raises):
     put("brief", "m", session_id="lost")
     with session("brief", session_id="lost") as receiver:
         take(receiver, 1)
@@ -665,7 +665,7 @@ def test_over_tls_and_websockets(transport, program, served):
 
 
 @pytest.mark.parametrize("transport", ["tcp", "websocket"])
-def test_a_client_goes_on_after_a_restart(transport, program, served):
+def test_a_client_continues_after_a_restart(transport, program, served):
     with (
         program.open("connect", connection=served.connection_string, transport=transport, retries=PATIENT) as patient,
         patient.open("sender", entity="recovered") as sender,

@@ -87,7 +87,7 @@ def test_a_message_of_99_megabytes_comes_as_it_was_sent_after_a_kill(tmp_path: P
 
 
 def test_the_sdk_sends_and_receives_100_megabytes(ns: NamespaceProcess, client: ServiceBusClient) -> None:
-    """As large as the service's limit allows with what stands before the body."""
+    """As large as the service's limit allows with what comes before the body."""
     body = BODY + BODY[: MEGABYTE - 4096]
     with client.get_queue_sender("big") as sender, client.get_queue_receiver("big") as receiver:
         sender.send_messages(ServiceBusMessage(body, message_id="hundred", application_properties={"number": 7}))

@@ -1,4 +1,4 @@
-"""All-active over members of which only one has rules: everything reaches all once, nothing goes round, and a kill loses nothing.
+"""All-active over members of which only one has rules: everything reaches all once, nothing circulates, and a kill loses nothing.
 
 Two members are event hubs, whose namespaces start in a second; `examples/four-systems` has Kafka and RabbitMQ as well.
 """
@@ -53,8 +53,8 @@ class Mixed:
             messages = [message(alias, topic, number) for number in range(first, last + 1)]
             assert len(list(publish(self.federation, Endpoint(alias, topic), messages))) == len(messages)
 
-    def standing(self, topic: str) -> dict[str, list[tuple[str, int]]]:
-        """By member, publisher and number of what stands there, in order."""
+    def contents(self, topic: str) -> dict[str, list[tuple[str, int]]]:
+        """By member, publisher and number of what is there, in order."""
         found: dict[str, list[tuple[str, int]]] = {}
         with NamespaceClients(self.federation, "test") as clients:
             for alias in MEMBERS:
@@ -67,12 +67,12 @@ class Mixed:
         return found
 
     def wait_moved(self, topic: str, count: int) -> dict[str, list[tuple[str, int]]]:
-        """Waits until so many different messages stand everywhere and no route has anything before it."""
+        """Waits until so many different messages are everywhere and no route has anything before it."""
         limit = time.monotonic() + SECONDS
         while True:
-            found = self.standing(topic)
+            found = self.contents(topic)
             if all(len(set(each)) == count for each in found.values()) and not self._waiting():
-                return self.standing(topic)
+                return self.contents(topic)
             assert time.monotonic() < limit, {alias: len(set(each)) for alias, each in found.items()}
             time.sleep(0.3)
 

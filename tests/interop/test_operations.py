@@ -55,11 +55,11 @@ class Operator:
         self.capsys = capsys
         self.client = ServiceBusClient.from_connection_string(ns.connection_string)
 
-    def run(self, *words, code=0):
+    def run(self, *given, code=0):
         """A verb's JSON."""
         self.capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
-            main(["namespace", *map(str, words), "--json"])
+            main(["namespace", *map(str, given), "--json"])
         output, errors = self.capsys.readouterr()
         assert (ended.value.code or 0) == code, (output, errors)
         assert "SharedAccessKey" not in output
@@ -156,7 +156,7 @@ def test_a_table_of_messages_is_for_people(operator, capsys, monkeypatch):
     assert "work-0" in shown
 
 
-def test_purge_tells_first_and_removes_only_what_is_meant(operator):
+def test_purge_counts_first_and_removes_only_what_is_meant(operator):
     operator.send("work", 20)
     with operator.client.get_queue_sender("work") as sender:
         sender.schedule_messages(
@@ -177,16 +177,16 @@ def test_purge_tells_first_and_removes_only_what_is_meant(operator):
     assert len(operator.take("work", 6)) == 6
 
 
-def test_purge_tells_what_is_locked(operator):
+def test_purge_shows_what_is_locked(operator):
     operator.send("work", 3)
     with operator.client.get_queue_receiver("work") as receiver:
-        [held] = receiver.receive_messages(max_message_count=1, max_wait_time=5)
+        [locked] = receiver.receive_messages(max_message_count=1, max_wait_time=5)
         [done] = operator.run("purge", "work", "--yes", code=1)
         assert done | {"removed": 2, "left": 1} == done
-        receiver.complete_message(held)
+        receiver.complete_message(locked)
 
 
-def test_what_a_purge_holds_stays_locked_longer_than_a_lock_lasts(operator, monkeypatch):
+def test_what_a_purge_has_locked_stays_locked_longer_than_a_lock_lasts(operator, monkeypatch):
     operator.send("short", 40)
     import isthmus.operations.removal.sweep as module
 
@@ -271,7 +271,7 @@ def test_purge_goes_through_sessions(operator, monkeypatch):
     assert done | {"removed": 13, "left": 0} == done
 
 
-def test_purge_leaves_sessions_that_somebody_has(operator):
+def test_purge_leaves_locked_sessions(operator):
     send_in_sessions(operator, 9)
     with operator.client.get_queue_receiver("sessions", session_id="s0"):
         [done] = operator.run("purge", "sessions", "--yes", code=1)
@@ -310,8 +310,8 @@ def test_dead_letters_are_sent_again_without_their_death(operator):
     operator.bury("work", 10)
     [reported] = operator.run("resubmit", "work", "--filter", "number >= 4")
     assert reported | {"dry_run": True, "meant": 6, "moved": 0, "to": "work"} == reported
-    words = ("resubmit", "work", "--filter", "number >= 4", "--action", "SET again = 'yes'", "--yes")
-    [done] = operator.run(*words)
+    given = ("resubmit", "work", "--filter", "number >= 4", "--action", "SET again = 'yes'", "--yes")
+    [done] = operator.run(*given)
     assert done | {"moved": 6, "refused": 0, "left": 0} == done
     taken = operator.take("work", 6)
     assert [message.message_id for message in taken] == [f"work-{n}" for n in range(4, 10)]
@@ -342,8 +342,8 @@ def test_a_resubmission_that_lasts_longer_than_a_lock_keeps_its_locks(operator, 
     assert operator.count("brief") == 5
 
 
-def test_a_dead_letter_whose_lock_was_lost_is_told_as_left(operator, monkeypatch):
-    """It was sent, and stands in the dead-letter queue as well."""
+def test_a_dead_letter_whose_lock_was_lost_is_reported_as_left(operator, monkeypatch):
+    """It was sent, and is in the dead-letter queue as well."""
     import isthmus.operations.resubmit as module
 
     operator.send("brief", 3)
@@ -378,7 +378,7 @@ def test_a_purge_counts_only_what_the_namespace_has_removed(operator, monkeypatc
     assert operator.count("brief") == 3
 
 
-def test_dead_letters_of_a_subscription_go_to_the_topic_or_where_they_are_told(operator):
+def test_dead_letters_of_a_subscription_go_to_the_topic_or_to_the_named_target(operator):
     with operator.client.get_topic_sender("flights") as sender:
         sender.send_messages([ServiceBusMessage(f"{n}", application_properties={"number": n}) for n in range(4)])
     operator.bury("flights", 4, subscription_name="all")
@@ -390,7 +390,7 @@ def test_dead_letters_of_a_subscription_go_to_the_topic_or_where_they_are_told(o
     assert [str(m) for m in operator.take("other", 2)] == ["2", "3"]
 
 
-def test_a_dead_letter_of_a_route_tells_under_which_number_it_had_entered(operator):
+def test_a_dead_letter_of_a_route_shows_under_which_number_it_had_entered(operator):
     """`verify` takes it for no loss then."""
     route = "isthmus.moved.jfk"
     with operator.client.get_topic_sender("moved") as sender:
@@ -529,7 +529,7 @@ def test_export_and_import_keep_every_part(operator, tmp_path):
 
 
 def test_large_scheduled_deferred_and_dead_messages_are_exported_and_imported(operator, tmp_path):
-    """What an import keeps: bodies of any size, when a message is due, why it died; what was deferred is active then."""
+    """What an import keeps: bodies of any size, when a message is due, why it was dead-lettered; what was deferred is active then."""
     due = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
     large = bytes(range(256)) * 20_000
     with operator.client.get_queue_sender("big") as sender:
@@ -617,7 +617,7 @@ def test_partitions_are_exported_removed_and_imported(operator, tmp_path):
     assert (done["removed"], done["left"]) == (60, 0)
 
 
-def test_a_damaged_file_is_told_and_what_stands_before_is_sent(operator, tmp_path):
+def test_a_damaged_file_is_reported_and_what_comes_before_the_damage_is_sent(operator, tmp_path):
     operator.send("work", 10)
     file = tmp_path / "file"
     operator.run("export", "work", file)
@@ -626,16 +626,16 @@ def test_a_damaged_file_is_told_and_what_stands_before_is_sent(operator, tmp_pat
     file.write_bytes(content)
     with pytest.raises(DamagedFileError) as damaged, MessageReader(file) as reader:
         list(reader)
-    place = damaged.value.attributes["place"]
+    position = damaged.value.attributes["place"]
     [refused] = operator.run("import", file, "other", code=1)
     assert refused["error"]["code"] == "damaged-file"
-    assert operator.count("other") == place - 1
+    assert operator.count("other") == position - 1
     file.write_bytes(b"something else")
     [refused] = operator.run("import", file, "other", code=1)
     assert refused["error"]["code"] == "damaged-file"
 
 
-def test_stats_tell_rates(operator):
+def test_stats_show_rates(operator):
     begun, stop = threading.Event(), threading.Event()
 
     def send():
@@ -660,7 +660,7 @@ def test_stats_tell_rates(operator):
     assert found["namespace"]["healthy"]
 
 
-def test_a_wrong_reference_or_key_is_told_without_the_secret(operator, monkeypatch):
+def test_a_wrong_reference_or_key_is_reported_without_the_secret(operator, monkeypatch):
     [refused] = operator.run("stats", "--connection", "env:NOT_SET_ANYWHERE", code=2)
     assert "NOT_SET_ANYWHERE" in refused["error"]["message"]
     wrong = operator.ns.connection_string.split("SharedAccessKey=")[0] + "SharedAccessKey=d3Jvbmc=;"

@@ -130,9 +130,9 @@ def test_metadata_comes_in_step(pair: Paired) -> None:
         assert "~ queue orders: LockDuration 1m → 17s" in drift
         assert "+ subscription flights/Subscriptions/big: rule correlated; rule sql" in drift
         assert pair.verb("sync")["in_step"]
-        held = everything(jfk)
-        assert held.pop("theirs")
-        assert held == everything(ewr)
+        entities = everything(jfk)
+        assert entities.pop("theirs")
+        assert entities == everything(ewr)
         assert pair.verb("status")["drift"] == []
         assert pair.verb("sync")["done"] == []
 
@@ -144,9 +144,9 @@ def test_metadata_comes_in_step(pair: Paired) -> None:
             "- queue target",
             "- subscription flights/Subscriptions/big",
         ]
-        held = everything(jfk)
-        assert held.pop("theirs")
-        assert held == everything(ewr)
+        entities = everything(jfk)
+        assert entities.pop("theirs")
+        assert entities == everything(ewr)
         assert key not in pair.log_file.read_text() if pair.log_file.exists() else True
 
 
@@ -250,8 +250,8 @@ def test_a_planned_fail_over_under_load_loses_and_doubles_nothing(pair: Paired) 
     assert load.received == load.sent
 
 
-def test_what_nobody_receives_is_moved(pair: Paired) -> None:
-    """Active and scheduled messages, sessions, lifetimes; both ways."""
+def test_what_is_not_received_is_moved(pair: Paired) -> None:
+    """Active and scheduled messages, sessions, lifetimes; in both directions."""
     pair.verb("create")
     due = datetime.now(UTC) + timedelta(days=1)
     with pair.client("ewr") as client:
@@ -293,17 +293,17 @@ def test_what_nobody_receives_is_moved(pair: Paired) -> None:
                 assert bodies(receive(receiver, 10)) == [str(each) for each in range(20) if "ab"[each % 2] == session]
 
 
-def dead_letter(client: ServiceBusClient, count: int, *place: str) -> None:
-    get = client.get_subscription_receiver if len(place) > 1 else client.get_queue_receiver
-    with get(*place) as receiver:
+def dead_letter(client: ServiceBusClient, count: int, *entity: str) -> None:
+    get = client.get_subscription_receiver if len(entity) > 1 else client.get_queue_receiver
+    with get(*entity) as receiver:
         for message in receive(receiver, count):
             receiver.dead_letter_message(message, reason="Unpaid", error_description=f"of {message}")
 
 
-def dead_letters(client: ServiceBusClient, *place: str) -> list[ServiceBusReceivedMessage]:
-    get = client.get_subscription_receiver if len(place) > 1 else client.get_queue_receiver
+def dead_letters(client: ServiceBusClient, *entity: str) -> list[ServiceBusReceivedMessage]:
+    get = client.get_subscription_receiver if len(entity) > 1 else client.get_queue_receiver
     mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
-    with get(*place, sub_queue=ServiceBusSubQueue.DEAD_LETTER, receive_mode=mode) as receiver:
+    with get(*entity, sub_queue=ServiceBusSubQueue.DEAD_LETTER, receive_mode=mode) as receiver:
         found: list[ServiceBusReceivedMessage] = []
         while more := receiver.receive_messages(max_message_count=100, max_wait_time=1):
             found += more
@@ -357,7 +357,7 @@ def test_only_who_may_manage_puts_messages_into_a_dead_letter_queue(pair: Paired
             client.close(1.0)
 
 
-def test_what_is_moved_again_after_a_kill_stands_once(pair: Paired) -> None:
+def test_what_is_moved_again_after_a_kill_is_there_once(pair: Paired) -> None:
     """Killed between the acknowledgement of the copies and the removal of the messages; there, back, and there again."""
     queue = "solo"  # open at both, whichever member is fenced
     for alias in ("ewr", "jfk"):
@@ -388,7 +388,7 @@ def test_what_is_moved_again_after_a_kill_stands_once(pair: Paired) -> None:
             client.delete_queue(queue)
 
 
-def test_scheduled_messages_that_come_due_while_they_are_moved_stand_once(pair: Paired) -> None:
+def test_scheduled_messages_that_come_due_while_they_are_moved_are_there_once(pair: Paired) -> None:
     queue = "due"  # open at both, whichever member is fenced
     for alias in ("ewr", "jfk"):
         with pair.administration(alias) as client:
@@ -421,7 +421,7 @@ def test_scheduled_messages_that_come_due_while_they_are_moved_stand_once(pair: 
             client.delete_queue(queue)
 
 
-def test_what_stands_in_a_subscription_brings_a_planned_one_back(pair: Paired) -> None:
+def test_what_is_in_a_subscription_brings_a_planned_one_back(pair: Paired) -> None:
     pair.verb("create")
     with pair.client("ewr") as client, client.get_topic_sender("flights") as sender:
         sender.send_messages(ServiceBusMessage("unread"))

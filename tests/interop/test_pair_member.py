@@ -97,7 +97,7 @@ def test_i1_every_change_is_read_and_nothing_is_read_twice(
 
 
 def test_i1_what_changed_over_a_restart_is_read(served: NamespaceProcess, member: PairMember, asked: list[int]) -> None:
-    """The version counts from each start; two starts never tell the same one."""
+    """The version counts from each start; two starts never report the same one."""
     before = member.descriptions()
     served.restart()
     assert member.descriptions() == before

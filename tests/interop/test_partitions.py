@@ -364,12 +364,12 @@ def test_a_back_up_while_messages_cross_has_each_once(tmp_path):
             assert set(range(before)) <= set(numbers)
 
 
-def test_what_was_taken_stands_after_a_restart_also_of_a_back_up(tmp_path):
+def test_what_was_taken_stays_after_a_restart_also_of_a_back_up(tmp_path):
     data, copy = tmp_path / "data", tmp_path / "copy"
     with namespace(data=data, config=ENTITIES) as served, connected(served) as client:
         send(client, "kept", *(ServiceBusMessage(str(number)) for number in range(30)))
         with client.get_queue_receiver("kept") as receiver:
-            gone = {int(str(each)) for each in receive(receiver, 10) if receiver.complete_message(each) is None}
+            completed = {int(str(each)) for each in receive(receiver, 10) if receiver.complete_message(each) is None}
         send(client, "sessions", ServiceBusMessage("a", session_id="one"))
         with client.get_queue_receiver("sessions", session_id="one") as receiver:
             receiver.session.set_state("kept")
@@ -379,7 +379,7 @@ def test_what_was_taken_stands_after_a_restart_also_of_a_back_up(tmp_path):
         send(client, "kept", ServiceBusMessage("30"))
         with client.get_queue_receiver("kept") as receiver:
             left = receive(receiver, 21)
-            assert {int(str(each)) for each in left} == set(range(31)) - gone
+            assert {int(str(each)) for each in left} == set(range(31)) - completed
         with client.get_queue_receiver("sessions", session_id="one") as receiver:
             assert receiver.session.get_state() == b"kept"
             assert [str(each) for each in receive(receiver, 1)] == ["a"]

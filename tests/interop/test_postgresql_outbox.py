@@ -158,7 +158,7 @@ class Losing:
 
 
 def test_what_was_delivered_is_not_sent_again_because_the_database_was_lost_i5(database: PostgresqlServer) -> None:
-    """As a drain goes on: it lets go of the source after an error, and opens it again."""
+    """As a drain continues: it closes the source after an error, and opens it again."""
     connections: list[Any] = [Losing(database.connect()), database.connect(), database.connect()]
     source = _TableSource(lambda: connections.pop(0), "lost", "isthmus_outbox")
     with closing(database.connect()) as connection:

@@ -1,4 +1,4 @@
-"""A run that cannot work ends at once, before Spark, with what to do; one whose namespace is away goes on."""
+"""A run that cannot work ends at once, before Spark, with what to do; one whose namespace is unavailable continues."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_run_before_apply_or_without_its_secret_ends_with_2(
     assert "env:NOWHERE_CONNECTION: the environment variable is not set" in reported
 
 
-def test_what_is_applied_and_what_is_away_is_no_fault(federation: FederationProcess) -> None:
+def test_what_is_applied_and_what_is_unavailable_is_no_fault(federation: FederationProcess) -> None:
     whole = load(federation.file)
     found = preflight(whole, routes(whole), lambda: NamespaceClients(whole))
     assert (found.faults, found.away) == ((), ())

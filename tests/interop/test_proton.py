@@ -150,7 +150,7 @@ def put(ns: NamespaceProcess, path: str, *names: str, session_id: str | None = N
         Sender(client, path).wait_ready().send_all(messages)
 
 
-def held(ns: NamespaceProcess, path: str) -> list[bytes]:
+def contents(ns: NamespaceProcess, path: str) -> list[bytes]:
     with connected(ns, path) as client:
         return [seen.body for seen in look(client, path)]
 
@@ -161,9 +161,9 @@ def test_a_commit(served: NamespaceProcess, path: str, session_id: str | None, e
     put(served, path, "a", "b", session_id=session_id)
     work = Work(served, path, early=early, session_id=session_id, sends=("c",))
     assert (work.first, work.reported) == (["a", "b"], ["committed"])
-    assert held(served, path) == [b"c"]
+    assert contents(served, path) == [b"c"]
     Work(served, path, count=1, session_id=session_id)
-    assert held(served, path) == []
+    assert contents(served, path) == []
 
 
 @pytest.mark.parametrize("early", [False, True])
@@ -176,11 +176,11 @@ def test_what_was_settled_in_a_transaction_is_to_be_had_at_once_after_its_roll_b
     work = Work(served, path, fails=True, early=early, session_id=session_id, sends=("c",))
     assert (work.first, work.reported) == (["a", "b"], ["aborted"])
     assert work.again == [("a", 0), ("b", 0)]
-    assert held(served, path) == []
+    assert contents(served, path) == []
 
 
 def test_sending_via_an_entity(served: NamespaceProcess) -> None:
     put(served, "work", "in")
     work = Work(served, "work", count=1, sends=("out",), onward="next")
     assert work.reported == ["committed"]
-    assert (held(served, "work"), held(served, "next")) == ([], [b"out"])
+    assert (contents(served, "work"), contents(served, "next")) == ([], [b"out"])

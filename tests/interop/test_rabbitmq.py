@@ -1,4 +1,4 @@
-"""RabbitMQ by its own terms, on a real node: what comes back, what blocks, who may enter, dead letters, kills, a federation with it."""
+"""RabbitMQ on a real node: redelivery, blocked connections, access, dead letters, kills, a federation with it."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ def test_properties_that_no_frame_holds_are_refused(server: RabbitServer, pump: 
 
 
 def test_a_blocked_connection_takes_nothing_and_loses_nothing(server: RabbitServer, pump: Callable[..., Pump]) -> None:
-    """The broker is out of memory, as it thinks: credit is taken back, no time runs out, and then all goes on."""
+    """The broker has a memory alarm: credit is taken back, nothing times out, and then everything continues."""
     target = opened(pump, server, server.queue("q-blocked"), stall_seconds="1")
     server.control("set_vm_memory_high_watermark", "0.00000001")
     try:
@@ -319,19 +319,19 @@ def test_a_route_to_a_blocked_node_sends_nothing_again(
     assert found == [f"k/{each}" for each in range(100)]
 
 
-# ---- who may enter
+# ---- access
 
 
 @pytest.mark.parametrize(
-    ("others", "words"),
+    ("others", "texts"),
     [
         ({"virtual_host": "nowhere"}, ("530", "vhost nowhere not found", "correct the virtual host")),
         ({"username": "nobody"}, ("403", "ACCESS_REFUSED", "password")),
         ({"entity": "q-nowhere"}, ("404", "no queue 'q-nowhere'", "create it, or correct the name")),
     ],
 )
-def test_a_refusal_is_told_in_rabbitmqs_words(
-    server: RabbitServer, pump: Callable[..., Pump], others: dict[str, str], words: tuple[str, ...]
+def test_a_refusal_is_reported_in_rabbitmqs_words(
+    server: RabbitServer, pump: Callable[..., Pump], others: dict[str, str], texts: tuple[str, ...]
 ) -> None:
     server.queue("q-enter")
     source = pump("source", {**options(server, "q-enter"), **others})
@@ -340,9 +340,9 @@ def test_a_refusal_is_told_in_rabbitmqs_words(
     refusal = target.wait_for(Lost).refusal
     assert lost.is_fatal
     assert refusal.kind is RefusalKind.FATAL
-    for text in (lost.text, refusal.description):
-        assert all(word in text for word in words), text
-        assert PASSWORD not in text
+    for reported in (lost.text, refusal.description):
+        assert all(text in reported for text in texts), reported
+        assert PASSWORD not in reported
 
 
 def test_a_user_without_the_right_to_write(server: RabbitServer, pump: Callable[..., Pump]) -> None:
@@ -584,7 +584,7 @@ def test_what_comes_too_late_for_a_source_that_is_read_once_stays_untouched(
 def test_a_source_that_is_read_once_waits_for_what_the_broker_holds_for_a_connection_that_it_has_not_ended(
     server: RabbitServer, pump: Callable[..., Pump]
 ) -> None:
-    """present I3: as over a network that stands still for one side; the queue is not empty, though nothing in it is ready."""
+    """present I3: as over a network that hangs for one side; the queue is not empty, though nothing in it is ready."""
     queue = server.queue("q-stall")
     publish(server, queue, *"abc")
     source = pump("source", options(server, queue), ordered=False, only_present=True)

@@ -78,8 +78,8 @@ class World:
     def publish(self, alias: str, first: int, count: int) -> None:
         messages = [typed(f"{alias}/{number}") for number in range(first, first + count)]
         if alias == "ewr":
-            place = endpoint_of_string(ConnectionString.parse(self.ewr.connection_string))
-            with open_client(place, "flights", "publisher") as client:
+            endpoint = endpoint_of_string(ConnectionString.parse(self.ewr.connection_string))
+            with open_client(endpoint, "flights", "publisher") as client:
                 Sender(client, "flights").wait_ready().send_all(messages)
             return
         with RabbitClient(self.server.port) as client:
@@ -140,7 +140,7 @@ def test_every_flow_is_judged(world: World) -> None:
     reported = found.to_dict()
     assert found.verdict is Verdict.CLEAN, reported
     assert not found.doubts
-    # The stream tells no time: the copies do.
+    # The stream contains no time: the copies do.
     assert sum(each.counts["arrived"] for each in found.hours if each.hour is not None) == 3 * MESSAGES
     assert {(each["origin"], each["member"]) for each in reported["comparisons"]} == {
         (a, b) for a in ("ewr", "lga") for b in ("ewr", "lga")
@@ -150,8 +150,8 @@ def test_every_flow_is_judged(world: World) -> None:
     ] * 6
 
 
-def test_a_loss_at_either_end_is_told(world: World, server: RabbitServer) -> None:
-    """What a queue of the task loses, e.g. because somebody purges it, is lost: the record knows that it entered."""
+def test_a_loss_at_either_end_is_reported(world: World, server: RabbitServer) -> None:
+    """What a queue of the task loses, e.g. because it is purged, is lost: the record knows that it entered."""
     world.stop()
     world.publish("lga", 2 * MESSAGES, 10)
     server.call("DELETE", "queues/%2F/isthmus.flights.ewr/contents")

@@ -95,7 +95,7 @@ def reader() -> Iterator[Callable[..., Reader]]:
         each.close()
 
 
-def place(server: RabbitServer, folder: Path) -> dict[str, str]:
+def options_of(server: RabbitServer, folder: Path) -> dict[str, str]:
     return {
         "host": f"127.0.0.1:{server.port}",
         "username": USER,
@@ -106,7 +106,7 @@ def place(server: RabbitServer, folder: Path) -> dict[str, str]:
 
 
 def reported(server: RabbitServer, folder: Path, stream: str, **others: str) -> dict[str, str]:
-    return place(server, folder) | {"topic": stream, "checkpoint_seconds": "0.05"} | others
+    return options_of(server, folder) | {"topic": stream, "checkpoint_seconds": "0.05"} | others
 
 
 def publish(server: RabbitServer, stream: str, start: int, stop: int, size: int = 0) -> None:
@@ -130,7 +130,7 @@ def test_what_was_settled_is_not_read_again_and_all_else_is_in_order(
     assert first.positions(60) == list(range(60))
     first.end.settle(0, 39)
     first.close()
-    assert SYSTEM.waiting(place(server, tmp_path), stream, GROUP).messages == 60
+    assert SYSTEM.waiting(options_of(server, tmp_path), stream, GROUP).messages == 60
     second = reader(reported(server, tmp_path, stream))
     second.wait_for(SourceOpened)
     second.end.grant(1000)
@@ -183,7 +183,7 @@ def test_a_stream_that_was_made_again_is_not_read(
     assert str(tmp_path) in other.text
 
 
-def test_what_the_retention_removed_is_told_with_its_range(
+def test_what_the_retention_removed_is_reported_with_its_range(
     server: RabbitServer, tmp_path: Path, reader: Callable[..., Reader]
 ) -> None:
     """I3."""
@@ -201,7 +201,7 @@ def test_what_the_retention_removed_is_told_with_its_range(
     publish(server, stream, 1000, 1010)  # the retention may leave none
     texts: list[str] = []
     found: list[int] = []
-    # The loss is found at the opening or behind it; the retention goes on in the background, and its next is told with the next.
+    # The loss is found at the opening or behind it; the retention continues in the background, and its next loss is reported with the next.
     while len(found) < 3 or not texts:
         for event in source.wait(bool):
             if type(event) is SourceOpened:
@@ -226,7 +226,7 @@ def test_what_the_retention_removed_does_not_wait(server: RabbitServer, tmp_path
         server, stream, 500, 510
     )  # the retention may leave none of those before, and then there is no last one to be found
     limit = time.monotonic() + WAIT_SECONDS  # the retention removes in the background
-    while not 0 < SYSTEM.waiting(place(server, tmp_path), stream, GROUP).messages < 200:
+    while not 0 < SYSTEM.waiting(options_of(server, tmp_path), stream, GROUP).messages < 200:
         assert time.monotonic() < limit
 
 
@@ -243,7 +243,7 @@ def test_nothing_is_lost_where_the_server_is_killed_under_load(
         while not ends.is_set():
             try:
                 SYSTEM.check(
-                    place(server, tmp_path), stream, reads=True
+                    options_of(server, tmp_path), stream, reads=True
                 )  # before it is ready, what is published is dropped
                 publish(server, stream, confirmed, confirmed + 100)
                 confirmed += 100
@@ -313,7 +313,7 @@ def test_what_is_set_aside_is_settled_once_its_copy_is_confirmed(
     source.end.settle(1, 1, Disposition("dead-letter", "Wrong", "it is wrong"))
     source.end.settle(2, 2)
     limit = time.monotonic() + WAIT_SECONDS
-    while SYSTEM.waiting(place(server, tmp_path), stream, GROUP).messages:
+    while SYSTEM.waiting(options_of(server, tmp_path), stream, GROUP).messages:
         assert time.monotonic() < limit
         source.serve(0.2)
     with RabbitClient(server.port) as client:
@@ -333,13 +333,13 @@ def test_the_end_waits_for_the_copies_of_what_was_set_aside(
     source.end.settle(9, 9, Disposition("dead-letter", "Wrong", "it is wrong"))
     source.close()
     assert source.end.has_left
-    assert SYSTEM.waiting(place(server, tmp_path), stream, GROUP).messages == 290
+    assert SYSTEM.waiting(options_of(server, tmp_path), stream, GROUP).messages == 290
     with RabbitClient(server.port) as client:
         assert len(client.take(dead)) == 1
 
 
 def test_apply_makes_the_stream_and_its_checkpoint(server: RabbitServer, tmp_path: Path) -> None:
-    made = StreamAdministration(place(server, tmp_path))
+    made = StreamAdministration(options_of(server, tmp_path))
     wanted = LogState(name="applied", groups=(GroupState(name="g", start="now"),))
     assert made.observe("lga", [wanted]).log("applied") is None
     made.make(Change(alias="lga", action="create", kind="log", topic="applied", after=LogState(name="applied")))
@@ -350,7 +350,7 @@ def test_apply_makes_the_stream_and_its_checkpoint(server: RabbitServer, tmp_pat
     assert found is not None
     assert found.has_group("g")
     publish(server, "applied", 5, 8)
-    assert SYSTEM.waiting(place(server, tmp_path), "applied", "g").messages == 3
-    peek = SYSTEM.peek(place(server, tmp_path), "applied")
-    assert len(SYSTEM.uncommitted(place(server, tmp_path), "applied", "g", peek)(0, 10)) == 3
+    assert SYSTEM.waiting(options_of(server, tmp_path), "applied", "g").messages == 3
+    peek = SYSTEM.peek(options_of(server, tmp_path), "applied")
+    assert len(SYSTEM.uncommitted(options_of(server, tmp_path), "applied", "g", peek)(0, 10)) == 3
     assert Checkpoint(4).sequence == 4

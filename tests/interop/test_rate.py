@@ -21,9 +21,9 @@ def test_a_rate_bounds_what_is_moved(tmp_path: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.setenv("ISTHMUS_TEST_RATE", ns.connection_string)
         with connected(ns, "from") as client:
             Sender(client, "from").wait_ready().send_all([make_message(b"%d" % number) for number in range(COUNT)])
-        place = {"connection": "env:ISTHMUS_TEST_RATE", "ca_file": str(ns.ca_file)}
+        options = {"connection": "env:ISTHMUS_TEST_RATE", "ca_file": str(ns.ca_file)}
         route = queue_route(
-            place | {"entity": "from"}, place | {"entity": "to"}, only_present=True, rate=f"{PER_SECOND}/s"
+            options | {"entity": "from"}, options | {"entity": "to"}, only_present=True, rate=f"{PER_SECOND}/s"
         )
         began = time.monotonic()
         carry(tmp_path, route)

@@ -13,7 +13,7 @@ import pytest
 
 from isthmus.testing.federation import FederationProcess
 from isthmus.topology.route import routes
-from set_aside import numbers, reported, send, set_aside, stands, wait_count
+from set_aside import contents, numbers, reported, send, set_aside, wait_count
 
 TASKS = """
   flights: {pattern: all-active, topic: flights, members: [ewr, jfk], subscriptions: [audit], lock_duration: 5s}
@@ -62,11 +62,11 @@ def test_dead_letters_reach_the_target_as_the_routes_copies(
     assert looked["dry_run"]
     assert there["reasons"] == {"RefusedByTarget": 20, "KilledItsWorker": 10}
     assert (there["chosen"], there["sent"]) == (20, 0)
-    assert len(stands(running, "ewr", f"{JFK}/$DeadLetterQueue")) == 30
+    assert len(contents(running, "ewr", f"{JFK}/$DeadLetterQueue")) == 30
 
     assert reported(capsys, file, "flights", "--yes", "--count", "5")["sent"] == 5
     assert reported(capsys, file, "flights", "--yes")["sent"] == 15
-    found = stands(running, "jfk", "flights/Subscriptions/audit")
+    found = contents(running, "jfk", "flights/Subscriptions/audit")
     assert numbers(found) == list(range(20))
     route = next(iter(routes(running.federation, "flights")))
     for each in found:
@@ -74,10 +74,10 @@ def test_dead_letters_reach_the_target_as_the_routes_copies(
         assert user["repl-origin"] == "ewr/flights"
         assert route.options.mark in user  # it does not come back
         assert "DeadLetterReason" not in user
-    assert not stands(running, "jfk", "flights/Subscriptions/isthmus.flights.ewr")
+    assert not contents(running, "jfk", "flights/Subscriptions/isthmus.flights.ewr")
 
     assert reported(capsys, file, "--yes", "--reason", "killeditsworker")["sent"] == 10
-    assert not stands(running, "ewr", f"{JFK}/$DeadLetterQueue")
+    assert not contents(running, "ewr", f"{JFK}/$DeadLetterQueue")
     result = running.verify()
     assert result.clean, result.to_dict()
 
@@ -85,7 +85,7 @@ def test_dead_letters_reach_the_target_as_the_routes_copies(
 def test_killed_at_any_time_it_loses_and_doubles_nothing(
     running: FederationProcess, long_count: Callable[[int], int]
 ) -> None:
-    before = len(stands(running, "jfk", "flights/Subscriptions/audit"))
+    before = len(contents(running, "jfk", "flights/Subscriptions/audit"))
     send(running, "ewr", "flights", range(1000, 1000 + KILLED))
     set_aside(running, "ewr", JFK, KILLED, "MaxDeliveryCountExceeded")
     command = [sys.executable, "-c", "from isthmus.cli.app import main; main()", "redrive", str(running.file)]
@@ -99,16 +99,16 @@ def test_killed_at_any_time_it_loses_and_doubles_nothing(
         limit = time.monotonic() + 120
         while process.poll() is None and arrived < goal:
             assert time.monotonic() < limit
-            arrived = len(stands(running, "jfk", "flights/Subscriptions/audit"))
+            arrived = len(contents(running, "jfk", "flights/Subscriptions/audit"))
         process.kill()
         process.wait()
-    limit = time.monotonic() + 180  # locks of the dead last for a while
-    while stands(running, "ewr", f"{JFK}/$DeadLetterQueue"):
+    limit = time.monotonic() + 180  # locks of killed processes last for a while
+    while contents(running, "ewr", f"{JFK}/$DeadLetterQueue"):
         assert time.monotonic() < limit
         subprocess.run(command, stdout=subprocess.DEVNULL, check=False, timeout=120)
-    found = Counter(numbers(stands(running, "jfk", "flights/Subscriptions/audit"))[before:])
+    found = Counter(numbers(contents(running, "jfk", "flights/Subscriptions/audit"))[before:])
     assert found == Counter(range(1000, 1000 + KILLED))
-    # Order is not kept: what the dead had locked comes after the others. They are known as sent later.
+    # Order is not kept: what killed processes had locked comes after the others. They are known as sent later.
     result = running.verify()
     assert (result.total("arrived"), result.clean) == (before + KILLED, True), result.to_dict()
 
@@ -122,16 +122,16 @@ def test_parked_messages_are_tried_once_more_where_they_failed(
     wait_count(running, "ewr", "payments-parked", 4)
     assert reported(capsys, file, "pay", "--parked")["chosen"] == 4
     assert reported(capsys, file, "pay", "--parked", "--yes", "--count", "3")["sent"] == 3
-    found = stands(running, "ewr", "payments")
+    found = contents(running, "ewr", "payments")
     assert numbers(found) == [0, 1, 2]
     user = found[0].properties
     assert (user["isthmus-pay-spilled"], user["repl-dead-letter-reason"]) == (1, "CardDeclined")
     # Fails again: it is parked again, and not tried at the other member.
     set_aside(running, "ewr", "payments", 3, "MaxDeliveryCountExceeded")
     wait_count(running, "ewr", "payments-parked", 4)
-    assert not stands(running, "ewr", "isthmus.pay/Subscriptions/isthmus.pay.jfk")
+    assert not contents(running, "ewr", "isthmus.pay/Subscriptions/isthmus.pay.jfk")
     assert reported(capsys, file, "pay", "--parked", "--yes")["sent"] == 4
-    assert sorted(numbers(stands(running, "ewr", "payments"))) == [0, 1, 2, 3]
+    assert sorted(numbers(contents(running, "ewr", "payments"))) == [0, 1, 2, 3]
 
 
 def test_the_steps_of_the_route_are_applied(running: FederationProcess, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,10 +142,10 @@ def test_the_steps_of_the_route_are_applied(running: FederationProcess, capsys: 
     (row,) = reported(capsys, file, "weather", "--yes", code=1)["queues"]
     assert (row["sent"], row["dropped"], row["refused"], row["left"]) == (4, 1, 1, 0)
     assert row["first_refusal"].startswith("StepFailed: step set")
-    found = stands(running, "jfk", "weather/Subscriptions/all")
+    found = contents(running, "jfk", "weather/Subscriptions/all")
     assert numbers(found) == [2, 3, 4, 5]
     assert {each.properties["seen"] for each in found} == {"yes"}
-    assert numbers(stands(running, "ewr", f"{own}/$DeadLetterQueue")) == [0]
+    assert numbers(contents(running, "ewr", f"{own}/$DeadLetterQueue")) == [0]
 
 
 def test_what_is_over_and_what_only_a_run_can_carry_stays(
@@ -167,12 +167,12 @@ def test_what_is_over_and_what_only_a_run_can_carry_stays(
     assert reported(capsys, file, "flights", "--yes")["sent"] == 0
     assert reported(capsys, file, "flights", "--yes", "--expired")["sent"] == 1
     (copy,) = [
-        each for each in stands(running, "ewr", "flights/Subscriptions/audit") if each.properties.get("repl-origin")
+        each for each in contents(running, "ewr", "flights/Subscriptions/audit") if each.properties.get("repl-origin")
     ]
     assert copy.properties["number"] == 7
 
 
-def test_a_target_that_is_away_leaves_all_where_it_is(
+def test_a_target_that_is_unavailable_leaves_all_where_it_is(
     running: FederationProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The last test: it ends a namespace."""
@@ -184,4 +184,4 @@ def test_a_target_that_is_away_leaves_all_where_it_is(
     assert (there["chosen"], there["sent"], there["left"]) == (3, 0, 3)
     assert "jfk" in there["error"]
     assert back["error"]
-    assert len(stands(running, "ewr", f"{JFK}/$DeadLetterQueue")) == 3
+    assert len(contents(running, "ewr", f"{JFK}/$DeadLetterQueue")) == 3

@@ -1,4 +1,4 @@
-"""`isthmus redrive --diverted` between served namespaces: what steps diverted goes on to where it would have gone, whatever is killed.
+"""`isthmus redrive --diverted` between served namespaces: what steps diverted is sent to where it would have gone, whatever is killed.
 
 The diverting is done by what a run's sink is made of, without a run.
 """
@@ -35,7 +35,7 @@ from isthmus.replication.route_spec import route_spec
 from isthmus.testing.federation import FederationProcess
 from isthmus.topology.model import Endpoint, Route
 from isthmus.topology.route import routes
-from set_aside import numbers, reported, send, stands
+from set_aside import contents, numbers, reported, send
 
 TASKS = """
   flights:
@@ -75,7 +75,7 @@ def _running(tmp_path: Path) -> Iterator[FederationProcess]:
             lga.admin_connection_string, connection_verify=str(lga.ca_file)
         ) as client:
             queue = client.get_queue("invalid")
-            queue.lock_duration = timedelta(seconds=5)  # what the dead hold comes back soon
+            queue.lock_duration = timedelta(seconds=5)  # what killed processes have locked comes back soon
             client.update_queue(queue)
             client.delete_queue("by-session")
             client.create_queue("by-session", requires_session=True, lock_duration=timedelta(seconds=5))
@@ -109,7 +109,7 @@ def divert_all(running: FederationProcess, task: str, source: str) -> None:
 
 
 def audited(running: FederationProcess, alias: str) -> list[Any]:
-    return stands(running, alias, "flights/Subscriptions/audit")
+    return contents(running, alias, "flights/Subscriptions/audit")
 
 
 def test_one_diverted_message_goes_to_the_targets_of_all_its_routes(
@@ -118,7 +118,7 @@ def test_one_diverted_message_goes_to_the_targets_of_all_its_routes(
     file = str(running.file)
     send(running, "ewr", "flights", range(20), body=b"{}", ttl_ms=3_000_000)
     divert_all(running, "flights", "ewr")
-    assert len(stands(running, "lga", "invalid")) == 20  # known by their origin: once for both routes
+    assert len(contents(running, "lga", "invalid")) == 20  # known by their origin: once for both routes
     send(running, "jfk", "flights", range(20, 30), body=b"{}")
     divert_all(running, "flights", "jfk")
 
@@ -127,11 +127,11 @@ def test_one_diverted_message_goes_to_the_targets_of_all_its_routes(
     assert (there["from"], there["to"], there["chosen"]) == ("lga/invalid", "jfk/flights, lga/flights", 20)
     assert (back["to"], back["chosen"], back["foreign"]) == ("ewr/flights, lga/flights", 10, 0)
     assert there["reasons"] == {"ValidationFailed": 20}
-    assert (looked["sent"], len(stands(running, "lga", "invalid"))) == (0, 30)
+    assert (looked["sent"], len(contents(running, "lga", "invalid"))) == (0, 30)
 
     assert reported(capsys, file, "flights", "--diverted", "--yes", "--count", "5")["sent"] == 10
     assert reported(capsys, file, "flights", "--diverted", "--yes")["sent"] == 20
-    assert not stands(running, "lga", "invalid")
+    assert not contents(running, "lga", "invalid")
     for alias in ("jfk", "lga"):
         copies = [each for each in audited(running, alias) if each.properties.get("repl-origin") == "ewr/flights"]
         assert sorted(numbers(copies)) == list(range(20))
@@ -147,13 +147,13 @@ def test_one_diverted_message_goes_to_the_targets_of_all_its_routes(
     assert all(each is not None and 2_900_000 < each < 3_000_000 for each in lives)
     # They do not come back.
     for alias, other in (("jfk", "ewr"), ("lga", "ewr"), ("lga", "jfk")):
-        assert not stands(running, alias, f"flights/Subscriptions/isthmus.flights.{other}")
+        assert not contents(running, alias, f"flights/Subscriptions/isthmus.flights.{other}")
     result = running.verify("flights")
     assert result.clean, result.to_dict()
     assert (result.total("entered"), result.total("arrived")) == (30, 60)
 
 
-def test_what_is_still_wrong_stays_and_what_was_mended_goes_on(
+def test_what_is_still_wrong_stays_and_what_was_mended_continues(
     running: FederationProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = str(running.file)
@@ -186,19 +186,19 @@ def test_where_doubles_are_allowed_a_message_is_that_of_its_route(
     divert_all(running, "orders", "ewr")
     (row,) = reported(capsys, str(running.file), "orders", "--diverted", "--yes")["queues"]
     assert (row["from"], row["to"], row["sent"]) == ("ewr/invalid", "jfk/orders", 3)
-    found = stands(running, "jfk", "orders")
+    found = contents(running, "jfk", "orders")
     assert numbers(found) == [0, 1, 2]
     assert [each.properties["repl-resent"] for each in found] == ["ewr/orders/1", "ewr/orders/2", "ewr/orders/3"]
-    assert not stands(running, "ewr", "invalid")
+    assert not contents(running, "ewr", "invalid")
 
 
-def test_a_message_of_no_route_stays_and_is_told(
+def test_a_message_of_no_route_stays_and_is_reported(
     running: FederationProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
     send(running, "lga", "invalid", range(3))
     rows = reported(capsys, str(running.file), "flights", "--diverted", "--yes")["queues"]
     assert {(row["found"], row["foreign"], row["sent"]) for row in rows} == {(0, 3, 0)}
-    assert len(stands(running, "lga", "invalid")) == 3
+    assert len(contents(running, "lga", "invalid")) == 3
     with pytest.raises(SystemExit):
         main(["redrive", str(running.file), "flights", "--diverted"])
     shown = capsys.readouterr().out
@@ -225,12 +225,12 @@ def test_a_queue_with_sessions_is_emptied_session_by_session(
         row["error"]
         == "another receiver has the session 'b': run it again when that has closed or its lock has expired"
     )
-    assert Counter(each.session_id for each in stands(running, "lga", "by-session")) == {"a": 1, "b": 6, "c": 1}
+    assert Counter(each.session_id for each in contents(running, "lga", "by-session")) == {"a": 1, "b": 6, "c": 1}
 
     (row,) = reported(capsys, file, "bookings", "--diverted", "--yes", code=1)["queues"]
     assert (row["chosen"], row["sent"], row["refused"], row["left"]) == (8, 5, 3, 0)
     assert (row["locked_sessions"], row["error"]) == ([], "")
-    found = stands(running, "jfk", "bookings")
+    found = contents(running, "jfk", "bookings")
     assert {each: numbers([copy for copy in found if copy.session_id == each]) for each in "abc"} == {
         each: list(range(5)) for each in "abc"
     }
@@ -255,8 +255,8 @@ def test_killed_at_any_time_it_loses_and_doubles_nothing(
             arrived = len(audited(running, choose.choice(("jfk", "lga"))))
         process.kill()
         process.wait()
-    limit = time.monotonic() + 180  # locks of the dead last for a while
-    while stands(running, "lga", "invalid"):
+    limit = time.monotonic() + 180  # locks of killed processes last for a while
+    while contents(running, "lga", "invalid"):
         assert time.monotonic() < limit
         subprocess.run(command, stdout=subprocess.DEVNULL, check=False, timeout=120)
     for alias in ("jfk", "lga"):

@@ -1,4 +1,4 @@
-"""The step `enrich` from a real PostgreSQL: types of its columns, and a database that goes away and comes back."""
+"""The step `enrich` from a real PostgreSQL: types of its columns, and a database that is stopped and started."""
 
 from __future__ import annotations
 

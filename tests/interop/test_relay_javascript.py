@@ -67,7 +67,7 @@ def test_requests_of_hyco_https(node: Program, access: Any) -> None:
         assert node.call("request", **access("caller", "api/large"), method="POST", bytes=100_000)["length"] == 300_000
         assert node.call("request", **access("caller", "api/pieces"), method="GET")["text"] == "one,two,three"
         assert node.call("request", **access("caller", "api/none"), method="DELETE")["status"] == 204
-        # The channel that all of these went over still stands.
+        # The channel that all of these went over is still open.
         head = node.call("request", **access("caller", "api"), method="HEAD")
         assert (head["status"], head["length"]) == (200, 0)
         together = [node.begin("request", **access("caller", f"api/{n}"), method="GET") for n in range(50)]

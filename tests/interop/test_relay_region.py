@@ -1,4 +1,4 @@
-"""A service behind two relays while one of their regions is killed, cut off or stands still. Also the examples of the page about it."""
+"""A service behind two relays while one of their regions is killed, cut off or hangs. Also the examples of the page about it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_every_request_is_answered_while_one_region_is_in_trouble(pair: tuple[Re
                     assert requester.request("GET", f"/{number}").body == f"/stock/{number}".encode()
         listener.wait_listening(2, timeout=60)
         assert requester.statistics().unknown == 0
-    # A request of which nobody knew was sent again, once, to the other relay.
+    # A request without a listener was sent again, once, to the other relay.
     assert set(handled.values()) <= {1, 2}
     assert len(handled) == number
 
@@ -70,7 +70,7 @@ def test_a_kill_ends_what_was_relayed_and_nothing_else(pair: tuple[Region, ...])
         while len(connections) < 2:
             connection = requester.connect()
             connections[connection.side] = connection
-            requester._inner._pair.doubted(connection.side)  # the next one by way of the other
+            requester._inner._pair.doubted(connection.side)  # the next one through the other
         with pair[0].crash():
             assert connections["primary"].receive() is None
             connections["secondary"].send("still here")

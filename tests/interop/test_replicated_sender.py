@@ -135,7 +135,7 @@ async def test_a_lost_acknowledgement_makes_a_duplicate_of_one_message_id_and_no
     assert west.ids("orders") == ["m1", "m2"]
 
 
-async def test_a_namespace_that_stands_still_is_left_within_a_second(make: Make, west: Region, east: Region) -> None:
+async def test_a_namespace_that_hangs_is_left_within_a_second(make: Make, west: Region, east: Region) -> None:
     driver = make(mode="passive")
     await driver.send(message(1))
     eventually(lambda: driver.sender._lanes[_secondary()].is_open)
@@ -146,7 +146,7 @@ async def test_a_namespace_that_stands_still_is_left_within_a_second(make: Make,
         again = time.monotonic()
         await driver.send(message(3))
     print(
-        f"first send at the secondary {seconds:.2f} s after the primary stood still, the next took {time.monotonic() - again:.3f} s"
+        f"first send at the secondary {seconds:.2f} s after the primary hung, the next took {time.monotonic() - again:.3f} s"
     )
     assert result.taken == ("secondary",)
     # The attempt that is given up is 0.8 s; a loaded machine may add to the rest, the SDK's own time-outs are minutes.
@@ -179,7 +179,7 @@ def test_a_standby_that_was_a_black_hole_is_ready_again_soon_after_it_is_back(we
     east.mend()
 
 
-async def test_if_both_are_away_the_roles_stay_and_sending_goes_on_when_one_is_back(
+async def test_if_both_are_unavailable_the_roles_stay_and_sending_continues_when_one_is_back(
     make: Make, west: Region, east: Region
 ) -> None:
     driver = make(mode="passive")
@@ -270,7 +270,7 @@ def _full(one: Region) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("trouble", "error", "failure"),
     [
-        # By CBS the SDK hears that there is no such entity as a refusal of the token.
+        # By CBS the SDK gets the missing entity as a refusal of the token.
         (_missing, ServiceBusAuthenticationError, Failure.FORBIDDEN),
         (_disabled, MessagingEntityDisabledError, Failure.DISABLED),
         (_full, ServiceBusQuotaExceededError, Failure.FULL),
@@ -362,7 +362,7 @@ async def test_the_outbox_of_a_sender_that_ended_is_delivered_by_the_next(
     assert set(west.ids("orders")) == {"m1"}
 
 
-async def test_without_an_outbox_what_was_missed_is_told(make: Make, west: Region) -> None:
+async def test_without_an_outbox_what_was_missed_is_reported(make: Make, west: Region) -> None:
     driver = make()
     await driver.send(message(1))
     west.cut()

@@ -1,4 +1,4 @@
-"""Keys, web tokens, limits of links and statuses, as the unmodified SDK meets them over sockets."""
+"""Keys, web tokens, limits of links and statuses, as the unmodified SDK gets them over sockets."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_an_entity_s_rules_by_the_administration_api(served: NamespaceProcess) -
             eventually(is_refused)
 
 
-def test_an_idle_link_is_detached_and_the_sdk_goes_on(hasty: NamespaceProcess) -> None:
+def test_an_idle_link_is_detached_and_the_sdk_continues(hasty: NamespaceProcess) -> None:
     with (
         ServiceBusClient.from_connection_string(hasty.connection_string) as client,
         client.get_queue_sender("idle") as sender,
@@ -253,7 +253,7 @@ def test_an_idle_link_is_detached_and_the_sdk_goes_on(hasty: NamespaceProcess) -
         receiver.complete_message(message)
 
 
-def test_idle_event_hub_links_are_detached_and_the_sdk_goes_on(hasty: NamespaceProcess) -> None:
+def test_idle_event_hub_links_are_detached_and_the_sdk_continues(hasty: NamespaceProcess) -> None:
     def detached(what: str) -> int:
         return hasty.log().count(f"AmqpEventHub{what}.IdleTimerExpired: Idle timeout: 00:00:01.")
 
@@ -274,7 +274,7 @@ def test_idle_event_hub_links_are_detached_and_the_sdk_goes_on(hasty: NamespaceP
     assert not reader.is_alive()
 
 
-def test_a_status_is_told_to_links_that_stand_and_to_new_ones(served: NamespaceProcess) -> None:
+def test_a_status_applies_to_existing_links_and_to_new_ones(served: NamespaceProcess) -> None:
     options: dict[str, Any] = {"connection_verify": str(served.ca_file), "retry_total": 0}
     with (
         ServiceBusAdministrationClient.from_connection_string(served.admin_connection_string, **options) as admin,

@@ -144,7 +144,7 @@ def test_locks_expire_and_are_renewed(client):
         until = message.locked_until_utc
         assert receiver.renew_message_lock(message) > until
         outlast(until, lambda: receiver.renew_message_lock(message))
-        [again] = receive(receiver, 1)  # nobody renews any more
+        [again] = receive(receiver, 1)  # nothing is renewed any more
         assert again.delivery_count == 1
         receiver.complete_message(again)
         with pytest.raises(MessageLockLostError):
@@ -261,14 +261,14 @@ def test_settling_many_messages_out_of_order(client):
 
 
 @pytest.mark.parametrize("kind", ["sender", "receiver"])
-def test_an_unknown_entity_is_told(client, kind):
+def test_an_unknown_entity_is_reported(client, kind):
     # The service answers the token for it with 404, which this SDK takes for a failed authentication.
     handler = client.get_queue_sender("nowhere") if kind == "sender" else client.get_queue_receiver("nowhere")
     with pytest.raises(ServiceBusAuthenticationError), handler:
         pass
 
 
-def test_a_disabled_entity_is_told(client):
+def test_a_disabled_entity_is_reported(client):
     with pytest.raises(MessagingEntityDisabledError):
         send(client, "closed", "x")
 

@@ -147,7 +147,7 @@ async def test_over_websocket(served):
 
 # The SDK leaves the transport of a connection that it lost unclosed; it is collected here, not in another test.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-async def test_a_client_goes_on_after_a_restart(served):
+async def test_a_client_continues_after_a_restart(served):
     client = ServiceBusClient.from_connection_string(served.connection_string)
     async with client, client.get_queue_sender("many") as sender, client.get_queue_receiver("many") as receiver:
         await sender.send_messages([ServiceBusMessage("before"), ServiceBusMessage("during")])

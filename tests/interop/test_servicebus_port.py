@@ -58,7 +58,7 @@ def served() -> Iterator[NamespaceProcess]:
 
 
 @pytest.fixture(autouse=True)
-def _place(served: NamespaceProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def _set_connection(served: NamespaceProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PORT_TEST", served.connection_string)
 
 
@@ -74,8 +74,8 @@ def fill(served: NamespaceProcess, path: str, count: int, first: int = 0) -> Non
         Sender(client, path).wait_ready().send_all(bodies, batch=50)
 
 
-def standing(served: NamespaceProcess, path: str) -> list[str]:
-    """The message ids that stand at an entity."""
+def remaining(served: NamespaceProcess, path: str) -> list[str]:
+    """The message ids of the contents of an entity."""
     found: list[str] = []
     with client_of(served, path) as client:
         node, start = Management(client, path), 0
@@ -98,8 +98,8 @@ def test_copies_in_order_and_settles(served: NamespaceProcess) -> None:
         assert isinstance(loop.events[1][0], SourceOpened)
         assert loop.events[1][0].identity
         assert route.source.clock_offset_ms is not None
-    assert standing(served, "a") == []
-    assert standing(served, "b") == [f"m{n}" for n in range(5000)]
+    assert remaining(served, "a") == []
+    assert remaining(served, "b") == [f"m{n}" for n in range(5000)]
 
 
 def test_a_restart_in_the_middle_loses_nothing_and_keeps_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,12 +120,12 @@ def test_a_restart_in_the_middle_loses_nothing_and_keeps_the_order(monkeypatch: 
 
             loop.run(done, 60)
             assert not any(event.is_fatal for event in loop.reported(1, SourceLost))
-        assert standing(running, "a") == []
-        assert first_times(standing(running, "b")) == [f"m{n}" for n in range(5000)]
+        assert remaining(running, "a") == []
+        assert first_times(remaining(running, "b")) == [f"m{n}" for n in range(5000)]
 
 
 def cut(end: Any) -> None:
-    """Breaks the connection of an end; its locks live on at the namespace."""
+    """Breaks the connection of an end; its locks stay at the namespace."""
     with socket.socket(fileno=os.dup(end.client.fileno())) as sock:
         sock.shutdown(socket.SHUT_RDWR)
 
@@ -138,7 +138,7 @@ def test_positions_of_a_lost_link_are_settled_and_released_by_lock_token(served:
         source.grant(900)
         loop.run(lambda: len(loop.ids(1)) == 900)
         source.settle(1, 10)
-        loop.turn(0)
+        loop.run_once(0)
         cut(source)
         loop.run(lambda: loop.reported(1, SourceLost))
         source.settle(11, 800)  # while it is away
@@ -152,7 +152,7 @@ def test_positions_of_a_lost_link_are_settled_and_released_by_lock_token(served:
         loop.run(lambda: len(loop.reported(1, SourceLost)) == 2)
         source.open()
         source.settle(801, 900)
-        loop.run(lambda: standing(served, "cut") == [])
+        loop.run(lambda: remaining(served, "cut") == [])
 
 
 def test_old_locks_are_renewed_and_old_positions_may_come_again(served: NamespaceProcess) -> None:
@@ -180,7 +180,7 @@ def test_old_locks_are_renewed_and_old_positions_may_come_again(served: Namespac
         loop.run(lambda: len(loop.ids(1)) == 1000)
         assert loop.ids(1)[500:] == [f"m{n}" for n in range(500)]
         source.settle(0, 1 << 60)
-        loop.run(lambda: standing(served, "renewed") == [])
+        loop.run(lambda: remaining(served, "renewed") == [])
 
 
 def test_locks_are_renewed_as_long_as_messages_are_unsettled(served: NamespaceProcess) -> None:
@@ -199,10 +199,10 @@ def test_locks_are_renewed_as_long_as_messages_are_unsettled(served: NamespacePr
         for event in loop.reported(1, Arrived):
             for position in event.positions:
                 source.settle(position, position)
-        loop.run(lambda: standing(served, "renewed") == [])
+        loop.run(lambda: remaining(served, "renewed") == [])
 
 
-def test_nothing_is_given_behind_a_message_that_a_dead_reader_holds(served: NamespaceProcess) -> None:
+def test_nothing_is_given_behind_a_message_that_a_dead_reader_has_locked(served: NamespaceProcess) -> None:
     fill(served, "held", 100)
     with client_of(served, "held") as dead:
         reader = Receiver(dead, "held").wait_attached()
@@ -219,10 +219,10 @@ def test_nothing_is_given_behind_a_message_that_a_dead_reader_holds(served: Name
             assert loop.ids(1) == [f"m{n}" for n in range(100)]
             assert loop.reported(1, Blocked)[-1].position == 0
             source.settle(1, 100)
-            loop.run(lambda: standing(served, "held") == [])
+            loop.run(lambda: remaining(served, "held") == [])
 
 
-def test_only_present_gives_what_stood_and_no_more(served: NamespaceProcess) -> None:
+def test_only_present_gives_what_was_there_and_no_more(served: NamespaceProcess) -> None:
     fill(served, "present", 300)
     with host() as loop:
         source = loop.source(1, "present", only_present=True)
@@ -237,10 +237,10 @@ def test_only_present_gives_what_stood_and_no_more(served: NamespaceProcess) -> 
         source.drain()
         loop.run(lambda: loop.reported(1, Drained))
         assert len(loop.reported(1, Exhausted)) == len(loop.reported(2, Exhausted)) == 1
-    assert standing(served, "present") == [f"m{n}" for n in range(300, 350)]
+    assert remaining(served, "present") == [f"m{n}" for n in range(300, 350)]
 
 
-def test_only_present_waits_for_what_somebody_else_holds(served: NamespaceProcess) -> None:
+def test_only_present_waits_for_what_another_receiver_has_locked(served: NamespaceProcess) -> None:
     with client_of(served, "present") as other:
         taker = Receiver(other, "present").wait_attached()
         taker.grant(50)
@@ -301,7 +301,7 @@ def test_two_hundred_routes_share_one_connection(monkeypatch: pytest.MonkeyPatch
             before = loop.polls
             fill(running, "s7", 5)
             loop.run(lambda: len(routes[7].settled) == 5)
-            assert loop.polls - before < 60  # of the ends that had something to tell
+            assert loop.polls - before < 60  # of the ends that had something to report
             for n in range(0, count, 10):
                 fill(running, f"s{n}", 5)
             loop.run(lambda: all(len(routes[n].settled) == 5 for n in range(0, count, 10)))
@@ -336,7 +336,7 @@ def test_a_subscription_and_its_dead_letters(served: NamespaceProcess) -> None:
         loop.run(lambda: len(loop.ids(1)) == 6)
         source.settle(4, 4)
         dead.settle(1, 10)
-        loop.run(lambda: not standing(served, "flights/Subscriptions/all"))
+        loop.run(lambda: not remaining(served, "flights/Subscriptions/all"))
 
 
 def test_what_a_target_refuses_is_an_outcome(served: NamespaceProcess) -> None:
@@ -355,7 +355,7 @@ def test_what_a_target_refuses_is_an_outcome(served: NamespaceProcess) -> None:
         assert [event.refusal.kind for event in refused] == [RefusalKind.MESSAGE]
 
 
-def test_what_was_on_its_way_goes_back_when_a_source_is_closed(served: NamespaceProcess) -> None:
+def test_what_was_in_transit_goes_back_when_a_source_is_closed(served: NamespaceProcess) -> None:
     fill(served, "back", 500)
     with host() as loop:
         source = loop.source(1, "back")
@@ -378,7 +378,7 @@ def test_what_happens_to_one_entity_touches_no_other(monkeypatch: pytest.MonkeyP
     with namespace(config=config) as running:
         monkeypatch.setenv("PORT_TEST", running.connection_string)
         with host() as loop:
-            gone, good = Route(loop, 1, "a", "b"), Route(loop, 2, "c", "d")
+            closed, good = Route(loop, 1, "a", "b"), Route(loop, 2, "c", "d")
             loop.run(lambda: loop.reported(1, SourceOpened) and loop.reported(2, SourceOpened))
             with ServiceBusAdministrationClient.from_connection_string(
                 running.admin_connection_string, connection_verify=str(running.ca_file)
@@ -387,14 +387,14 @@ def test_what_happens_to_one_entity_touches_no_other(monkeypatch: pytest.MonkeyP
                 loop.run(lambda: loop.reported(1, SourceLost))
                 for _ in range(3):
                     count = len(loop.reported(1, SourceLost))
-                    gone.source.open()
+                    closed.source.open()
                     loop.run(lambda before=count: len(loop.reported(1, SourceLost)) > before)  # type: ignore[misc]
                 assert loop.reported(1, SourceLost)[-1].is_fatal
                 admin.create_queue("a")
-            gone.source.open()
+            closed.source.open()
             fill(running, "a", 10)
             fill(running, "c", 10)
-            loop.run(lambda: len(gone.settled) == len(good.settled) == 10)
+            loop.run(lambda: len(closed.settled) == len(good.settled) == 10)
             assert not loop.reported(2, SourceLost)
             assert not loop.reported(100_002, Lost)
 
@@ -419,7 +419,7 @@ def test_another_namespace_at_the_target_is_fatal(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_target_that_is_the_source_is_fatal(served: NamespaceProcess) -> None:
-    """Whoever writes a wrong connection under an alias would get every message a second time, and the right namespace none."""
+    """With a wrong connection under an alias every message would come a second time, and the right namespace none."""
     with host() as loop:
         source = loop.source(1, "bound")
         loop.run(lambda: loop.reported(1, SourceOpened))
@@ -454,10 +454,10 @@ def test_credit_is_a_bound_and_drain_an_end(served: NamespaceProcess) -> None:
         until = time.monotonic() + 0.5
         loop.run(lambda: time.monotonic() > until)
         assert loop.ids(1) == [f"m{n}" for n in range(before + 20)]
-        turns = loop.turns
+        iterations = loop.iterations
         until = time.monotonic() + 1
         loop.run(lambda: time.monotonic() > until)
-        assert loop.turns - turns < 10  # an idle loop sleeps
+        assert loop.iterations - iterations < 10  # an idle loop sleeps
         source.release(0, 1 << 60)
         source.drain()
         loop.run(lambda: len(loop.reported(1, Drained)) == 2)
@@ -485,11 +485,11 @@ def test_connections_that_break_again_and_again_lose_nothing(served: NamespacePr
 
         def is_empty() -> bool:
             route.reopen()  # the last cut may have come with the last message
-            return standing(served, name) == []
+            return remaining(served, name) == []
 
         loop.run(done, 60)
         loop.run(is_empty)
-    assert first_times(standing(served, "sink-" + name)) == [f"m{n}" for n in range(3000)]
+    assert first_times(remaining(served, "sink-" + name)) == [f"m{n}" for n in range(3000)]
 
 
 def test_a_wrong_key_is_fatal_and_leaves_the_connection(

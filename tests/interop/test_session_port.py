@@ -54,7 +54,7 @@ def served() -> Iterator[NamespaceProcess]:
 
 
 @pytest.fixture(autouse=True)
-def _place(served: NamespaceProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def _set_connection(served: NamespaceProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PORT_TEST", served.connection_string)
 
 
@@ -72,7 +72,7 @@ def fill(served: NamespaceProcess, path: str, names: Sequence[str]) -> None:
         Sender(client, path).wait_ready().send_all(bodies, batch=50)
 
 
-def standing(served: NamespaceProcess, path: str) -> list[str]:
+def remaining(served: NamespaceProcess, path: str) -> list[str]:
     found: list[str] = []
     with client_of(served, path) as client:
         node, start = Management(client, path), 0
@@ -107,10 +107,10 @@ def test_sessions_keep_their_order_and_their_names(served: NamespaceProcess) -> 
     with host() as made:
         route = Route(made, 1, "a", "to", sessions=4)
         made.run(lambda: len(route.settled) == len(names))
-    arrived = standing(served, "to")
+    arrived = remaining(served, "to")
     assert sorted(arrived) == sorted(names)
     check_order(arrived)
-    assert standing(served, "a") == []
+    assert remaining(served, "a") == []
     with client_of(served, "to") as client:
         assert {session_of(each) for each in Management(client, "to").peek(0, 20)} <= {f"s{n}" for n in range(20)}
 
@@ -121,14 +121,14 @@ def test_a_thousand_sessions_over_few_links(served: NamespaceProcess) -> None:
     with host() as made:
         route = Route(made, 1, "many", "tomany", sessions=16)
         made.run(lambda: len(route.settled) == len(names), 60.0)
-    check_order(standing(served, "tomany"))
-    assert standing(served, "many") == []
+    check_order(remaining(served, "tomany"))
+    assert remaining(served, "many") == []
 
 
 def test_a_busy_session_keeps_none_of_the_others_waiting_i2(
     served: NamespaceProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More sessions are busy than may be held, and small ones come behind them."""
+    """More sessions are busy than may be locked, and small ones come behind them."""
     monkeypatch.setattr(scheduler, "SLICE_SECONDS", 0.05)
     busy = interleaved(3, 600, "hot")
     small = interleaved(100, 1, "small")
@@ -136,7 +136,7 @@ def test_a_busy_session_keeps_none_of_the_others_waiting_i2(
     with host() as made:
         route = Route(made, 1, "hot", "tohot", window=64, sessions=2)
         made.run(lambda: len(route.settled) == len(busy) + len(small), 60.0)
-    arrived = standing(served, "tohot")
+    arrived = remaining(served, "tohot")
     check_order(arrived)
     last_small = max(at for at, name in enumerate(arrived) if name.startswith("small"))
     assert last_small < len(arrived) - 1
@@ -156,22 +156,24 @@ def test_sessions_that_cannot_be_given_back_keep_no_other_from_coming(
         made.run(lambda: len({name.partition("/")[0] for name in made.ids(1)}) == 5, 10.0)
         assert len(source._links) <= 2 + scheduler.SPARE_SESSIONS
         source.settle(0, 1 << 40)
-        made.run(lambda: standing(served, "stuck") == [], 10.0)
+        made.run(lambda: remaining(served, "stuck") == [], 10.0)
     check_order(made.ids(1))
 
 
-def test_a_session_that_another_receiver_holds_is_waited_for_and_the_others_go_on(served: NamespaceProcess) -> None:
+def test_a_session_that_another_receiver_has_locked_is_waited_for_and_the_others_continue(
+    served: NamespaceProcess,
+) -> None:
     fill(served, "held", interleaved(5, 4))
     with client_of(served, "held") as client:
         other = Receiver(client, "held", in_session=True, session_id="s2").wait_attached()
         with host() as made:
             route = Route(made, 1, "held", "toheld", sessions=4)
             made.run(lambda: len(route.settled) == 16)
-            assert {name.partition("/")[0] for name in standing(served, "toheld")} == {"s0", "s1", "s3", "s4"}
+            assert {name.partition("/")[0] for name in remaining(served, "toheld")} == {"s0", "s1", "s3", "s4"}
             other.close()
             client.flush()
             made.run(lambda: len(route.settled) == 20)
-    check_order(standing(served, "toheld"))
+    check_order(remaining(served, "toheld"))
 
 
 def test_a_lock_is_renewed_as_long_as_messages_are_unsettled(served: NamespaceProcess) -> None:
@@ -187,7 +189,7 @@ def test_a_lock_is_renewed_as_long_as_messages_are_unsettled(served: NamespacePr
         until = time.monotonic() + 0.3
         made.run(lambda: time.monotonic() >= until)
         assert len(made.ids(1)) == 6
-    assert standing(served, "renewed") == []
+    assert remaining(served, "renewed") == []
 
 
 def test_what_was_in_flight_when_a_session_was_lost_is_settled_over_its_next_link_i3(
@@ -213,7 +215,7 @@ def test_what_was_in_flight_when_a_session_was_lost_is_settled_over_its_next_lin
         until = time.monotonic() + 1.3
         made.run(lambda: time.monotonic() >= until)
         assert made.reported(1, SourceLost) == []
-    assert standing(served, "brief") == []
+    assert remaining(served, "brief") == []
 
 
 def test_restarts_lose_nothing_and_keep_the_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,11 +236,11 @@ def test_restarts_lose_nothing_and_keep_the_order(tmp_path: Path, monkeypatch: p
                 if share < 1.0:
                     running.kill()
                     running.start()
-            arrived = standing(running, "b")
+            arrived = remaining(running, "b")
             assert set(arrived) == set(names)
             check_order(arrived)
             # What was settled while its session was lost is completed when it comes again.
-            made.run(lambda: standing(running, "a") == [])
+            made.run(lambda: remaining(running, "a") == [])
 
 
 def test_credit_is_a_bound_and_drain_an_end_i1(served: NamespaceProcess) -> None:
@@ -272,17 +274,17 @@ def test_credit_is_a_bound_and_drain_an_end_i1(served: NamespaceProcess) -> None
         check_order(made.ids(1))
 
 
-def test_only_present_gives_what_stood_and_no_more_i4(served: NamespaceProcess) -> None:
+def test_only_present_gives_what_was_there_and_no_more_i4(served: NamespaceProcess) -> None:
     fill(served, "present", interleaved(10, 3))
     with host() as made:
         route = Route(made, 1, "present", "topresent", sessions=2, only_present=True)
         made.run(lambda: route.settled)
         fill(served, "present", ["s0/3", "late/0"])
         made.run(lambda: route.is_exhausted and len(route.settled) == 30)
-        assert made.turns < 2000  # a later message that goes back is not asked for again and again
+        assert made.iterations < 2000  # a later message that goes back is not asked for again and again
         assert len(made.reported(1, Exhausted)) == 1
-    assert sorted(standing(served, "present")) == ["late/0", "s0/3"]
-    check_order(standing(served, "topresent"))
+    assert sorted(remaining(served, "present")) == ["late/0", "s0/3"]
+    check_order(remaining(served, "topresent"))
 
 
 def test_close_gives_back_at_once_and_raises_no_delivery_count_i5(served: NamespaceProcess) -> None:
@@ -323,9 +325,9 @@ def test_an_idle_source_looks_at_nothing(served: NamespaceProcess) -> None:
         source = made.source(1, "to", sessions=4)
         source.drain()
         made.run(lambda: made.events[1])
-        assert made.turns < 100
-        before, until = made.turns, time.monotonic() + 1.0
+        assert made.iterations < 100
+        before, until = made.iterations, time.monotonic() + 1.0
         source.grant(0)
         made.run(lambda: time.monotonic() >= until)
-        assert made.turns - before < 10
+        assert made.iterations - before < 10
         assert source.deadline(time.monotonic()) == math.inf or source.deadline(time.monotonic()) > time.monotonic()

@@ -1,6 +1,6 @@
 """A route of sessions between real namespaces, many of which begin with a message that the target refuses without a reason.
 
-More sessions begin so than are held at once, and what the target takes waits behind all of them. The target is partitioned, the source is not: it takes
+More sessions begin so than are locked at once, and what the target takes waits behind all of them. The target is partitioned, the source is not: it takes
 no message whose partition key differs from its session. It says why; the test has its answer taken for one without a reason.
 """
 
@@ -35,13 +35,13 @@ SOURCE = (
     "queues: {q: {requires_session: true, lock_duration: 5s, max_delivery_count: 3}}\nlimits: {min_lock_duration: 1s}\n"
 )
 TARGET = "queues: {q: {requires_session: true, enable_partitioning: true}}\n"
-# Beside those that are held 16 more are at most, in one opening.
+# Besides those, at most 16 more sessions are locked in one opening.
 HELD, REFUSED = 2, 20
 TARGET_SECONDS = 6.0
 WAIT_SECONDS = 120.0
 
 
-def carry(source: str, place: str) -> None:
+def carry(source: str, folder: str) -> None:
     """The process of a run: a reader and a sink, for which what takes minutes takes seconds."""
 
     def unclear(error: IsthmusError) -> Refusal:
@@ -51,7 +51,7 @@ def carry(source: str, place: str) -> None:
     target.refusal_of = unclear
     handle.DeliverySettings = partial(DeliverySettings, set_aside_seconds=2.0)
     state.RETRY_LIMIT_SECONDS = 1.0
-    os.environ |= {"SESSION_SOURCE": source, "SESSION_TARGET": place}
+    os.environ |= {"SESSION_SOURCE": source, "SESSION_TARGET": folder}
     with Join((route(),), lambda: Side(registry.connector, lambda: None, lambda: None)):
         threading.Event().wait()
 
@@ -151,7 +151,7 @@ def test_all_are_set_aside_once_one_other_was_taken(
             time.sleep(5.0)
         counts = dead(first)
         assert sorted(counts) == [f"{session}/0" for session in sessions]
-        if killed != "source":  # it is not told that what it had locked was given back
+        if killed != "source":  # it does not learn that what it had locked was given back
             assert max(counts.values()) <= 1, counts
         for session in sessions:
             send(first, session, f"{session}/1")

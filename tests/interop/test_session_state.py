@@ -1,6 +1,6 @@
 """The state of sessions is copied with their messages, between real namespaces, and read and set by azure-servicebus.
 
-What is promised stands in docs/how-to/keep-the-order-of-sessions.md.
+What is promised is in docs/how-to/keep-the-order-of-sessions.md.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def served() -> Iterator[NamespaceProcess]:
 
 
 @pytest.fixture(autouse=True)
-def _place(served: NamespaceProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def _set_connection(served: NamespaceProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PORT_TEST", served.connection_string)
 
 
@@ -103,7 +103,7 @@ def test_a_state_is_at_the_target_with_the_messages(app: Application, tmp_path: 
         assert made.reported(1, Noted) == []
         for number in range(20):
             assert app.get("to-copied", f"s{number}") == (b"state %d" % number if number < 5 else None)
-        # The route holds a session that it has read; it is free after a while, and the application goes on with its state.
+        # The route holds a session that it has read; it is free after a while, and the application continues with its state.
         made.run(
             lambda: not route.source._links or all(each.locked is None for each in route.source._links.values()),
             SECONDS,
@@ -154,7 +154,7 @@ def test_a_task_that_is_given_another_queue_copies_the_states_to_it(app: Applica
     assert app.get("to-taken", "s") == b"state"
 
 
-def test_a_session_that_an_application_holds_at_the_target_holds_up_no_message(
+def test_a_session_that_an_application_has_locked_at_the_target_delays_no_message(
     app: Application, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state_copy, "FIRST_RETRY_SECONDS", 0.05)
@@ -172,7 +172,7 @@ def test_a_session_that_an_application_holds_at_the_target_holds_up_no_message(
         )
         for each in receive(holder, 1):
             holder.complete_message(each)
-        app.send("held", "s/1", "t/1")  # and the next ones go on, too
+        app.send("held", "s/1", "t/1")  # and the next ones continue, too
         made.run(lambda: len(route.settled) == 4, SECONDS)
         assert holder.session.get_state() is None
         holder.close()
@@ -203,9 +203,9 @@ def test_a_look_takes_all_pages(app: Application, tmp_path: Path, monkeypatch: p
         app.put("pages", f"s{number}", b"x")
     with carried(tmp_path, "pages") as (made, route):
         made.run(lambda: len(copies_of(route)._copied) == 10, SECONDS)
-        before, until = made.turns, time.monotonic() + 1.0
+        before, until = made.iterations, time.monotonic() + 1.0
         made.run(lambda: time.monotonic() >= until)
-        assert made.turns - before < 10  # nothing is left to do
+        assert made.iterations - before < 10  # nothing is left to do
     assert app.get("to-pages", "s9") == b"x"
 
 
@@ -251,7 +251,7 @@ def test_what_was_due_when_a_route_ended_is_copied_by_the_next(
 
 
 @pytest.mark.parametrize("queue", ["to-missing", "nothing"])
-def test_a_target_that_cannot_be_used_holds_up_no_message(
+def test_a_target_that_cannot_be_used_delays_no_message(
     served: NamespaceProcess, app: Application, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queue: str
 ) -> None:
     nowhere = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey=a2V5;UseDevelopmentEmulator=true"
@@ -277,7 +277,7 @@ def test_a_route_that_moves_what_is_there_ends_with_the_states(
         assert len(route.settled) == 2
         assert made.reported(1, Noted) == []
     assert app.get("to-present", "s") == b"state"
-    # One that cannot be copied for now does not keep the route from its end, which tells it.
+    # One that cannot be copied for now does not keep the route from its end, which reports it.
     monkeypatch.setattr(state_copier, "END_SECONDS", 1.0)
     app.put("present", "s", b"changed")
     app.send("present", "s/1")
@@ -353,8 +353,8 @@ def eventually(condition: Callable[[], Any], what: str) -> None:
         time.sleep(0.02)
 
 
-def standing(served: NamespaceProcess) -> list[str]:
-    """The MessageIds that stand in `orders`, in the order of coming."""
+def remaining(served: NamespaceProcess) -> list[str]:
+    """The MessageIds in `orders`, in the order of coming."""
     with open_client(endpoint_of_string(ConnectionString.parse(served.connection_string)), "orders", "test") as client:
         return [message_id(each) for each in Management(client, "orders").peek(0, 1000)]
 
@@ -381,24 +381,26 @@ def test_a_worker_that_is_killed_leaves_no_state_behind(
             there.send("orders", *[f"{session}/{number}" for number in range(5) for session in sessions])
             with target.get_queue_receiver("orders", session_id="s0") as holder:
                 run = HostedRun(file, tmp_path / "run0")
-                eventually(lambda: len(standing(jfk)) >= moved, "an application that holds a session stops no message")
+                eventually(
+                    lambda: len(remaining(jfk)) >= moved, "an application that has locked a session stops no message"
+                )
                 run.end(signal.SIGKILL)
                 run = HostedRun(file, tmp_path / "run1")
-                eventually(lambda: len(set(standing(jfk))) == 40, "every message is moved")
+                eventually(lambda: len(set(remaining(jfk))) == 40, "every message is moved")
                 assert holder.session.get_state() is None
                 for session in sessions[1:]:
                     eventually(partial(_has_state, here, session, session.encode()), session)
-            eventually(partial(_has_state, here, "s0", b"s0"), "the session that was held")
+            eventually(partial(_has_state, here, "s0", b"s0"), "the session that was locked")
             run.end()
             # What the application makes of it is kept, though messages come again and the worker is another one.
             here.put("orders", "s1", b"changed")
             run = HostedRun(file, tmp_path / "run2")
             there.send("orders", "s1/5", "s2/5")
-            eventually(lambda: len(set(standing(jfk))) == 42, "the last messages are moved")
+            eventually(lambda: len(set(remaining(jfk))) == 42, "the last messages are moved")
             time.sleep(1.0)
             run.end()
             assert here.get("orders", "s1") == b"changed"
-        found = list(dict.fromkeys(standing(jfk)))
+        found = list(dict.fromkeys(remaining(jfk)))
         for session in sessions:
             numbers = [int(each.partition("/")[2]) for each in found if each.partition("/")[0] == session]
             assert numbers == list(range(len(numbers)))

@@ -149,8 +149,8 @@ def test_scheduled_messages_in_a_session(client, session):
     due = datetime.now(UTC) + timedelta(seconds=4)
     with client.get_queue_sender("orders") as sender:
         sender.schedule_messages(ServiceBusMessage("later", session_id=session), due)
-        [gone] = sender.schedule_messages(ServiceBusMessage("never", session_id=session), due)
-        sender.cancel_scheduled_messages(gone)
+        [cancelled] = sender.schedule_messages(ServiceBusMessage("never", session_id=session), due)
+        sender.cancel_scheduled_messages(cancelled)
     with client.get_queue_receiver("orders", session_id=session, receive_mode=DELETE) as receiver:
         assert bodies(receiver.peek_messages()) == ["later"]
         assert bodies(receive(receiver, 1)) == ["later"]

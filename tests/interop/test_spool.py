@@ -1,6 +1,6 @@
 """A lease into a spool at a real namespace: nothing is lost and nothing appears twice, though the process that carries it is killed.
 
-The process is killed with -9 at random moments, and, where a settlement is held back, between the sync and the settlement. Each
+The process is killed with -9 at random moments, and, where a settlement is delayed, between the sync and the settlement. Each
 message that comes again is recognised. `make soak` kills twenty times.
 """
 
@@ -94,8 +94,8 @@ class Carrier:
     def start(self, how: str = "settled") -> None:
         self._count += 1
         tests = Path(__file__).parents[1]
-        words = [json.dumps(self._route.to_json()), str(tests), how, str(self._folder / f"carry{self._count}")]
-        self._process = subprocess.Popen([sys.executable, "-c", CARRY, *words], stdout=subprocess.PIPE, text=True)
+        arguments = [json.dumps(self._route.to_json()), str(tests), how, str(self._folder / f"carry{self._count}")]
+        self._process = subprocess.Popen([sys.executable, "-c", CARRY, *arguments], stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == "carrying\n"
 

@@ -1,4 +1,4 @@
-"""What a new route begins with, at real namespaces: what `start` says, and what is told to do where it cannot be kept."""
+"""What a new route begins with, at real namespaces: what `start` says, and which remedy is named where it cannot be kept."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def send(served: NamespaceProcess, names: list[str], *, queue: str = "", topic: 
             sender.send_messages([ServiceBusMessage(b"x", message_id=each) for each in names])
 
 
-def standing(served: NamespaceProcess, path: str) -> Counter[str]:
+def remaining(served: NamespaceProcess, path: str) -> Counter[str]:
     with open_client(endpoint_of_string(ConnectionString.parse(served.connection_string)), path, "test") as client:
         return Counter(message_id(each) for each in Management(client, path).peek(0, 1000))
 
@@ -117,8 +117,8 @@ def test_what_is_in_a_queue_that_a_task_empties_goes_with_it(
     verb("apply", file)
     send(pair["ewr"], late, queue=queue)
     with carried(file, "run"):
-        eventually(lambda: len(standing(pair["jfk"], target)) == 40)
-    assert standing(pair["jfk"], target) == Counter(early + late)
+        eventually(lambda: len(remaining(pair["jfk"], target)) == 40)
+    assert remaining(pair["jfk"], target) == Counter(early + late)
 
 
 def test_dead_letters_that_are_there_spill_too(pair: dict[str, NamespaceProcess], tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_dead_letters_that_are_there_spill_too(pair: dict[str, NamespaceProcess]
     file = written(pair, tmp_path, f"spills: {{{task}}}")
     verb("apply", file)
     with carried(file, "run"):
-        eventually(lambda: standing(pair["jfk"], "failing") == Counter(["early"]))
+        eventually(lambda: remaining(pair["jfk"], "failing") == Counter(["early"]))
 
 
 def test_what_was_sent_to_a_topic_before_is_taken_along_as_plan_says(
@@ -161,19 +161,19 @@ def test_what_was_sent_to_a_topic_before_is_taken_along_as_plan_says(
     assert "messages sent before" not in verb("plan", file)
     send(pair["ewr"], late, topic="flights")
     with carried(file, "run"):
-        eventually(lambda: len(standing(pair["jfk"], "flights/Subscriptions/boards")) == 20)
-    assert standing(pair["jfk"], "flights/Subscriptions/boards") == Counter(late)
+        eventually(lambda: len(remaining(pair["jfk"], "flights/Subscriptions/boards")) == 20)
+    assert remaining(pair["jfk"], "flights/Subscriptions/boards") == Counter(late)
     # For once, from a subscription that no application reads.
     file = written(
         pair, tmp_path, shared, "early: {pattern: move, source: ewr, topic: flights, subscription: kept, target: jfk}"
     )
     verb("apply", file)
     with carried(file, "run2"):
-        eventually(lambda: len(standing(pair["jfk"], "flights/Subscriptions/boards")) == 40)
-        eventually(lambda: not standing(pair["ewr"], "flights/Subscriptions/kept"))
-        eventually(lambda: not standing(pair["jfk"], "flights/Subscriptions/isthmus.flights.ewr"))
-    assert standing(pair["jfk"], "flights/Subscriptions/boards") == Counter(early + late)
-    assert standing(pair["ewr"], "flights/Subscriptions/boards") == Counter(early + late), "nothing has come back"
+        eventually(lambda: len(remaining(pair["jfk"], "flights/Subscriptions/boards")) == 40)
+        eventually(lambda: not remaining(pair["ewr"], "flights/Subscriptions/kept"))
+        eventually(lambda: not remaining(pair["jfk"], "flights/Subscriptions/isthmus.flights.ewr"))
+    assert remaining(pair["jfk"], "flights/Subscriptions/boards") == Counter(early + late)
+    assert remaining(pair["ewr"], "flights/Subscriptions/boards") == Counter(early + late), "nothing has come back"
 
 
 HUBS = """isthmus: 1

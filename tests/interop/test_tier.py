@@ -93,7 +93,7 @@ def test_other_tiers_say_what_they_are(tier: str, sku: MessagingSku) -> None:
                 client.create_queue("larger", max_message_size_in_kilobytes=1024)
 
 
-def test_what_stands_when_a_tier_is_set_stays_and_what_the_file_names_is_judged(tmp_path: Path) -> None:
+def test_what_exists_when_a_tier_is_set_stays_and_what_the_file_names_is_judged(tmp_path: Path) -> None:
     file = tmp_path / "namespace.yaml"
     file.write_text("queues: {ordered: {requires_session: true}, plain: {}}\ntopics: [flights]", encoding="utf-8")
     with namespace(tmp_path / "data", config=file) as running:

@@ -1,6 +1,6 @@
 """rhea, a client that knows AMQP 1.0 and nothing of Service Bus: transactions over one and several entities.
 
-Part 4 of the specification is what it is held to: what is settled and sent in a transaction counts when it is
+It has to follow part 4 of the specification: what is settled and sent in a transaction counts when it is
 discharged, all of it or nothing.
 """
 
@@ -56,7 +56,7 @@ def connect(rhea: Program, served: NamespaceProcess) -> Remote:
 @pytest.fixture
 def connection(rhea: Program, served: NamespaceProcess) -> Iterator[Remote]:
     for entity in ("work", "next", "work" + DEAD_LETTERS, "flights/Subscriptions/all"):
-        assert held(served, entity) == [], "left by the test before"
+        assert contents(served, entity) == [], "left by the test before"
     with connect(rhea, served) as opened:
         yield opened
 
@@ -73,7 +73,7 @@ def put(ns: NamespaceProcess, entity: str, *names: str, session_id: str | None =
         Sender(client, entity).wait_ready().send_all(messages)
 
 
-def held(ns: NamespaceProcess, entity: str) -> list[bytes]:
+def contents(ns: NamespaceProcess, entity: str) -> list[bytes]:
     with connected(ns, entity) as client:
         return [seen.body for seen in look(client, entity)]
 
@@ -118,9 +118,9 @@ def test_a_commit(
 ) -> None:
     done = work(served, connection, coordinator, entity, session_id, early)
     assert done.answer == {"transaction": done.transaction, "outcome": "accepted"}
-    assert held(served, entity) == [b"a", b"b"]
+    assert contents(served, entity) == [b"a", b"b"]
     assert coordinator.amqp_discharge(transaction=done.transaction, fails=False) == {"outcome": "accepted"}
-    assert held(served, entity) == [b"c"]
+    assert contents(served, entity) == [b"c"]
     assert take(done.receiver, 1) == [("c", 0)]
 
 
@@ -131,7 +131,7 @@ def test_a_roll_back(
 ) -> None:
     done = work(served, connection, coordinator, entity, session_id, early)
     assert coordinator.amqp_discharge(transaction=done.transaction, fails=True) == {"outcome": "accepted"}
-    assert held(served, entity) == [b"a", b"b"]
+    assert contents(served, entity) == [b"a", b"b"]
     if not early:  # they are the receiver's still
         for message in done.got:
             done.receiver.amqp_settle(message=message["handle"], outcome="released")
@@ -148,9 +148,9 @@ def test_several_entities_with_a_send_via_one(
     (message,) = receiver.amqp_receive(count=1)
     receiver.amqp_settle_in(message=message["handle"], transaction=transaction, outcome="accepted", early=False)
     onward.amqp_send(body="out", transaction=transaction)
-    assert (held(served, "work"), held(served, "next")) == ([b"in"], [])
+    assert (contents(served, "work"), contents(served, "next")) == ([b"in"], [])
     assert coordinator.amqp_discharge(transaction=transaction, fails=False) == {"outcome": "accepted"}
-    assert (held(served, "work"), held(served, "next")) == ([], [b"out"])
+    assert (contents(served, "work"), contents(served, "next")) == ([], [b"out"])
     assert take(connection.open("amqp_receiver", entity="next"), 1) == [("out", 0)]
 
 
@@ -160,9 +160,9 @@ def test_outcomes_other_than_accepted(served: NamespaceProcess, connection: Remo
     transaction = coordinator.amqp_declare()
     for message, outcome in zip(receiver.amqp_receive(count=2), ("rejected", "modified"), strict=True):
         receiver.amqp_settle_in(message=message["handle"], transaction=transaction, outcome=outcome, early=True)
-    assert held(served, "work" + DEAD_LETTERS) == []
+    assert contents(served, "work" + DEAD_LETTERS) == []
     assert coordinator.amqp_discharge(transaction=transaction, fails=False) == {"outcome": "accepted"}
-    assert (held(served, "work"), held(served, "work" + DEAD_LETTERS)) == ([b"back"], [b"buried"])
+    assert (contents(served, "work"), contents(served, "work" + DEAD_LETTERS)) == ([b"back"], [b"buried"])
     assert [name for name, _ in take(receiver, 1)] == ["back"]
     dead_letters = connection.open("amqp_receiver", entity="work" + DEAD_LETTERS)
     assert [name for name, _ in take(dead_letters, 1)] == ["buried"]
@@ -192,7 +192,7 @@ def test_the_end_of_the_coordinators_connection_rolls_back(
         receiver.amqp_settle_in(message=message["handle"], transaction=transaction, outcome="accepted", early=True)
         other.open("amqp_sender", entity="next").amqp_send(body="lost", transaction=transaction)
     assert take(connection.open("amqp_receiver", entity="work"), 1) == [("a", 0)]
-    assert held(served, "next") == []
+    assert contents(served, "next") == []
 
 
 def test_what_is_no_transaction_any_more(served: NamespaceProcess, connection: Remote, coordinator: Remote) -> None:

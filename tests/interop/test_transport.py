@@ -186,7 +186,7 @@ def test_a_certificate_for_another_host_is_refused(served: NamespaceProcess, mon
         Client(replace(endpoint(served), host="other.example")).open(10)
 
 
-def test_a_port_without_tls_is_told_as_such(served: NamespaceProcess) -> None:
+def test_a_port_without_tls_is_reported_as_such(served: NamespaceProcess) -> None:
     with Peer("q") as peer, pytest.raises(IsthmusError, match=r"127\.0\.0\.1"):
         Client(replace(endpoint(served), host="127.0.0.1", port=peer.port)).open(2)
 
@@ -195,7 +195,7 @@ def test_a_port_without_tls_is_told_as_such(served: NamespaceProcess) -> None:
 
 
 @pytest.mark.parametrize("websocket", [False, True])
-def test_a_wrong_key_is_refused_and_not_told(served: NamespaceProcess, websocket: bool) -> None:
+def test_a_wrong_key_is_refused_and_not_reported(served: NamespaceProcess, websocket: bool) -> None:
     wrong = endpoint(served, websocket=websocket, credential=shared_key(served, key="cGxhbnRlZA=="))
     with closing(Client(wrong).open(10)) as client:
         with pytest.raises(UnauthorizedError, match="'tls'") as raised:
@@ -263,7 +263,7 @@ def test_messages_travel_over_websocket(served: NamespaceProcess, tls: bool) -> 
         round_trip(client, "websocket", 20, 100_000)
 
 
-def test_a_server_that_speaks_no_websocket_is_told_as_such(served: NamespaceProcess) -> None:
+def test_a_server_that_speaks_no_websocket_is_reported_as_such(served: NamespaceProcess) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer() -> None:

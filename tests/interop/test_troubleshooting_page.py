@@ -29,7 +29,7 @@ ENTITIES = "queues: {orders: {}, small: {max_size_in_megabytes: 1}, sessions: {r
 
 
 def quoted() -> list[str]:
-    """What stands in backticks in the first column of each table."""
+    """The text in backticks in the first column of each table."""
     rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
     cells = [row.split(" | ")[0] for row in rows]
     return [text for cell in cells for text in re.findall(r"`([^`]+)`", cell) if text not in WORDS]

@@ -1,4 +1,4 @@
-"""What `verify` tells of copies that real duplicate detection dropped, and of such as were lost."""
+"""What `verify` reports of copies that real duplicate detection dropped, and of such as were lost."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def move(federation: FederationProcess, source: str, count: int, *, lose: bool =
             receiver.dispose(run.first_id, run.first_id + len(run.tags) - 1)
 
 
-def test_dropped_copies_are_told_from_lost_ones(federation: FederationProcess) -> None:
+def test_dropped_copies_are_distinguished_from_lost_ones(federation: FederationProcess) -> None:
     both = [f"both-{number}" for number in range(COUNT)]
     publish(federation, "ewr", [*both, "once"])
     publish(federation, "jfk", both)
@@ -134,7 +134,7 @@ def numbered(prefix: str, count: int, **own: Any) -> list[bytes]:
     ]
 
 
-def test_what_consumers_of_a_queue_took_is_not_called_lost_and_an_audit_subscription_tells(
+def test_what_consumers_of_a_queue_took_is_not_called_lost_and_an_audit_subscription_shows_which(
     federation: FederationProcess,
 ) -> None:
     declared = apply_queue(federation)
@@ -161,9 +161,9 @@ def test_what_consumers_of_a_queue_took_is_not_called_lost_and_an_audit_subscrip
         assert size is not None
         assert 0 < size[0] < size[1] == 5 << 30
         assert administration.size("nothing") is None
-        stands = administration.observe("ewr", [TopicState(name="bookings")]).topic("bookings")
-        assert stands is not None
-        kept = stands.subscription("audit")
+        topic = administration.observe("ewr", [TopicState(name="bookings")]).topic("bookings")
+        assert topic is not None
+        kept = topic.subscription("audit")
         assert kept is not None
         assert kept.default_ttl_ms == 3_600_000
     finally:
@@ -217,7 +217,7 @@ def test_what_expired_before_its_route_is_no_clean_result(federation: Federation
     )
 
 
-def test_a_look_goes_on_over_a_new_connection_where_the_namespace_has_closed_the_old_one(
+def test_a_look_continues_over_a_new_connection_where_the_namespace_has_closed_the_old_one(
     federation: FederationProcess,
 ) -> None:
     place = Endpoint("jfk", f"{TOPIC}/Subscriptions/audit")
@@ -241,7 +241,7 @@ def test_a_patient_look_waits_for_a_namespace_that_is_started_again(federation: 
         started.result()
 
 
-def test_a_look_goes_on_where_the_namespace_has_ended_its_links_alone(federation: FederationProcess) -> None:
+def test_a_look_continues_where_the_namespace_has_ended_its_links_alone(federation: FederationProcess) -> None:
     place = Endpoint("jfk", f"{TOPIC}/Subscriptions/audit")
     publish(federation, "jfk", ["linked"])
     with NamespaceClients(federation.federation) as clients:

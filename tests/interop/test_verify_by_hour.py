@@ -77,18 +77,18 @@ def send(federation: FederationProcess, entity: str) -> None:
 
 
 def lose(federation: FederationProcess, entity: str) -> None:
-    """Takes the sixth to the eighth message from before the route, as nobody should; of orders also the first."""
+    """Takes the sixth to the eighth message from before the route, as no application should; of orders also the first."""
     (source,) = (route.source for route in routes(federation.federation, entity) if route.source.alias == "ewr")
     with NamespaceClients(federation.federation) as clients, clients.open(source) as client:
         receiver = Receiver(client, source.entity).wait_attached()
         receiver.grant(8)
         client.wait_until(lambda: receiver.received >= 8, 20, "messages")
-        place = 0
+        index = 0
         for run in receiver.take():
             for at in range(len(run.tags)):
-                is_lost = place in (5, 6, 7) or (place == 0 and entity == "orders")
+                is_lost = index in (5, 6, 7) or (index == 0 and entity == "orders")
                 receiver.dispose(run.first_id + at, run.first_id + at, Accepted() if is_lost else Released())
-                place += 1
+                index += 1
         client.flush()
 
 
@@ -110,7 +110,7 @@ def by_hour(result: Reconciliation, *kinds: str) -> dict[str, tuple[int, ...]]:
     return {each.name: tuple(each.counts[kind] for kind in kinds) for each in compared.hours}
 
 
-def test_of_a_topic_losses_are_told_in_their_hour_alone(
+def test_of_a_topic_losses_are_reported_in_their_hour_alone(
     federation: FederationProcess, names: dict[int, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = federation.verify("flights", by_hour=True)
@@ -129,10 +129,10 @@ def test_of_a_topic_losses_are_told_in_their_hour_alone(
     assert all(len(line) <= 80 for line in shown.partition("by hour")[2].splitlines()[:5])
 
 
-def test_of_a_queue_a_gap_is_told_in_the_hour_of_its_neighbours(
+def test_of_a_queue_a_gap_is_reported_in_the_hour_of_its_neighbours(
     federation: FederationProcess, names: dict[int, str]
 ) -> None:
-    """Nobody keeps what enters it. The first message of an hour that is lost is between two hours."""
+    """What enters it is not retained. The first message of an hour that is lost is between two hours."""
     result = federation.verify("orders", by_hour=True)
     # The target is a queue of applications: they may have taken what is not there.
     assert by_hour(result, "entered", "arrived", "consumed") == {
@@ -142,7 +142,7 @@ def test_of_a_queue_a_gap_is_told_in_the_hour_of_its_neighbours(
     assert result.verdict is Verdict.UNCLEAR
 
 
-def test_a_ledger_tells_the_hour_of_what_applications_have_taken(
+def test_a_ledger_shows_the_hour_of_what_applications_have_taken(
     federation: FederationProcess, names: dict[int, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, last = COUNT - 2, 2 * COUNT  # all of the bad hour, and the last two of the one before
@@ -151,12 +151,12 @@ def test_a_ledger_tells_the_hour_of_what_applications_have_taken(
         wanted = last - 3
         receiver.grant(wanted)
         client.wait_until(lambda: receiver.received >= wanted, 20, "messages")
-        place = 0
+        index = 0
         for run in receiver.take():
             for at in range(len(run.tags)):
-                taken = place >= first
+                taken = index >= first
                 receiver.dispose(run.first_id + at, run.first_id + at, Accepted() if taken else Released())
-                place += 1
+                index += 1
         client.flush()
     with pytest.raises(SystemExit) as ended:
         main(["verify", str(federation.file), "--task", "parcels", "--by", "hour", "--json"])

@@ -1,4 +1,4 @@
-"""Three namespaces, each with messages of its own: every message stands everywhere, once, and in order."""
+"""Three namespaces, each with messages of its own: every message is everywhere, once, and in order."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_copies_bear_provenance_and_what_the_sender_set(federation: FederationPr
     assert copies == published(federation, "ewr", "lga")
 
 
-def test_a_second_run_goes_on_and_a_third_beside_it_is_refused(federation: FederationProcess) -> None:
+def test_a_second_run_continues_and_a_third_beside_it_is_refused(federation: FederationProcess) -> None:
     run = federation.run("--json", "--retry-first", "1")
     run.wait_phase(("waiting", "moving"))
     other = federation.run("--state", str(federation.folder / "other"))

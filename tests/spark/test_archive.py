@@ -1,7 +1,7 @@
 """A queue and a topic are kept in tables, each message once, whatever is killed.
 
 `make test` kills the driver once and a worker once; `make soak` each of them twenty times. A round publishes, kills at a random moment at
-which messages are under way, and goes on. At the end the tables have every message that was acknowledged, once, in the order of the source.
+which messages are under way, and continues. At the end the tables have every message that was acknowledged, once, in the order of the source.
 """
 
 from __future__ import annotations

@@ -71,8 +71,8 @@ class Queue:
                 stop = min(start + 500, first + count)
                 sender.send_messages([ServiceBusMessage(b"body", message_id=f"m{n}") for n in range(start, stop)])
 
-    def standing(self) -> list[str]:
-        """Ids of the messages that stand here, locked or not."""
+    def remaining(self) -> list[str]:
+        """Ids of the messages that are here, locked or not."""
         with (
             ServiceBusClient.from_connection_string(self.connection_string) as client,
             client.get_queue_receiver(self.name) as receiver,
@@ -86,7 +86,7 @@ class Queue:
 
     def wait_empty(self) -> None:
         limit = time.monotonic() + LONG_SECONDS
-        while left := self.standing():
+        while left := self.remaining():
             assert time.monotonic() < limit, f"{len(left)} messages still stand"
             time.sleep(0.1)
 
@@ -140,7 +140,7 @@ def test_two_actions_of_one_batch_read_the_same_messages(spark: SparkSession, qu
     assert query.awaitTermination(LONG_SECONDS)
     written = message_ids(spark, tmp_path / "even") + message_ids(spark, tmp_path / "odd")
     assert sorted(written) == ids(0, 200)
-    assert queue.standing() == ["m200"]
+    assert queue.remaining() == ["m200"]
 
 
 @pytest.mark.parametrize("part", ["limit", "take", "isEmpty"])
@@ -161,7 +161,7 @@ def test_a_batch_that_is_read_in_part_alone_settles_nothing_and_fails(
     query = each_batch(queue.read(spark), tmp_path, write)
     with pytest.raises(StreamingQueryException, match=r"read only in part.*persist\(\)"):
         query.awaitTermination(LONG_SECONDS)
-    assert sorted(queue.standing()) == ids(0, 30)
+    assert sorted(queue.remaining()) == ids(0, 30)
 
 
 def test_a_task_that_failed_reads_the_same_messages_again(spark: SparkSession, queue: Queue, tmp_path: Path) -> None:
@@ -176,11 +176,11 @@ def test_a_task_that_failed_reads_the_same_messages_again(spark: SparkSession, q
 
     with pytest.raises(StreamingQueryException, match="planted"):
         each_batch(queue.read(spark), tmp_path, write).awaitTermination(LONG_SECONDS)
-    assert sorted(queue.standing()) == ids(0, 100)
+    assert sorted(queue.remaining()) == ids(0, 100)
     # Not waiting for the locks of the first attempt: the batch is what it was.
     assert each_batch(queue.read(spark), tmp_path, write).awaitTermination(LONG_SECONDS)
     assert message_ids(spark, tmp_path / "attempt-1") == ids(0, 100)
-    assert queue.standing() == []
+    assert queue.remaining() == []
 
 
 # ---- with every sink
@@ -209,10 +209,10 @@ def test_without_options_rows_come_to_memory(spark: SparkSession, queue: Queue) 
     query = queue.read(spark).writeStream.format("memory").queryName("shown").trigger(availableNow=True).start()
     assert query.awaitTermination(LONG_SECONDS)
     assert sorted(row.message_id for row in spark.table("shown").collect()) == ids(0, 20)
-    assert queue.standing() == []
+    assert queue.remaining() == []
 
 
-def test_available_now_makes_no_empty_batch_and_ends_with_what_stood_at_its_start(
+def test_available_now_makes_no_empty_batch_and_ends_with_what_was_there_at_its_start(
     spark: SparkSession, queue: Queue, tmp_path: Path
 ) -> None:
     queue.send(0, 3000)
@@ -224,7 +224,7 @@ def test_available_now_makes_no_empty_batch_and_ends_with_what_stood_at_its_star
     query = each_batch(queue.read(spark), tmp_path, write)
     assert query.awaitTermination(LONG_SECONDS)
     assert message_ids(spark, tmp_path / "table") == ids(0, 3000)
-    assert set(queue.standing()) == {"m3000"}
+    assert set(queue.remaining()) == {"m3000"}
     assert [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"] == 0] == []
     assert len(query.recentProgress) == 1  # 3,000 messages are one batch of a second
 
@@ -237,7 +237,7 @@ def test_overwriting_is_refused(spark: SparkSession, queue: Queue) -> None:
     writer = frame.write.format("servicebus").options(connection=queue.reference, entity=queue.name)
     with pytest.raises(PySparkException, match=r"write mode\('append'\)"):
         writer.mode("overwrite").save()
-    assert queue.standing() == []
+    assert queue.remaining() == []
 
 
 def test_columns_that_nothing_would_be_written_from_are_refused(spark: SparkSession, queue: Queue) -> None:
@@ -245,7 +245,7 @@ def test_columns_that_nothing_would_be_written_from_are_refused(spark: SparkSess
     writer = frame.write.format("servicebus").options(connection=queue.reference, entity=queue.name)
     with pytest.raises(PySparkException, match="no column 'messageid'; write message_id"):
         writer.mode("append").save()
-    assert queue.standing() == []
+    assert queue.remaining() == []
 
 
 def test_another_schema_is_refused_before_a_task_runs(spark: SparkSession, queue: Queue, tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_a_batch_that_is_skipped_after_a_restart_is_settled(spark: SparkSession,
         each_batch(queue.read(spark), tmp_path, write).awaitTermination(LONG_SECONDS)
     assert each_batch(queue.read(spark), tmp_path, write).awaitTermination(LONG_SECONDS)
     assert message_ids(spark, tmp_path / "table") == ids(0, 100)
-    assert queue.standing() == []
+    assert queue.remaining() == []
 
 
 def test_where_the_folder_of_batches_is_lost_a_merge_keeps_each_message_once(
@@ -308,7 +308,7 @@ def test_where_the_folder_of_batches_is_lost_a_merge_keeps_each_message_once(
     assert each_batch(rows, tmp_path, write).awaitTermination(LONG_SECONDS)
     assert message_ids(spark, landing) == sorted(ids(0, 20) * 2)
     assert message_ids(spark, table) == ids(0, 20)
-    assert queue.standing() == []
+    assert queue.remaining() == []
 
 
 def test_where_the_folder_of_batches_is_lost_a_table_that_skips_the_batch_misses_nothing(
@@ -335,7 +335,7 @@ def test_where_the_folder_of_batches_is_lost_a_table_that_skips_the_batch_misses
     assert each_batch(rows, tmp_path, write).awaitTermination(LONG_SECONDS)
     assert set(message_ids(spark, first)) == set(ids(0, 40))
     assert message_ids(spark, second) == ids(0, 40)
-    assert queue.standing() == []
+    assert queue.remaining() == []
 
 
 def test_a_row_that_a_repeated_batch_has_dead_lettered_stops_nothing(
@@ -343,13 +343,13 @@ def test_a_row_that_a_repeated_batch_has_dead_lettered_stops_nothing(
 ) -> None:
     queue.send(0, 10)
     target = Queue(queue.connection_string, f"q{next(numbers)}", queue.reference)
-    place = {"connection": queue.reference, "entity": target.name}
+    target_options = {"connection": queue.reference, "entity": target.name}
     source = {"source_connection": queue.reference, "source_entity": queue.name}
     attempts: list[int] = []
 
     def write(batch: DataFrame, number: int) -> None:
         rows = batch.withColumn("disposition", F.when(F.col("message_id") == "m3", F.lit("dead-letter")))
-        rows.write.format("servicebus").options(**place, **source).mode("append").save()
+        rows.write.format("servicebus").options(**target_options, **source).mode("append").save()
         attempts.append(number)
         if len(attempts) == 1:
             raise RuntimeError("planted")
@@ -357,8 +357,8 @@ def test_a_row_that_a_repeated_batch_has_dead_lettered_stops_nothing(
     with pytest.raises(StreamingQueryException, match="planted"):
         each_batch(queue.read(spark), tmp_path, write).awaitTermination(LONG_SECONDS)
     assert each_batch(queue.read(spark), tmp_path, write).awaitTermination(LONG_SECONDS)
-    assert sorted(set(target.standing())) == sorted(set(ids(0, 10)) - {"m3"})
-    assert queue.standing() == []
+    assert sorted(set(target.remaining())) == sorted(set(ids(0, 10)) - {"m3"})
+    assert queue.remaining() == []
 
 
 # ---- another session

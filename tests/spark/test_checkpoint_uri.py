@@ -1,6 +1,6 @@
 """Checkpoints at a URI: leases are counted there over the death of a run and its restart, and no message depends on them.
 
-Two file systems of Hadoop's: `file`, and `viewfs`, which stands for any that is not the machine's own (its scheme has no meaning outside
+Two file systems of Hadoop's: `file`, and `viewfs`, which represents any that is not the machine's own (its scheme has no meaning outside
 Hadoop, so that a path taken out of the URI would be noticed).
 """
 
@@ -25,7 +25,7 @@ LONG_SECONDS = 180.0
 
 
 def settings(scheme: str, folder: Path) -> str:
-    """`spark:` of a federation file whose checkpoints lie in the folder, under a URI of that scheme."""
+    """`spark:` of a federation file whose checkpoints are in the folder, under a URI of that scheme."""
     if scheme == "file":
         return f"spark: {{checkpoints: {folder.as_uri()!r}}}\n"
     root = f"{{spark.hadoop.fs.viewfs.mounttable.kept.linkFallback: {folder.as_uri()!r}}}"
@@ -46,7 +46,7 @@ def wait_leases(folder: Path, wanted: int) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["file", "viewfs"])
-def test_a_run_that_is_killed_goes_on_with_its_checkpoints_at_a_uri(tmp_path: Path, scheme: str) -> None:
+def test_a_run_that_is_killed_continues_with_its_checkpoints_at_a_uri(tmp_path: Path, scheme: str) -> None:
     kept = tmp_path / "kept"
     kept.mkdir()
     with FederationProcess(tmp_path / "federation", ("ewr", "jfk"), ("lock_duration: 5s",)) as federation:

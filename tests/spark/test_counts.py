@@ -1,4 +1,4 @@
-"""What a run tells of messages that it moved, and of those that it did not."""
+"""What a run reports of messages that it moved, and of those that it did not."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def been_at_the_target(count: int, namespace: str) -> list[bytes]:
     return [copy for copy in copies if isinstance(copy, bytes)]
 
 
-def test_moved_is_told_apart_from_what_was_discarded_also_after_the_run(tmp_path: Path) -> None:
+def test_moved_is_distinguished_from_what_was_discarded_also_after_the_run(tmp_path: Path) -> None:
     with FederationProcess(tmp_path) as federation:
         federation.publish("ewr", 200)
         with NamespaceClients(federation.federation) as clients, clients.open(Endpoint("ewr", TOPIC)) as client:

@@ -98,7 +98,7 @@ def publish(federation: FederationProcess, numbers: range, entity: str = "flight
 
 
 def found(federation: FederationProcess, alias: str, entity: str) -> list[StepMessage]:
-    """What stands there, in order."""
+    """What is there, in order."""
     rows: list[bytes] = []
     with NamespaceClients(federation.federation) as clients:
         peek = clients.peek(Endpoint(alias, entity))
@@ -193,7 +193,7 @@ def test_what_fails_is_at_the_divert_queue_and_the_rest_at_the_target(
     assert '"diverted": 286' in run.log()
     check(federation, MESSAGES)
     check_verified(federation, MESSAGES, capsys)
-    # The schema was too strict. What was diverted goes on, and is behind the others.
+    # The schema was too strict. What was diverted is sent, and comes after the others.
     (federation.folder / "flight.schema.json").write_text('{"type": "object"}')
     with pytest.raises(SystemExit) as ended:
         main(["redrive", str(federation.file), "flights", "--diverted", "--yes"])
@@ -249,7 +249,7 @@ def kill_worker(run: RunProcess, *, reads: bool) -> None:
             continue
 
 
-def test_a_divert_target_that_is_away_holds_the_route_up_and_loses_nothing(
+def test_a_divert_target_that_is_unavailable_pauses_the_route_and_loses_nothing(
     federation: FederationProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = federation.run(*RUN)

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.spark
 
 
 def test_nothing_is_lost_or_handled_twice(capsys: pytest.CaptureFixture[str]) -> None:
-    """The other pattern, and what the play does, need no Spark: tests/interop/test_drill.py."""
+    """The other pattern, and what the drill does, need no Spark: tests/interop/test_drill.py."""
     with pytest.raises(SystemExit) as ended:
         main(["drill", "active-passive", "--rate", "50", "--before", "1", "--away", "2", "--after", "1", "--json"])
     output, errors = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""Every example proves itself, in one process, so that Spark's Java starts once.
+"""Every example checks its own result, in one process, so that Spark's Java starts once.
 
 Each takes half a minute, most of it the start of a query and an outage: `make test` runs two, `make soak` all, and tests/spark/test_patterns.py
 has every pattern in one run.

@@ -1,4 +1,4 @@
-"""Which messages a federation takes for copies: equal MessageIds, marks of any type, and provenance that travels."""
+"""Which messages a federation takes for copies: equal MessageIds, marks of any type, and provenance over several hops."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def send(federation: FederationProcess, alias: str, messages: Sequence[bytes]) -
         Sender(client, TOPIC).wait_ready().send_all(messages)
 
 
-def standing(federation: FederationProcess, alias: str) -> list[bytes]:
+def contents(federation: FederationProcess, alias: str) -> list[bytes]:
     with NamespaceClients(federation.federation) as clients:
         return list(clients.peek(Endpoint(alias, f"{TOPIC}/Subscriptions/audit"))(0, 10_000))
 
 
 def bodies(federation: FederationProcess, alias: str) -> Counter[bytes]:
     found: Counter[bytes] = Counter()
-    for message in standing(federation, alias):
+    for message in contents(federation, alias):
         found[section.contents(message, *section.locate(message).body)] += 1
     return found
 
@@ -98,9 +98,9 @@ def test_only_copies_are_taken_for_copies(federation: FederationProcess) -> None
     assert result.total("arrived") == 2 * len(expected)
 
 
-def test_a_mark_that_nothing_can_be_compared_with_is_told_by_verify(federation: FederationProcess) -> None:
+def test_a_mark_that_nothing_can_be_compared_with_is_reported_by_verify(federation: FederationProcess) -> None:
     send(federation, "lga", [section.encode_message(b"bytes", application_properties={"replication": b"\0"})])
     federation.wait_moved()
     result = federation.verify()
-    reported = [result.total(kind) for kind in ("incomparable", "lost")]  # told once, at its origin
+    reported = [result.total(kind) for kind in ("incomparable", "lost")]  # reported once, at its origin
     assert (reported, result.clean) == ([1, 0], False)

@@ -50,9 +50,9 @@ spark.stop()
 
 def run_job(environment: Mapping[str, str], work: Path, code: str = JOB) -> tuple[str, str]:
     prefix = str(work.parent / "environment")
-    words = [prefix] if code == PREPARE else [str(work), prefix]
+    arguments = [prefix] if code == PREPARE else [str(work), prefix]
     process = subprocess.run(
-        [sys.executable, "-c", code, *words],
+        [sys.executable, "-c", code, *arguments],
         env=environment,
         capture_output=True,
         text=True,
@@ -66,10 +66,10 @@ def run_job(environment: Mapping[str, str], work: Path, code: str = JOB) -> tupl
 def without_java(folder: Path) -> str:
     """A PATH with every program of this machine's PATH but Java."""
     folder.mkdir()
-    for place in os.environ["PATH"].split(os.pathsep):
-        if not Path(place).is_dir():
+    for entry in os.environ["PATH"].split(os.pathsep):
+        if not Path(entry).is_dir():
             continue
-        for program in Path(place).iterdir():
+        for program in Path(entry).iterdir():
             link = folder / program.name
             if not program.name.startswith("java") and not link.is_symlink():
                 link.symlink_to(program)

@@ -67,7 +67,7 @@ def reported(record: Any) -> tuple[Any, ...]:
     return record.key() or b"", record.value(), tuple(record.headers() or ()), record.timestamp()[1]
 
 
-def test_a_stream_goes_on_after_its_checkpoint_and_shows_how_far_it_is(
+def test_a_stream_continues_after_its_checkpoint_and_shows_how_far_it_is(
     spark: SparkSession, kafka: KafkaBroker, tmp_path: Path
 ) -> None:
     kafka.create("events", 2)
@@ -125,10 +125,10 @@ def test_a_stream_that_begins_with_the_latest_and_fails_in_its_first_batch_reads
     assert sorted(found) == list(range(100, 150))
 
 
-def test_a_topic_that_was_made_again_with_more_records_is_told_or_read_whole(
+def test_a_topic_that_was_made_again_with_more_records_is_reported_or_read_whole(
     spark: SparkSession, kafka: KafkaBroker, tmp_path: Path
 ) -> None:
-    """Its first records were passed over, and nothing was said."""
+    """Its first records were passed over, without a report."""
     found: list[int] = []
 
     def run(**options: str) -> None:

@@ -20,7 +20,7 @@ MESSAGES = 100
 IDLE_SECONDS = 60.0
 IDLE_CORES = 0.03
 SETTLE_SECONDS = 10.0
-# Nothing is measured by it: whoever waits so long waits for nothing.
+# Nothing is measured by it: what takes so long never comes.
 LONG_SECONDS = 300.0
 AUDIT = "audit: 1d"
 
@@ -71,7 +71,7 @@ def spark_seconds(account: Account) -> tuple[float, int, float]:
 
 def idle_cores(run: RunProcess) -> tuple[float, int, float]:
     """Processor cores that a run uses while nothing moves, its processes, and their memory in MiB."""
-    account = Account({}, spark=run.pid)  # one for both: it goes on counting processes that have ended meanwhile
+    account = Account({}, spark=run.pid)  # one for both: it continues to count processes that have ended meanwhile
     before, _, _ = spark_seconds(account)
     time.sleep(IDLE_SECONDS)
     after, processes, memory = spark_seconds(account)

@@ -1,4 +1,4 @@
-"""Copy, move, consolidate, fan-out and split in one run: every message stands where its pattern says, once, and in order."""
+"""Copy, move, consolidate, fan-out and split in one run: every message is where its pattern says, once, and in order."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def publish(federation: FederationProcess, alias: str, entity: str, message_id: 
 
 
 def found(federation: FederationProcess, alias: str, entity: str) -> list[dict[str, Any]]:
-    """The application properties of what stands at an entity, in order."""
+    """The application properties of the contents of an entity, in order."""
     rows: list[dict[str, Any]] = []
     with NamespaceClients(federation.federation) as clients:
         peek = clients.peek(Endpoint(alias, entity))
@@ -169,7 +169,7 @@ def test_a_queue_with_sessions_is_moved_session_by_session(moved: FederationProc
     assert sessions_of(moved, "jfk", queue_name="trips") == expected("ewr")
 
 
-def test_sessions_are_copied_both_ways_and_verified_by_session(moved: FederationProcess) -> None:
+def test_sessions_are_copied_in_both_directions_and_verified_by_session(moved: FederationProcess) -> None:
     for task in ("legs", "crates"):
         result = moved.verify(task)
         assert result.clean, result.to_dict()

@@ -46,7 +46,7 @@ def test_a_paused_task_takes_in_nothing_until_it_is_resumed(tmp_path: Path) -> N
         assert "continues" in reported("resume", federation)
         federation.wait_moved()
         told_within(120.0, lambda: workers(run) == readers)
-        assert workers(run) == readers  # the lease has gone on all the while
+        assert workers(run) == readers  # the lease has continued all the while
 
         reported("pause", federation)
         run.wait_phase(("paused",))
@@ -70,7 +70,7 @@ def is_well(federation: FederationProcess) -> bool:
 
 
 def told_within(seconds: float, condition: Callable[[], object]) -> None:
-    """A run tells of its processes once a second, and of a route that is resumed a moment later."""
+    """A run reports its processes once a second, and of a route that is resumed a moment later."""
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.1)

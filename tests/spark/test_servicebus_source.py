@@ -18,7 +18,7 @@ from isthmus.testing.peer import Peer
 
 pytestmark = pytest.mark.spark
 
-# Nothing is measured by it: whoever waits so long waits for nothing.
+# Nothing is measured by it: what takes so long never comes.
 LONG_SECONDS = 240.0
 
 
@@ -97,7 +97,7 @@ def test_what_the_driver_found_is_what_spark_finds_i1(spark: SparkSession) -> No
     assert machine is not None
     packages = machine.org.apache.spark.sql.execution.datasources
     manager = getattr(getattr(packages, "DataSourceManager$"), "MODULE$")
-    # As in a virtual machine that has just started: another session of this one may have been told before.
+    # As in a virtual machine that has just started: another session of this one may have been reported before.
     getattr(manager, "dataSourceBuilders_$eq")(getattr(getattr(machine.scala, "None$"), "MODULE$"))
     assert DataSourceLookup(sys.executable).pass_on(spark)
     reported = manager.dataSourceBuilders().get()
@@ -167,8 +167,8 @@ def test_rows_get_the_disposition_that_a_step_gave_them(
     rows = (
         read(spark, secrets).withColumn("disposition", F.when(bad, "dead-letter")).withColumn("reason", F.lit("fifth"))
     )
-    place = {"source_connection": f"{secrets}#SOURCE", "source_entity": "source"}
-    query = write(rows, secrets, tmp_path, available_now=True, **place)
+    common = {"source_connection": f"{secrets}#SOURCE", "source_entity": "source"}
+    query = write(rows, secrets, tmp_path, available_now=True, **common)
     assert query.awaitTermination(int(LONG_SECONDS))
     fates = source.queues["source"].fates
     assert {s for s, fate in fates.items() if fate == "dead-lettered: fifth"} == {5, 10}

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.spark
 ROUTES = 12
 MESSAGES = 200
 LEASE_SECONDS = 25.0
-# Nothing is measured by it: whoever waits so long waits for nothing.
+# Nothing is measured by it: what takes so long never comes.
 LONG_SECONDS = 240.0
 LOST = "lost"
 
@@ -108,13 +108,13 @@ def number(message: bytes) -> int:
     return int(section.decode_properties(message, section.locate(message).properties)["message_id"])
 
 
-def standing(end: NamespaceProcess, queue: str) -> int:
+def remaining(end: NamespaceProcess, queue: str) -> int:
     """How many messages a queue holds, locked ones included."""
     with connect(end.connection_string, queue) as client:
         return len(Management(client, queue).peek(0, 250))
 
 
-def test_twelve_routes_cross_in_order_and_a_failing_one_holds_up_nobody(
+def test_twelve_routes_cross_in_order_and_a_failing_one_delays_no_other(
     spark: SparkSession, ends: tuple[NamespaceProcess, NamespaceProcess], tmp_path: Path
 ) -> None:
     a, b = ends
@@ -142,7 +142,7 @@ def test_twelve_routes_cross_in_order_and_a_failing_one_holds_up_nobody(
         query.stop()
     assert query.exception() is None
     assert [first[name] + second[name] for name in names] == [list(range(MESSAGES))] * ROUTES
-    assert [standing(a, name) for name in names] == [0] * ROUTES
+    assert [remaining(a, name) for name in names] == [0] * ROUTES
     assert receive(a, LOST, MESSAGES // 2) == list(range(MESSAGES // 2))
 
 
@@ -177,7 +177,7 @@ def test_the_key_of_the_control_port_is_redacted_wherever_spark_shows_options(
     finally:
         server.close()
     events = Path(spark.sparkContext.getConf().get("spark.eventLog.dir", "").removeprefix("file://"))
-    files = [file for place in (events.parent, tmp_path) for file in place.rglob("*") if file.is_file()]
+    files = [file for base in (events.parent, tmp_path) for file in base.rglob("*") if file.is_file()]
     assert any(file.is_relative_to(events) and file.stat().st_size for file in files)
     texts |= {str(file): file.read_text(errors="replace") for file in files}
     assert "isthmus" in texts["plan"]

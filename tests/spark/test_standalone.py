@@ -125,7 +125,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 class Count:
-    """A long count: its chances, and what it has seen so far."""
+    """A long count: its random numbers, and what it has seen so far."""
 
     def __init__(self) -> None:
         self.seed = secrets.randbits(32)
@@ -246,7 +246,7 @@ def test_unordered_routes_are_carried_by_the_readers_of_both_nodes(
 
 
 @pytest.mark.soak
-def test_a_control_port_that_executors_do_not_reach_is_told_before_a_route_starts(place: Place) -> None:
+def test_a_control_port_that_executors_do_not_reach_is_reported_before_a_route_starts(place: Place) -> None:
     written = place.federation.file.read_text()
     control = "control: {host: 127.0.0.1, advertised: 127.0.0.2}"
     blocked = written.replace("spark: {", f"spark: {{{control}, ").replace(
@@ -264,7 +264,7 @@ def test_a_control_port_that_executors_do_not_reach_is_told_before_a_route_start
 
 
 @pytest.mark.soak
-def test_an_executor_without_isthmus_is_told_before_a_route_starts(place: Place) -> None:
+def test_an_executor_without_isthmus_is_reported_before_a_route_starts(place: Place) -> None:
     with Cluster(place.cluster.environment | {BARE: "1"}, nodes=1) as bare:
         written = place.federation.file.read_text()
         place.federation.file.write_text(written.replace(str(place.cluster.python), str(bare.python)))

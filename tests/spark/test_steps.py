@@ -29,7 +29,7 @@ pytestmark = pytest.mark.spark
 
 QUEUES = ("checked", "framed", "quick", "refused", "sealed", "parted", "bad")
 LEASE_SECONDS = 300.0
-# Nothing is measured by it: whoever waits so long waits for nothing.
+# Nothing is measured by it: what takes so long never comes.
 LONG_SECONDS = 240.0
 FUNCTIONS = Path(__file__).parents[1] / "fixtures" / "step"
 HERE = "flight_step"
@@ -113,7 +113,7 @@ def carry(
     queue: str,
     steps: Sequence[str],
 ) -> None:
-    """Carry what stands at a queue through steps, and no more."""
+    """Carry what is in a queue through steps, and no more."""
     query = start(spark, ends, folder, queue, steps, only_present=True)
     try:
         assert query.awaitTermination(LONG_SECONDS)

@@ -84,21 +84,21 @@ class Streams:
         return run
 
     def running(self) -> RunProcess:
-        """The run that goes on from one test to the next, once its routes are open."""
+        """The run that continues from one test to the next, once its routes are open."""
         alive = [run for run in self.runs if run.is_alive()]
         run = alive[0] if alive else self.run("--json")
         run.wait_phase(("waiting", "moving"))
         return run
 
     def survey(self) -> dict[str, Any]:
-        """What `isthmus status` tells of each route."""
+        """What `isthmus status` reports of each route."""
         return {route["name"]: route for route in survey(self.federation, self.folder / "state")["routes"]}
 
     def bus(self) -> ServiceBusClient:
         return ServiceBusClient.from_connection_string(self.served.connection_string)
 
     def received(self, session: str) -> list[Any]:
-        """All that stands in a session."""
+        """Everything in a session."""
         found: list[Any] = []
         with self.bus() as client, client.get_queue_receiver("departures", session_id=session) as receiver:
             while batch := receiver.receive_messages(500, max_wait_time=2):
@@ -115,7 +115,9 @@ def streams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streams]:
     with broker(folder / "kafka", is_secure=True) as kafka, namespace(folder / "ewr", config=CONFIG) as served:
         made = Streams(folder, kafka, served)
         made.kafka.create("flights", 3)
-        publish(kafka.address, "flights", 9000, 9010, keys=5)  # stands before `apply`, and is passed over: start is now
+        publish(
+            kafka.address, "flights", 9000, 9010, keys=5
+        )  # is there before `apply`, and is passed over: start is now
         with Administrations(made.federation) as administrations:
             noted = plan(made.federation, administrations.observe()).notes
         assert sum("records published before `apply` are not moved" in note for note in noted) == 3
@@ -146,7 +148,7 @@ def numbers(records: dict[int, list[Any]]) -> dict[int, list[int]]:
 
 
 def counted(run: RunProcess) -> dict[str, int]:
-    """Messages that each task but the archive has moved, as the run tells it."""
+    """Messages that each task but the archive has moved, as the run reports it."""
     document = read_status(run.state)
     assert document is not None
     return {route["task"]: int(route["moved"]) for route in document["routes"] if route["task"] != "kept"}
@@ -157,7 +159,7 @@ def moved(run: RunProcess) -> int:
     return counted(run)["departures"]
 
 
-def test_both_ways_in_one_run(streams: Streams) -> None:
+def test_both_directions_in_one_run(streams: Streams) -> None:
     publish(streams.kafka.address, "flights", 0, 1000, keys=5)
     publish(streams.kafka.address, "flights", 1000, 1010, partition=2)
     assert streams.survey()["departures.hub.ewr"]["waiting"] == 1010
@@ -229,7 +231,7 @@ def test_a_kill_doubles_nothing_and_a_second_run_is_refused(streams: Streams) ->
 
 
 def archived(streams: Streams) -> list[int]:
-    """The numbers that the table has, each as often as it stands there."""
+    """The numbers that the table has, each as often as it is there."""
     files = (streams.folder / "lake" / "flights").glob("date=*/hour=*/*.parquet")
     return [int(body) for file in files for body in pq.ParquetFile(file).read(["body"]).column(0).to_pylist()]
 

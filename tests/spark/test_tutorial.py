@@ -1,4 +1,4 @@
-"""The tutorial's own files and commands, run as they stand there."""
+"""The tutorial's own files and commands, run as they are written there."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Shell:
         self.folder = folder
         self.environment = {**os.environ, "COLUMNS": "200", **variables}
 
-    def isthmus(self, *words: str) -> str:
-        return self.python("-m", "isthmus", *words)
+    def isthmus(self, *arguments: str) -> str:
+        return self.python("-m", "isthmus", *arguments)
 
-    def python(self, *words: str) -> str:
+    def python(self, *arguments: str) -> str:
         process = subprocess.run(
-            [sys.executable, *words],
+            [sys.executable, *arguments],
             cwd=self.folder,
             env=self.environment,
             capture_output=True,

@@ -82,7 +82,7 @@ def publish(federation: FederationProcess, first: int, stop: int) -> None:
 
 
 def found(federation: FederationProcess, entity: str) -> list[bytes]:
-    """What stands at the target, in order."""
+    """What is at the target, in order."""
     rows: list[bytes] = []
     with NamespaceClients(federation.federation) as clients:
         peek = clients.peek(Endpoint("jfk", entity))
@@ -155,10 +155,10 @@ def test_each_message_passes_once_and_counts_once_whatever_is_killed(
     made = results(federation)
     assert sum(each["flights"] for each in made) == published
     assert sum(each["delay"] for each in made) == sum(range(published))
-    places = [(each["window_start"], each["carrier"]) for each in made]
-    assert len(set(places)) == len(places)
-    assert places == sorted(places)
-    assert {datetime.fromisoformat(start).second % 2 for start, _ in places} == {0}
+    windows = [(each["window_start"], each["carrier"]) for each in made]
+    assert len(set(windows)) == len(windows)
+    assert windows == sorted(windows)
+    assert {datetime.fromisoformat(start).second % 2 for start, _ in windows} == {0}
     with NamespaceClients(federation.federation) as clients:
         (refused,) = clients.peek(Endpoint("ewr", "flights/$DeadLetterQueue"))(0, 10)
     assert "carrier" in str(properties(refused)["DeadLetterErrorDescription"])

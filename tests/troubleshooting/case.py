@@ -58,7 +58,7 @@ def elsewhere(text: str, test: str) -> None:
 
 
 def pattern(text: str) -> re.Pattern[str]:
-    """What matches a text of the page; `…` stands for names."""
+    """What matches a text of the page; `…` replaces names."""
     return re.compile(
         ".+?".join(re.escape(part.strip()) for part in text.split("…")).replace("'.+?'", "'.*?'"), re.DOTALL
     )

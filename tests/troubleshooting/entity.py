@@ -61,9 +61,9 @@ def _reported(error: Exception) -> str:
     return " ".join(str(getattr(error, "message", error)).split())
 
 
-def _entity(stage: Stage, *words: str) -> None:
+def _entity(stage: Stage, *arguments: str) -> None:
     stage.patch.setenv(CONNECTION_VARIABLE, stage.serve().connection_string)
-    create_app("entity")(args=["entity", *words], standalone_mode=False)
+    create_app("entity")(args=["entity", *arguments], standalone_mode=False)
 
 
 @shows("The messaging entity '…' could not be found.")
@@ -151,11 +151,11 @@ def _removed_records(stage: Stage) -> None:
 
 elsewhere(
     "compaction removed them before they were read again",
-    "tests/unit/connectors/kafka/consumer/test_removed.py::test_what_was_given_back_and_is_gone_is_told_whatever_removed_it",
+    "tests/unit/connectors/kafka/consumer/test_removed.py::test_what_was_given_back_and_was_removed_is_reported_whatever_removed_it",
 )
 elsewhere(
     "were removed by the retention",
-    "tests/interop/test_eventhubs_port.py::test_a_checkpoint_that_has_expired_is_told_with_the_range",
+    "tests/interop/test_eventhubs_port.py::test_a_checkpoint_that_has_expired_is_reported_with_the_range",
 )
 
 

@@ -25,18 +25,18 @@ _REDRIVE = "tests/interop/test_redrive_diverted.py"
 _REWRITER = "tests/unit/connectors/servicebus/message/test_message_rewriter.py"
 
 elsewhere(
-    "verify", "tests/unit/cli/supervision/test_supervision_verbs.py::test_verify_ends_with_3_where_it_cannot_tell"
+    "verify", "tests/unit/cli/supervision/test_supervision_verbs.py::test_verify_ends_with_3_where_it_cannot_decide"
 )
-elsewhere("RefusedByTarget", f"{_DELIVERY}::test_a_message_at_fault_is_set_aside_at_once_and_disturbs_nobody")
+elsewhere("RefusedByTarget", f"{_DELIVERY}::test_a_message_at_fault_is_set_aside_at_once_and_delays_no_other")
 elsewhere("KilledItsWorker", "tests/fault/test_poison.py::test_a_message_that_kills_its_worker_is_set_aside")
 elsewhere(
     "are of no route of this file, or have lost their provenance",
-    f"{_REDRIVE}::test_a_message_of_no_route_stays_and_is_told",
+    f"{_REDRIVE}::test_a_message_of_no_route_stays_and_is_reported",
 )
 elsewhere("another receiver has the session", f"{_REDRIVE}::test_a_queue_with_sessions_is_emptied_session_by_session")
 elsewhere(
     "messages are in …/$DeadLetterQueue",
-    "tests/unit/cli/supervision/test_redrive_verb.py::test_what_the_divert_queue_dead_lettered_itself_is_told_with_the_way_back",
+    "tests/unit/cli/supervision/test_redrive_verb.py::test_what_the_divert_queue_dead_lettered_itself_is_reported_with_how_to_return_it",
 )
 elsewhere("HopBudgetUsedUp", f"{_REWRITER}::test_used_up_hops_are_dead_lettered")
 elsewhere("Visited", f"{_REWRITER}::test_i3_the_only_copy_of_a_message_that_would_return_is_dead_lettered")

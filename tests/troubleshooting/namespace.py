@@ -134,9 +134,9 @@ def _other_entity(stage: Stage) -> None:
 @shows("messages still wait in …")
 def _drain(stage: Stage) -> str:
     stage.patch.setenv("ISTHMUS_CONNECTION", NOWHERE)
-    words = ["outbox", "drain", str(_box(stage)), "--timeout", "0.2"]
+    arguments = ["outbox", "drain", str(_box(stage)), "--timeout", "0.2"]
     with redirect_stderr(StringIO()) as errors, suppress(typer.Exit):
-        create_app("outbox")(args=words, standalone_mode=False)
+        create_app("outbox")(args=arguments, standalone_mode=False)
     return errors.getvalue()
 
 

@@ -85,7 +85,7 @@ elsewhere(
 
 @contextlib.contextmanager
 def _rabbit(mechanisms: bytes) -> Iterator[int]:
-    """A broker that offers SASL mechanisms and closes the socket on whoever logs in; yields its port."""
+    """A broker that offers SASL mechanisms and closes the socket when a client logs in; yields its port."""
     start = b"\0\x09" + struct.pack(">I", 0) + wire.long_text(mechanisms) + wire.long_text(b"en_US")
 
     def serve() -> None:

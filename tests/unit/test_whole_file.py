@@ -18,7 +18,7 @@ def test_i1_the_mode_is_private_whatever_the_mask(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
 
 
-def test_replaces_what_stands_and_what_an_interruption_left(tmp_path: Path) -> None:
+def test_replaces_what_exists_and_what_an_interruption_left(tmp_path: Path) -> None:
     (tmp_path / "key").write_bytes(b"old")
     (tmp_path / "key.new").write_bytes(b"half")
     write_file(tmp_path / "key", b"new")

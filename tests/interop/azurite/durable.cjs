@@ -1,5 +1,5 @@
-// Azurite answers before what it was told is on disk: it writes its metadata every 5 s, and a kill loses what came since.
-// Loaded before Azurite (node --require), this lets each change answer after it stands in a journal, which is read at the next
+// Azurite answers before a change is on disk: it writes its metadata every 5 s, and a kill loses what came since.
+// Loaded before Azurite (node --require), this lets each change answer after it is in a journal, which is read at the next
 // start and begun anew then; changes of blobs, which are few, after the whole file of metadata is written. So Azurite keeps what it has
 // answered, as Azure does.
 "use strict";
@@ -19,7 +19,7 @@ function wrap(store, name, after) {
   };
 }
 
-// A change: the collection, what tells its documents apart, and the document; without one, all that fit are removed.
+// A change: the collection, what distinguishes its documents, and the document; without one, all that fit are removed.
 function note(store, collection, key, document) {
   if (store.journal === undefined) return; // it is being started
   const { $loki, meta, ...rest } = document ?? {};
@@ -49,7 +49,7 @@ function replay(store, keys, lines) {
   }
 }
 
-// By collection, the fields that tell its documents apart.
+// By collection, the fields that distinguish its documents.
 function keepJournal(store, keysOf) {
   wrap(store, "init", async function () {
     const file = `${this.lokiDBPath}.journal`;

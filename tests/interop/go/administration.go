@@ -217,24 +217,24 @@ var administration = map[string]operation{
 		if err != nil {
 			return nil, err
 		}
-		told := map[string]any{}
+		described := map[string]any{}
 		switch filter := found.Filter.(type) {
 		case *admin.TrueFilter:
-			told["sql"] = "1=1"
+			described["sql"] = "1=1"
 		case *admin.SQLFilter:
-			told["sql"] = filter.Expression
+			described["sql"] = filter.Expression
 			if len(filter.Parameters) > 0 {
-				told["parameters"] = filter.Parameters
+				described["parameters"] = filter.Parameters
 			}
 		case *admin.CorrelationFilter:
-			told["correlation"] = correlation{
+			described["correlation"] = correlation{
 				filter.Subject, filter.CorrelationID, filter.MessageID, filter.ApplicationProperties,
 			}
 		}
 		if action, has := found.Action.(*admin.SQLAction); has {
-			told["action"] = action.Expression
+			described["action"] = action.Expression
 		}
-		return told, nil
+		return described, nil
 	}),
 
 	"rule_names": on(func(ctx context.Context, client *admin.Client, given rule) (any, error) {

@@ -34,26 +34,26 @@ func (e event) make() (*azeventhubs.EventData, error) {
 }
 
 func tellEvent(partition string, received *azeventhubs.ReceivedEventData) map[string]any {
-	told := withBody(map[string]any{
+	described := withBody(map[string]any{
 		"partition": partition, "number": received.SequenceNumber, "offset": received.Offset,
 	}, received.Body)
 	for name, text := range map[string]*string{
 		"message_id": received.MessageID, "content_type": received.ContentType, "key": received.PartitionKey,
 	} {
 		if text != nil {
-			told[name] = *text
+			described[name] = *text
 		}
 	}
 	if received.CorrelationID != nil {
-		told["correlation_id"] = received.CorrelationID
+		described["correlation_id"] = received.CorrelationID
 	}
 	if received.EnqueuedTime != nil {
-		told["enqueued_ms"] = received.EnqueuedTime.UnixMilli()
+		described["enqueued_ms"] = received.EnqueuedTime.UnixMilli()
 	}
 	if received.Properties != nil {
-		told["properties"] = encodeAll(received.Properties)
+		described["properties"] = encodeAll(received.Properties)
 	}
-	return told
+	return described
 }
 
 type position struct {
@@ -166,7 +166,7 @@ func (r *reading) from(ctx context.Context, partition string, reader partitionRe
 	for ctx.Err() == nil {
 		waiting, cancel := context.WithTimeout(ctx, eventWait)
 		events, err := reader.ReceiveEvents(waiting, 50, nil)
-		// A dial that the context's deadline ends tells of it before the context does.
+		// A dial that the context's deadline ends is reported before the context reports it.
 		var network net.Error
 		inTime := waiting.Err() == nil && !(errors.As(err, &network) && network.Timeout())
 		cancel()
@@ -359,9 +359,9 @@ var eventHubs = map[string]operation{
 				enough = len(of.errors) > 0
 			}
 			if enough || time.Now().After(limit) {
-				told := map[string]any{"events": of.events[:], "errors": of.errors[:]}
+				described := map[string]any{"events": of.events[:], "errors": of.errors[:]}
 				of.lock.Unlock()
-				return told, nil
+				return described, nil
 			}
 			of.lock.Unlock()
 			time.Sleep(10 * time.Millisecond)

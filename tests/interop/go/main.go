@@ -130,10 +130,10 @@ func main() {
 			panic(err)
 		}
 		go func() {
-			told := answer(asked, operations)
+			described := answer(asked, operations)
 			writing.Lock()
 			defer writing.Unlock()
-			if err := output.Encode(told); err != nil {
+			if err := output.Encode(described); err != nil {
 				panic(err)
 			}
 		}()

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	largeBody  = 100_000 // bytes from which on the digest of a body is told instead
+	largeBody  = 100_000 // bytes from which on the digest of a body is given instead
 	closeLimit = 10 * time.Second
 )
 
@@ -71,19 +71,19 @@ func makeAll(given []message) ([]*azservicebus.Message, error) {
 	return made, nil
 }
 
-func withBody(told map[string]any, body []byte) map[string]any {
+func withBody(described map[string]any, body []byte) map[string]any {
 	if len(body) < largeBody {
-		told["body"] = string(body)
+		described["body"] = string(body)
 	} else {
 		digest := sha256.Sum256(body)
-		told["size"], told["sha256"] = len(body), hex.EncodeToString(digest[:])
+		described["size"], described["sha256"] = len(body), hex.EncodeToString(digest[:])
 	}
-	return told
+	return described
 }
 
-// tell describes a message without what is not there, so that tests name what they expect and no more.
-func tell(received *azservicebus.ReceivedMessage) map[string]any {
-	told := withBody(map[string]any{
+// describe returns a message without what is not there, so that tests name what they expect and no more.
+func describe(received *azservicebus.ReceivedMessage) map[string]any {
+	described := withBody(map[string]any{
 		"handle":         keep(received),
 		"message_id":     received.MessageID,
 		"number":         *received.SequenceNumber,
@@ -104,31 +104,31 @@ func tell(received *azservicebus.ReceivedMessage) map[string]any {
 		"dead_letter_source":      received.DeadLetterSource,
 	} {
 		if text != nil {
-			told[name] = *text
+			described[name] = *text
 		}
 	}
 	for name, at := range map[string]*time.Time{
 		"enqueued_ms": received.EnqueuedTime, "locked_until_ms": received.LockedUntil,
 	} {
 		if at != nil {
-			told[name] = at.UnixMilli()
+			described[name] = at.UnixMilli()
 		}
 	}
 	if received.TimeToLive != nil {
-		told["time_to_live_ms"] = received.TimeToLive.Milliseconds()
+		described["time_to_live_ms"] = received.TimeToLive.Milliseconds()
 	}
 	if received.ApplicationProperties != nil {
-		told["properties"] = encodeAll(received.ApplicationProperties)
+		described["properties"] = encodeAll(received.ApplicationProperties)
 	}
-	return told
+	return described
 }
 
 func tellAll(received []*azservicebus.ReceivedMessage) []map[string]any {
-	told := []map[string]any{}
+	described := []map[string]any{}
 	for _, each := range received {
-		told = append(told, tell(each))
+		described = append(described, describe(each))
 	}
-	return told
+	return described
 }
 
 type (
@@ -399,7 +399,7 @@ var serviceBus = map[string]operation{
 	"close": on(func(ctx context.Context, of interface{ Close(context.Context) error }, _ none) (any, error) {
 		ctx, cancel := context.WithTimeout(ctx, closeLimit)
 		defer cancel()
-		// Of links whose connection had been lost on the way these SDKs tell errors, though they have recovered.
+		// Of links whose connection had been lost meanwhile these SDKs report errors, though they have recovered.
 		_ = of.Close(ctx)
 		return nil, nil
 	}),

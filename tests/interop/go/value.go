@@ -9,7 +9,7 @@ import (
 	"github.com/Azure/go-amqp"
 )
 
-// Values as JSON that tells their type: {"string": "a"}, {"int32": 1}, {"date": 0}, {"null": true}, and so on.
+// Values as JSON that contains their type: {"string": "a"}, {"int32": 1}, {"date": 0}, {"null": true}, and so on.
 
 // decoders read the value of a tag.
 var decoders = map[string]func(json.RawMessage) (any, error){
@@ -95,11 +95,11 @@ func encodeAll(values map[string]any) map[string]any {
 	if values == nil {
 		return nil
 	}
-	told := map[string]any{}
+	described := map[string]any{}
 	for name, value := range values {
-		told[name] = encode(value)
+		described[name] = encode(value)
 	}
-	return told
+	return described
 }
 
 func milliseconds(at *time.Time) *int64 {

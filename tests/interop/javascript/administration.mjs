@@ -14,7 +14,7 @@ const SETTINGS = {
 
 const named = (given) =>
   present(Object.fromEntries(Object.entries(SETTINGS).map(([name, theirs]) => [theirs, given[name]])));
-const told = (properties) =>
+const described = (properties) =>
   present(Object.fromEntries(Object.entries(SETTINGS).map(([name, theirs]) => [name, properties[theirs]])));
 const namesOf = async (listed) => {
   const names = [];
@@ -29,14 +29,14 @@ export const administration = {
 
   namespace: async (client) => (await client.getNamespaceProperties()).messagingSku,
 
-  create_queue: async (client, { name, ...settings }) => told(await client.createQueue(name, named(settings))),
+  create_queue: async (client, { name, ...settings }) => described(await client.createQueue(name, named(settings))),
 
-  queue: async (client, { name }) => told(await client.getQueue(name)),
+  queue: async (client, { name }) => described(await client.getQueue(name)),
 
   queue_exists: (client, { name }) => client.queueExists(name),
 
   update_queue: async (client, { name, ...settings }) =>
-    told(await client.updateQueue({ ...(await client.getQueue(name)), ...named(settings) })),
+    described(await client.updateQueue({ ...(await client.getQueue(name)), ...named(settings) })),
 
   queues: (client) => namesOf(client.listQueues()),
 
@@ -60,7 +60,7 @@ export const administration = {
   delete_topic: async (client, { name }) => void (await client.deleteTopic(name)),
 
   create_subscription: async (client, { entity, name, ...settings }) =>
-    told(await client.createSubscription(entity, name, named(settings))),
+    described(await client.createSubscription(entity, name, named(settings))),
 
   subscriptions: (client, { entity }) => namesOf(client.listSubscriptions(entity)),
 

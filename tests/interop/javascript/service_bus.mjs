@@ -7,7 +7,7 @@ import Long from "long";
 import { clientOptions, connectionString } from "./connection.mjs";
 import { decode, encode, map, pause, present } from "./value.mjs";
 
-const LARGE = 100_000; // bytes of a body from which on its digest is told instead
+const LARGE = 100_000; // bytes of a body from which on its digest is given instead
 
 function toMessage(given) {
   return present({

@@ -45,11 +45,11 @@ function event(emitter, name, errors) {
 }
 
 // What a settled delivery's state says: the outcome, its condition, and that of the transaction that it is part of.
-function told(state) {
+function outcomeOf(state) {
   if (state === undefined) return {};
   if (state.descriptor?.value === TRANSACTIONAL_STATE) {
     const [id, outcome] = state.value;
-    return { transaction: id.value.toString("hex"), ...(outcome ? told(outcome) : {}) };
+    return { transaction: id.value.toString("hex"), ...(outcome ? outcomeOf(outcome) : {}) };
   }
   if (state.descriptor?.value === DECLARED) return { transaction: state.value[0].value.toString("hex") };
   const code = state.descriptor?.value;
@@ -61,7 +61,7 @@ async function settled(sender, payload) {
   const delivery = sender.send(payload, undefined, 0);
   for (;;) {
     const context = await event(sender, "settled", ["sender_error", "disconnected"]);
-    if (context.delivery === delivery) return told(delivery.remote_state);
+    if (context.delivery === delivery) return outcomeOf(delivery.remote_state);
   }
 }
 

@@ -1,4 +1,4 @@
-// Values as JSON that tells their type: {"string": "a"}, {"number": 1}, {"boolean": true}, {"date": 0}, {"null": true}.
+// Values as JSON that contains their type: {"string": "a"}, {"number": 1}, {"boolean": true}, {"date": 0}, {"null": true}.
 
 export function decode(tagged) {
   const [[type, value]] = Object.entries(tagged);

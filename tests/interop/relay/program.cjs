@@ -7,7 +7,7 @@ const https = require("hyco-https");
 const uri = (host, path, action) => `wss://${host}/$hc/${path}?sb-hc-action=${action}`;
 
 const operations = {
-  // A listener that sends back what it gets, and closes with 4000 where it is told to.
+  // A listener that sends back what it gets, and closes with 4000 when asked for it.
   listenWebSocket: (_, { host, path, rule, key }, { keep }) =>
     new Promise((resolve, reject) => {
       const address = uri(host, path, "listen");
@@ -24,7 +24,7 @@ const operations = {
       server.on("error", (error) => reject(error.error ?? error));
     }),
 
-  // A requester's connection: sends texts, or so many bytes, and tells what comes back.
+  // A requester's connection: sends texts, or so many bytes, and reports what comes back.
   talk: (_, { host, path, rule, key, texts, bytes }) =>
     new Promise((resolve, reject) => {
       const address = uri(host, path, "connect");
@@ -42,7 +42,7 @@ const operations = {
       socket.on("error", reject);
     }),
 
-  // A listener that tells what it was asked; "/large" is answered with 300,000 bytes, "/pieces" piece by piece.
+  // A listener that answers with what it was asked; "/large" is answered with 300,000 bytes, "/pieces" piece by piece.
   listenRequests: (_, { host, path, rule, key }, { keep }) =>
     new Promise((resolve, reject) => {
       const address = uri(host, path, "listen");

@@ -1,4 +1,4 @@
-"""The AMQP type system: every value keeps its type, no bytes break the decoder."""
+"""The AMQP type system: every value keeps its type, and no bytes make the decoder fail."""
 
 import contextlib
 import uuid
@@ -186,7 +186,7 @@ def _map_of(keys: list[bytes]) -> bytes:
     return codec.encode_map([item for key in keys for item in (key, b"\x40")])
 
 
-# What Python takes for the hash of an integer is its rest by this number, and a UUID is one of 128 bits.
+# The hash of an integer in Python is its remainder by this number, and a UUID is an integer of 128 bits.
 MODULUS = 2**61 - 1
 
 
@@ -199,7 +199,7 @@ MODULUS = 2**61 - 1
     ids=["uuid", "described"],
 )
 def test_i2_keys_made_to_collide_are_refused(keys: list[bytes]) -> None:
-    """A dict of them takes time by the square of their number: 100,000 fit into one message."""
+    """A dict of them takes time quadratic in their number: 100,000 fit into one message."""
     with pytest.raises(CodecError, match="equal keys"):
         decode(_map_of(keys))
     assert len(decode(_map_of(keys[:30]))[0]) == 30
@@ -242,7 +242,7 @@ def test_symbols_beyond_ascii_in_an_array_are_written_as_alone() -> None:
 
 
 def test_i2_half_of_a_surrogate_pair_is_no_character() -> None:
-    """As a key's text it could be written nowhere."""
+    """It cannot be written as the text of a key."""
     with pytest.raises(CodecError):
         decode(b"\x73\0\0\xd8\0")
 

@@ -125,7 +125,7 @@ def test_deliveries_arrive_in_order_and_are_disposed_over_ranges() -> None:
         (100, 100, Rejected),
         (101, 599, Modified),
     ]
-    receiver.dispose(0, 599)  # a second disposition of settled deliveries says nothing
+    receiver.dispose(0, 599)  # a second disposition of settled deliveries is ignored
     peers.at_client.clear()
     peers.pump()
     assert not peers.seen(Disposed, "client")
@@ -184,7 +184,7 @@ def test_large_deliveries_are_split_and_joined(size: int) -> None:
     assert {run.message_format for run in runs} == {BATCH_FORMAT}
 
 
-def test_large_messages_are_reported_in_parts_and_held_by_nobody() -> None:
+def test_large_messages_are_reported_in_parts_and_not_buffered() -> None:
     peers = Peers().open()
     _, link = with_sender(peers)
     peers.seen(LinkAttaching)[0].link.parts_above_bytes = 100_000
@@ -470,8 +470,8 @@ def test_any_window_that_a_flow_can_say_is_used(window: int) -> None:
     assert session.send_window == window
 
 
-def test_what_waits_for_the_window_is_not_sent_on_a_link_that_is_gone() -> None:
-    """Its handle means nothing to the peer any more, or another link: the connection or that link would end."""
+def test_what_waits_for_the_window_is_not_sent_on_a_lost_link() -> None:
+    """For the peer its handle is unknown by now, or that of another link: the connection or that link would end."""
     peers = Peers().open()
     session, link, sender = with_receiver(peers)
     link.grant(2)
@@ -521,7 +521,7 @@ def test_a_handle_taken_anew_instead_of_an_answer_to_a_detach_is_free() -> None:
 
 @pytest.mark.parametrize("frames", [1, 3])
 def test_an_aborted_delivery_takes_credit(frames: int) -> None:
-    """Its sender counts what it has begun: else both ends would come to differ, and one would wait in the end."""
+    """Its sender counts what it has begun: otherwise the counts of both ends would differ, and one end would wait for ever."""
     peers = Peers().open()
     session, link = with_sender(peers)
     receiver = peers.seen(LinkAttaching)[0].link

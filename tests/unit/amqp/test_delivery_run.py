@@ -52,16 +52,16 @@ def test_ids_are_known_until_they_are_settled_i1(start: int, steps: list[tuple[s
             runs.add(end & MASK32, count, link)
             known |= dict.fromkeys(range(end, end + count), link)
             end += count
-        elif what == "settled before":  # sent settled: nobody asks for these ids
+        elif what == "settled before":  # sent settled: these ids are not looked up
             end += count
         elif what == "settle":
             first = start + place
             runs.settle(first & MASK32, (first + count - 1) & MASK32)
             known = {each: link for each, link in known.items() if not first <= each < first + count}
         else:
-            gone = A if place % 2 else B
-            runs.forget(gone)
-            known = {each: link for each, link in known.items() if link != gone}
+            detached = A if place % 2 else B
+            runs.forget(detached)
+            known = {each: link for each, link in known.items() if link != detached}
         found = {
             (first + each) & MASK32: link
             for first, last, link in runs.covered(start & MASK32, (start + 1000) & MASK32)

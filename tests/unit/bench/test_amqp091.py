@@ -24,7 +24,7 @@ HANDSHAKE = (
 
 
 def node(answers: bytes) -> tuple[int, threading.Thread]:
-    """A node that says all its answers at once and then reads until the other side goes."""
+    """A node that sends all its answers at once and then reads until the other side disconnects."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -61,7 +61,7 @@ def test_a_refused_message_is_an_error() -> None:
     thread.join(10)
 
 
-def test_a_close_is_told_with_its_reason() -> None:
+def test_a_close_is_reported_with_its_reason() -> None:
     port, thread = node(frame((20, 40), struct.pack(">H", 404) + b"\x09NOT_FOUND" + struct.pack(">HH", 0, 0)))
     channel = Channel091(port)
     with pytest.raises(ConnectionLostError, match="NOT_FOUND"):

@@ -8,7 +8,7 @@ from isthmus.bench.distance import with_ratios
 from isthmus.cli.bench import _round_trips
 
 
-def test_rates_are_told_as_shares_of_the_first() -> None:
+def test_rates_are_reported_as_shares_of_the_first() -> None:
     found = {
         "0": {"messages_per_second": 40_000.0, "alone_messages_per_second": 20_000.0, "p50_ms": 4.0},
         "100": {"messages_per_second": 38_000.0, "alone_messages_per_second": 9_000.0, "p50_ms": 55.0},

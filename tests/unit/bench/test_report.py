@@ -69,7 +69,7 @@ def test_the_page_names_peers_machine_and_ratios(tmp_path: Path) -> None:
     assert json.loads(page.with_suffix(".json").read_text())["bridge"]["ratio_to_shovel"] == 5.0
 
 
-def test_a_peer_that_failed_is_told_beside_the_others(tmp_path: Path) -> None:
+def test_a_peer_that_failed_is_reported_beside_the_others(tmp_path: Path) -> None:
     peers = {**RESULTS["bridge"]["peers"], "sdk-loop": {"failed": "MessageLockLostError: it"}}
     page = write_report(tmp_path, {**RESULTS, "bridge": {**RESULTS["bridge"], "peers": peers}})
     assert "| sdk-loop | failed: MessageLockLostError: it |" in page.read_text()

@@ -12,7 +12,7 @@ from isthmus.errors import OperationTimeoutError
 
 
 class Copy:
-    """A copy that moves 100 messages a second on a clock that its looks move."""
+    """A copy that moves 100 messages a second, on a clock that advances with each look."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -41,7 +41,7 @@ def test_the_rate_leaves_start_and_end_out(copy: Copy) -> None:
     assert result.resident_bytes > 0
 
 
-def test_a_copy_that_stands_still_ends_the_measurement(copy: Copy) -> None:
+def test_a_copy_that_stalls_ends_the_measurement(copy: Copy) -> None:
     def half() -> int:
         return copy.count() // 2
 

@@ -33,7 +33,7 @@ def test_one_delivery_is_in_flight_with_all_that_wait_i8() -> None:
 
 @pytest.mark.parametrize("reported", [0, 10])
 def test_a_target_without_envelopes_gets_one_message_at_a_time_i8(reported: int) -> None:
-    """It would take the messages of one each for itself, and some behind one that it refuses."""
+    """It would accept some messages after one that it refuses."""
     made = strict(takes=0, reported=reported)
     made.hand_over(3)
     assert len(made.wire) == 1
@@ -49,7 +49,7 @@ def test_nothing_overtakes_a_message_that_is_refused_for_a_while_i8(refusal: Ref
     made.hand_over(40)
     made.pass_time(24.0)
     assert made.stored == list(range(10))
-    assert made.held
+    assert made.paused_reason
     made.pass_time(20.0)
     assert made.stored == list(range(40))
     assert not made.disposed

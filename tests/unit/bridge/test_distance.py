@@ -1,4 +1,4 @@
-"""A delivery machine and a target far away, in virtual time: how much flows with the credit that there is."""
+"""A delivery machine and a distant target, in virtual time: the throughput with a given credit."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class World:
         # The target's end of the link.
         self._received = self._granted_at = 0
         self._left = CREDIT
-        self._tell(Opened(1 << 20, ENVELOPE))
-        self._tell(Granted(CREDIT))
+        self._apply(Opened(1 << 20, ENVELOPE))
+        self._apply(Granted(CREDIT))
         self._at(0.0, self._come)
 
     def run(self, seconds: float) -> World:
@@ -83,9 +83,9 @@ class World:
 
     def _hand_over(self) -> None:
         while self._rows and self.machine.room > 0:
-            self._tell(HandedOver([PAYLOAD] * self._rows.pop(0), None))
+            self._apply(HandedOver([PAYLOAD] * self._rows.pop(0), None))
 
-    def _tell(self, event: Opened | Granted | HandedOver | Outcome | Tick) -> None:
+    def _apply(self, event: Opened | Granted | HandedOver | Outcome | Tick) -> None:
         for effect in self.machine.on(event, self.now):
             if isinstance(effect, Send):
                 groups = [len(effect.payloads)] if effect.is_envelope else [1] * len(effect.payloads)
@@ -98,7 +98,7 @@ class World:
 
     def _tick(self, due: float) -> None:
         if self.machine.deadline(self.now) == due:
-            self._tell(Tick())
+            self._apply(Tick())
             self._hand_over()
 
     def _receive(self, groups: list[int]) -> None:
@@ -118,12 +118,12 @@ class World:
         self._at(self._free_at + self._way, lambda: self._outcome(first, len(groups), messages))
 
     def _flow(self, count: int) -> None:
-        self._tell(Granted(CREDIT - (len(self.deliveries) - count)))
+        self._apply(Granted(CREDIT - (len(self.deliveries) - count)))
         self._hand_over()
 
     def _outcome(self, first: int, count: int, messages: int) -> None:
         self._settled += messages
-        self._tell(Outcome(first, first + count - 1))
+        self._apply(Outcome(first, first + count - 1))
         self._hand_over()
 
 

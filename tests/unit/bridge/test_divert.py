@@ -12,7 +12,7 @@ from isthmus.amqp.types import Long, UByte
 from isthmus.bridge.divert import explained
 from isthmus.message.name import WHY_DESCRIPTION, WHY_REASON, WHY_ROUTE, WHY_SOURCE
 
-TOLD = {
+REASON = {
     WHY_REASON: "ValidationFailed",
     WHY_DESCRIPTION: "step validate: ü",
     WHY_SOURCE: "ewr/flights",
@@ -21,7 +21,7 @@ TOLD = {
 
 
 def _explained(message: bytes) -> bytes:
-    return explained(message, *TOLD.values())
+    return explained(message, *REASON.values())
 
 
 def _parts(message: bytes) -> list[bytes]:
@@ -51,21 +51,21 @@ def test_everything_else_comes_out_byte_for_byte_i1(more: dict[str, Any], kept: 
     assert [each for place, each in enumerate(after) if place != at] == [
         each for place, each in enumerate(before) if place != at
     ]
-    assert section.decode_map(made, section.locate(made).application_properties) == {**kept, **TOLD}
+    assert section.decode_map(made, section.locate(made).application_properties) == {**kept, **REASON}
 
 
 def test_the_reason_of_an_earlier_time_goes() -> None:
     message = section.encode_message(b"x", application_properties={WHY_REASON: "Old", "a": 1, WHY_SOURCE: "b"})
     made = _explained(_explained(message))
-    assert section.decode_map(made, section.locate(made).application_properties) == {"a": 1, **TOLD}
+    assert section.decode_map(made, section.locate(made).application_properties) == {"a": 1, **REASON}
 
 
 def test_a_message_without_body_gets_it_before_its_footer() -> None:
     footer = b"\0Sx\xc1\x01\0"
     made = _explained(footer)
     assert made.endswith(footer)
-    assert section.decode_map(made, section.locate(made).application_properties) == TOLD
-    assert section.decode_map(_explained(b""), section.locate(_explained(b"")).application_properties) == TOLD
+    assert section.decode_map(made, section.locate(made).application_properties) == REASON
+    assert section.decode_map(_explained(b""), section.locate(_explained(b"")).application_properties) == REASON
 
 
 def test_what_is_no_message_is_refused() -> None:

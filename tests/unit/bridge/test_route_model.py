@@ -1,4 +1,4 @@
-"""Both machines of a route in a world of faults, by seed; `route_world` tells what is checked."""
+"""Both machines of a route in a world of faults, by seed; `route_world` describes what is checked."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _by_seed(monkeypatch: pytest.MonkeyPatch) -> None:
 def play(seed: int, make: Callable[[int], World] = World) -> World:
     """A while with faults, then without, to the end."""
     world = make(seed)
-    world.tell(e.Begin())
+    world.apply(e.Begin())
     world.run(200.0, 2_000)
     if world.has_ended:
         assert world.spec.only_present
@@ -43,7 +43,7 @@ def play(seed: int, make: Callable[[int], World] = World) -> World:
         world.end()
     else:
         world.run(3_000.0, 60_000)
-        assert world.is_done, f"it stands still: {world.lease.report(world.now)}"
+        assert world.is_done, f"it is stuck: {world.lease.report(world.now)}"
     world.check_copies()
     return world
 
@@ -70,20 +70,20 @@ def test_whatever_happens_a_route_of_sessions_loses_and_stops_nothing(first: int
 
 @pytest.mark.parametrize("most", [1, 4])
 def test_one_other_message_is_enough_for_all_sessions_that_begin_with_a_refused_one(most: int) -> None:
-    """More of them than are held in one opening: they are given back, and set aside when they come again."""
+    """More of them than are kept in one opening: they are given back, and set aside when they come again."""
     world = CrowdedWorld(0, 40, most, 300.0)
-    world.tell(e.Begin())
+    world.apply(e.Begin())
     world.run(299.0, 20_000)
     assert not world.source.settled, "there was nothing to compare with"
     world.run(250.0, 20_000)
-    assert world.is_done, f"it stands still: {world.lease.report(world.now)}"
+    assert world.is_done, f"it is stuck: {world.lease.report(world.now)}"
     assert list(world.source.settled.values()).count("dead-letter") == 40
     assert world.accepted == [41]
 
 
 def test_while_no_other_message_comes_openings_are_few() -> None:
     world = CrowdedWorld(0, 40, 4, 3_600.0)
-    world.tell(e.Begin())
+    world.apply(e.Begin())
     world.run(3_500.0, 60_000)
     assert not world.source.settled
     assert 40 < world.lease.handle < 75  # one a minute, once it waits 30 s between them

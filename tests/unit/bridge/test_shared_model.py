@@ -1,4 +1,4 @@
-"""Routes that share processes and divert messages, in a world of faults, by seed; `shared_world` tells what is checked."""
+"""Routes that share processes and divert messages, in a world of faults, by seed; `shared_world` describes what is checked."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def play(seed: int) -> SharedWorld:
         world.end()
         world.check_copies()
         return world
-    if seed % 4 == 1:  # one entity stays away: the routes that do not lead there go on
+    if seed % 4 == 1:  # one entity stays unavailable: the routes that do not lead there continue
         away = world.choose.choice(list(world.entities))
         world.calm([away])
         world.wait_settled([name for name, spec in world.specs.items() if away not in (f"{name}/to", *spec.diverts)])

@@ -81,7 +81,7 @@ class Client:
     # ---- the client
 
     def pump(self) -> None:
-        """Carry bytes both ways until both are silent."""
+        """Carry bytes in both directions until both are silent."""
         while True:
             up = self.connection.take()
             if up:
@@ -97,7 +97,7 @@ class Client:
         self.peer.receive(self.connection.take())
 
     async def settle(self) -> None:
-        """Let the broker's loop and its disk come to rest."""
+        """Wait until the broker's loop and its disk have nothing left to do."""
         for _ in range(3):
             self.pump()
             await self.broker.namespace.commits.wait_idle()

@@ -31,7 +31,7 @@ class FakeEngine:
         group = None if self.staged else self.under_way
         self.waiters.setdefault(group, []).append((on_durable, on_failed))
 
-    def tell(self, group, error=None):
+    def end(self, group, error=None):
         for on_durable, on_failed in self.waiters.pop(group, []):
             on_failed(error) if error else on_durable()
 
@@ -54,7 +54,7 @@ class FakeEngine:
         if self.refuse:
             error, self.refuse = self.refuse, None
             self.trace.append(("refused", tuple(staged)))
-            self.tell(None, error)
+            self.end(None, error)
             raise error
         if not staged:
             return None
@@ -66,7 +66,7 @@ class FakeEngine:
     def end_commit(self, commit):
         self.trace.append(("acknowledged", commit))
         self.under_way = None
-        self.tell(commit)
+        self.end(commit)
         if self.on_acknowledged:
             then, self.on_acknowledged = self.on_acknowledged, None
             then()
@@ -74,7 +74,7 @@ class FakeEngine:
     def fail_commit(self, commit, error):
         self.trace.append(("failed", commit))
         self.under_way = None
-        self.tell(commit, error)
+        self.end(commit, error)
 
 
 class FakeStore:
@@ -169,7 +169,7 @@ async def test_what_an_acknowledgement_stages_is_one_further_group_and_is_waited
     assert [each for each in trace if each[0] == "acknowledged"] == [("acknowledged", (name,)) for name in "abc"]
 
 
-async def test_a_failed_sync_fails_its_group_and_the_loop_goes_on_i3(parts, trace, caplog):
+async def test_a_failed_sync_fails_its_group_and_the_loop_continues_i3(parts, trace, caplog):
     engine, store, loop = parts
     store.error = StoreError("no space left")
     engine.stage("a")
@@ -201,7 +201,7 @@ async def test_waiting_for_durability_covers_what_is_staged_now(parts, trace):
     assert trace[-1] == ("acknowledged", ("a",))
 
 
-async def test_waiting_for_durability_tells_of_a_failure(parts):
+async def test_waiting_for_durability_raises_a_failure(parts):
     engine, store, loop = parts
     store.error = StoreError("no space left")
     engine.stage("a")
@@ -248,7 +248,7 @@ async def idle(loop):
     await asyncio.wait_for(loop.wait_idle(), 10)
 
 
-async def test_a_fault_in_an_acknowledgement_costs_nobody_else_an_answer_i4(real, caplog):
+async def test_a_fault_in_an_acknowledgement_costs_no_other_an_answer_i4(real, caplog):
     engine, _, loop = real
     reported = []
 
@@ -268,7 +268,7 @@ async def test_a_fault_in_an_acknowledgement_costs_nobody_else_an_answer_i4(real
     assert loop.statistics()["commit_failures"] == 0
 
 
-async def test_a_fault_in_a_listener_costs_nobody_else_a_message_i4(real):
+async def test_a_fault_in_a_listener_costs_no_other_listener_a_message_i4(real):
     engine, _, loop = real
     reported = []
     engine.create_queue("other")
@@ -312,7 +312,7 @@ async def test_a_fault_before_the_write_fails_the_group_and_the_next_is_committe
     assert engine.receiver("q").active_count == 1
 
 
-async def test_a_fault_of_one_that_is_told_of_a_failure_costs_nobody_else_an_answer_i4(real):
+async def test_a_fault_of_one_failure_callback_costs_no_other_an_answer_i4(real):
     engine, journal, loop = real
     reported = []
     journal.fail_syncs = OSError("the disk is gone")
@@ -341,7 +341,7 @@ async def test_no_thread_for_the_sync_is_a_failure_and_no_end_i4(real, monkeypat
     assert reported[-1] == "durable"
 
 
-async def test_what_a_read_finds_refused_is_told_to_those_who_wait(real):
+async def test_what_a_read_finds_refused_is_reported_to_waiting_threads(real):
     """A read brings what is staged into the store: what is refused there has failed as well."""
     engine, journal, loop = real
     reported = []
@@ -355,10 +355,10 @@ async def test_what_a_read_finds_refused_is_told_to_those_who_wait(real):
     assert [type(error) for error in reported] == [StoreError, StoreError]
 
 
-# ---- what nobody waits for
+# ---- what nothing waits for
 
 
-async def test_what_nobody_waits_for_goes_with_the_next_group_i5(parts, trace, monkeypatch):
+async def test_what_nothing_waits_for_goes_with_the_next_group_i5(parts, trace, monkeypatch):
     engine, _, loop = parts
     monkeypatch.setattr("isthmus.broker.commit.PATIENCE_SECONDS", 3600)
     engine.stage("patient a")
@@ -370,7 +370,7 @@ async def test_what_nobody_waits_for_goes_with_the_next_group_i5(parts, trace, m
     assert [each for each in trace if each[0] == "acknowledged"] == [("acknowledged", ("patient a", "b"))]
 
 
-async def test_what_nobody_waits_for_is_written_all_the_same_i5(parts, trace, monkeypatch):
+async def test_what_nothing_waits_for_is_written_all_the_same_i5(parts, trace, monkeypatch):
     engine, _, loop = parts
     monkeypatch.setattr("isthmus.broker.commit.PATIENCE_SECONDS", 0.01)
     engine.stage("patient a")

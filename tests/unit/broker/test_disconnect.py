@@ -1,4 +1,4 @@
-"""A namespace that stops under load: what it keeps is told, and what it does not tell it does not keep."""
+"""A namespace that stops under load: what it keeps is acknowledged, and what it does not acknowledge it does not keep."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ from transaction_client import attach_coordinator, declare, discharge
 from until import passes, until_async
 
 
-async def turns(client, count=5):
+async def run_loop(client, count=5):
     for _ in range(count):
         client.pump()
         await asyncio.sleep(0)
@@ -25,14 +25,14 @@ async def stop(broker, client, meanwhile):
     """Stops while a sync is under way; `meanwhile` is what the client does until it ends."""
     broker.store.gate.clear()
     client.sender("orders", "first").send(b"\0Sw\xa1\1a", b"1")
-    await turns(client)
+    await run_loop(client)
     stopping = asyncio.create_task(broker.namespace.disconnect())
-    await turns(client)
+    await run_loop(client)
     meanwhile()
-    await turns(client)
+    await run_loop(client)
     broker.store.gate.set()
     while not stopping.done():
-        await turns(client, 1)
+        await run_loop(client, 1)
     await stopping
     client.pump()
     await broker.namespace.commits.wait_idle()
@@ -47,7 +47,7 @@ def accepted(client):
     return sum(event.last - event.first + 1 for event in client.seen(Disposed) if type(event.state) is Accepted)
 
 
-async def test_no_message_is_kept_whose_acceptance_is_not_told_i6(broker, client, message):
+async def test_no_message_is_kept_whose_acceptance_is_not_reported_i6(broker, client, message):
     link = client.sender("orders", "second")
     await stop(broker, client, lambda: link.send(message("b"), b"2"))
     assert client.closed_with() == "amqp:connection:forced"
@@ -95,26 +95,26 @@ async def test_the_stream_of_a_busy_client_ends_once_it_has_read_all_i6(broker, 
     for _ in range(20):
         await asyncio.sleep(0)
     assert any(b"amqp:connection:forced" in data for data in client.wrote)
-    assert not client.closed  # bytes that it still sends would take those with them that it has not read
+    assert not client.closed  # bytes that it still sends would reset the connection, with those that it has not read
     while not stopping.done():
-        await turns(client, 1)
+        await run_loop(client, 1)
     assert accepted(client) == 1
     assert client.closed
 
 
-async def test_a_client_that_is_silent_holds_up_no_stop(broker, client):
+async def test_a_client_that_is_silent_delays_no_stop(broker, client):
     broker.clock.advance(60_000)
     await broker.namespace.disconnect()
     assert client.closed
 
 
-async def test_a_message_that_is_still_written_is_told_before_the_end_i6(broker, client):
+async def test_a_message_that_is_still_written_is_reported_before_the_end_i6(broker, client):
     client.sender("orders")
     [handler] = [each for each in client.peer._links.handlers.values() if each.owed is not None]
     handler.owed.add()  # as for a large message whose last bytes are with the disk
     stopping = asyncio.create_task(broker.namespace.disconnect())
     for _ in range(50):
-        await turns(client, 1)
+        await run_loop(client, 1)
     assert not client.closed_with()
     handler.owed.paid()
     await until_async(lambda: client.pump() or stopping.done())
@@ -238,7 +238,7 @@ async def test_what_a_store_of_fragments_has_deleted_although_it_failed_is_sent_
 ):
     monkeypatch.setattr("isthmus.broker.namespace._BODY_SECONDS", 0.2)
     limits, fragments = Limits(partitions_per_entity=1, partition_stores=1), type(broker.store)()
-    monkeypatch.setattr(fragments, "reopen", lambda: None)  # a disk without room: what was written before stands
+    monkeypatch.setattr(fragments, "reopen", lambda: None)  # a disk without room: what was written before remains
     monkeypatch.setattr(
         sys.modules[type(broker).__module__],
         "Engine",

@@ -1,12 +1,12 @@
-"""What connections share: the clockwork of the engine under a process that stood still."""
+"""What connections share: the clockwork of the engine under a process that was suspended."""
 
 from __future__ import annotations
 
 from isthmus.entities import QueueDescription
 
 
-async def test_nothing_is_idle_for_a_time_in_which_the_process_stood_still(broker):
-    """Receivers could not come: a stopped process, or a loop that was held up, is no idle entity."""
+async def test_nothing_is_idle_for_a_time_in_which_the_process_was_suspended(broker):
+    """Receivers could not attach while the process was stopped or its loop was blocked: the entity was not idle."""
     broker.engine.create_queue("brief", QueueDescription(auto_delete_on_idle_ms=300_000))
     await broker.namespace.commits.wait_durable()
     broker.namespace.tick_engine()

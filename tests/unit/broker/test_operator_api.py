@@ -1,4 +1,4 @@
-"""Metrics, statistics and back-ups over HTTP: what is told, and to whom."""
+"""Metrics, statistics and back-ups over HTTP: what is shown, and to whom."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ async def test_a_backup_that_fails_leaves_nothing_i1(served, monkeypatch):
     assert list((served.folder / "backups").iterdir()) == []
 
 
-async def test_health_tells_a_failed_disk_and_that_it_works_again(served, monkeypatch):
+async def test_health_shows_a_failed_disk_and_that_it_works_again(served, monkeypatch):
     namespace = served.server.namespace
     assert await served.get("/health") == (200, '{"status": "healthy"}')
     store, write = namespace.store, namespace.store.write
@@ -186,7 +186,7 @@ async def test_health_tells_a_failed_disk_and_that_it_works_again(served, monkey
 
 
 async def test_health_says_that_the_namespace_stops_while_it_drains(tmp_path, monkeypatch):
-    """On a connection that stands; new ones are refused by then."""
+    """On an existing connection; new ones are refused by then."""
     server = Server(Options(tmp_path / "data", port=0, tls_port=0, http_port=0))
     await server.start()
     going = asyncio.Event()
@@ -207,7 +207,7 @@ async def test_health_says_that_the_namespace_stops_while_it_drains(tmp_path, mo
         await stopping
 
 
-async def test_nobody_is_told_healthy_while_the_namespace_starts(tmp_path, monkeypatch):
+async def test_no_probe_reports_healthy_while_the_namespace_starts(tmp_path, monkeypatch):
     """Neither before the ports are open nor while the HTTP server loads."""
     import isthmus.broker.server as module
 

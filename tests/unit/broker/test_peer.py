@@ -1,4 +1,4 @@
-"""Deadlines of a connection, its end, and input that no honest client sends."""
+"""Deadlines of a connection, its end, and malformed input."""
 
 import gc
 import weakref
@@ -119,7 +119,7 @@ async def test_a_client_that_is_not_read_is_not_called_silent(broker, message):
         link.send(payload, number.to_bytes(4, "big"))
         client.pump()
     assert not client.reading
-    for _ in range(20):  # ten minutes in which the disk stands still, and the client's heartbeats are not read
+    for _ in range(20):  # ten minutes in which the disk hangs, and the client's heartbeats are not read
         broker.clock.advance(30_000)
         client.peer.tick()
     assert not client.closed
@@ -211,7 +211,7 @@ async def test_a_fault_of_ours_costs_one_connection_only_i2(broker, message, cap
 
 
 async def test_a_connection_that_has_ended_is_forgotten_at_once(broker, message):
-    """The collector of circles comes by seldom, and old objects it looks at last."""
+    """The garbage collector runs seldom, and checks old objects last."""
     client = broker.client()
     sender, receiver = client.sender("orders"), client.receiver("orders", 10)
     client.receiver("orders/$management", 5, name="replies")

@@ -59,7 +59,7 @@ async def test_a_signal_stops_all_the_last_one_first_i2(number: signal.Signals) 
         asyncio.get_running_loop().remove_signal_handler(each)
 
 
-async def test_nobody_is_told_where_one_does_not_start_i1(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_callback_runs_where_one_does_not_start_i1(monkeypatch: pytest.MonkeyPatch) -> None:
     start = FakeServer.start
 
     async def fail(server: FakeServer) -> None:

@@ -20,7 +20,7 @@ def rows(broker):
     return {row.entity: row for row in entity_rows(broker.namespace)}
 
 
-async def test_each_way_of_a_message_is_counted(broker):
+async def test_each_route_of_a_message_is_counted(broker):
     engine, clock = broker.engine, broker.clock
     engine.create_queue("counted", QueueDescription(max_delivery_count=2))
     queue = engine.receiver("counted")
@@ -54,7 +54,7 @@ async def test_each_way_of_a_message_is_counted(broker):
     assert whole.healthy
 
 
-async def test_messages_on_their_way_to_another_entity_are_counted_as_that(broker):
+async def test_messages_in_transit_to_another_entity_are_counted_as_that(broker):
     engine = broker.engine
     engine.create_queue("target", QueueDescription())
     engine.create_queue("resting", QueueDescription(forward_to="target", status=EntityStatus.RECEIVE_DISABLED))
@@ -108,7 +108,7 @@ async def test_every_line_is_prometheus_s_i1_i2(broker):
             names.append(found[1])
         if line.startswith("# TYPE") and line.endswith("counter"):
             assert line.split()[2].endswith("_total")
-    groups = [name for place, name in enumerate(names) if not place or names[place - 1] != name]
+    groups = [name for index, name in enumerate(names) if not index or names[index - 1] != name]
     assert len(groups) == len(set(groups))
     assert all(name.startswith(("isthmus_namespace_", "isthmus_entity_")) for name in names)
     assert 'isthmus_entity_received_messages_total{entity="a\\"b\\\\c",kind="queue"} 2\n' in text

@@ -31,7 +31,7 @@ TRANSACTIONS = 3
 LINKS = ("link 1", "link 2")
 SETTLEMENTS = ("complete", "dead_letter", "defer", "abandon")
 ACTIVE, DEFERRED, SCHEDULED = range(3)
-# Place, state, deliveries, sequence number: what a peek tells of a message.
+# Place, state, deliveries, sequence number: what a peek shows of a message.
 Shown = dict[str, tuple[str, int, int, int]]
 
 
@@ -48,7 +48,7 @@ class Done:
     settlements: int = 0
     cancelled: list[str] = field(default_factory=list)
     endings: list[Ending] = field(default_factory=list)
-    fate: str = "open"  # open, staged, done, undone, lost (with its connection)
+    outcome: str = "open"  # open, staged, done, undone, lost (with its connection)
 
     @property
     def count(self) -> int:
@@ -62,7 +62,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self.journal = MemoryJournal()
         self.count = 0
         self.all: list[Done] = []
-        # Numbers that clients were told, with the message that each is of.
+        # Numbers that clients got, with the message that each belongs to.
         self.reported: dict[int, str] = {}
         self.start()
         self.engine.create_queue("next", QueueDescription(requires_duplicate_detection=detects))
@@ -114,7 +114,7 @@ class TransactionMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.tokens)
     @rule(data=st.data())
     def settle_outside(self, data: Any) -> None:
-        """Somebody settles by lock token what a transaction may hold: the transaction is then rolled back."""
+        """A client settles by lock token what a transaction may have locked: the transaction is then rolled back."""
         name = data.draw(st.sampled_from(sorted(self.tokens)))
         self.queue.abandon([self.tokens.pop(name)])
 
@@ -175,7 +175,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), count=st.integers(1, 3), delay_ms=st.sampled_from([-1, 1, LOCK_MS, TIMEOUT_MS]))
     def schedule(self, data: Any, count: int, delay_ms: int) -> None:
-        """The numbers are told once they are durable, and are nobody else's then, whatever becomes of the transaction."""
+        """The numbers are returned once they are durable, and are not used again then, whatever becomes of the transaction."""
         done, due_ms = self.some(data), self.clock.wall_ms() + delay_ms
         names = [self.name() for _ in range(count)]
         numbers: list[int] = []
@@ -265,7 +265,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
         def durable() -> None:
             assert done.endings == [Ending.COMMITTED] * done.settlements
-            done.fate = "done"
+            done.outcome = "done"
 
         try:
             self.transactions.take(done.txn_id).commit(durable, lambda _: None)
@@ -275,7 +275,7 @@ class TransactionMachine(RuleBasedStateMachine):
             self.ended(done, "undone")
             return
         except TransactionRolledBackError:
-            assert not self.is_late(done), "what comes too late is told the time-out"
+            assert not self.is_late(done), "what comes too late gets the time-out"
             overtaken = any(name not in before or before[name][1] != SCHEDULED for name in done.cancelled)
             assert done.doomed or done.settled or overtaken
             assert not self.engine.has_staged
@@ -285,7 +285,7 @@ class TransactionMachine(RuleBasedStateMachine):
         assert not done.doomed
         assert all(before[name][1] == SCHEDULED for name in done.cancelled)
         assert self.journal.unsynced_count == written
-        done.fate = "staged"
+        done.outcome = "staged"
         for name in done.settled:
             self.tokens.pop(name, None)
         commit = self.engine.begin_commit()
@@ -328,12 +328,12 @@ class TransactionMachine(RuleBasedStateMachine):
     def roll_back(self, data: Any) -> None:
         done = self.some(data)
         self.open.remove(done)
-        held = {name: self.queue.holds([token]) for name, token in self.tokens.items()}
+        locked = {name: self.queue.holds([token]) for name, token in self.tokens.items()}
         try:
             self.transactions.take(done.txn_id).rollback()
         except TransactionTimeoutError:
             assert self.is_late(done)
-        assert held == {name: self.queue.holds([token]) for name, token in self.tokens.items()}
+        assert locked == {name: self.queue.holds([token]) for name, token in self.tokens.items()}
         self.ended(done, "undone")
 
     @rule(link=st.sampled_from(LINKS))
@@ -347,9 +347,9 @@ class TransactionMachine(RuleBasedStateMachine):
                 self.transactions.find(done.txn_id)
             self.ended(done, "undone")
 
-    def ended(self, done: Done, fate: str) -> None:
+    def ended(self, done: Done, outcome: str) -> None:
         assert done.endings == [Ending.ROLLED_BACK] * done.settlements, done
-        done.fate = fate
+        done.outcome = outcome
 
     # ---- time and failures
 
@@ -360,7 +360,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule()
     def tick(self) -> None:
-        """Nobody asks for a transaction whose time is over: it goes by itself."""
+        """Nothing asks for a transaction whose time is over: it is removed on its own."""
         self.transactions.tick()
         for done in [each for each in self.open if self.is_late(each)]:
             self.open.remove(done)
@@ -369,20 +369,20 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), asks=st.booleans())
     def outlast(self, data: Any, asks: bool) -> None:
-        """Waits until the time of all of them is over: nobody can use them any more, and they go."""
+        """Waits until the time of all of them is over: they cannot be used any more, and are removed."""
         done = self.some(data)
         self.wait(TIMEOUT_MS)
         if asks:
             with pytest.raises(TransactionTimeoutError):
                 self.transactions.find(done.txn_id)
         self.tick()
-        assert done.fate == "undone"
+        assert done.outcome == "undone"
 
     @rule(keep=st.integers(0, 3))
     def power_cut(self, keep: int) -> None:
         self.journal.crash(keep)
         for done in self.open:
-            done.fate = "lost"
+            done.outcome = "lost"
         self.start()
         self.look()
 
@@ -427,23 +427,23 @@ class TransactionMachine(RuleBasedStateMachine):
         consumed = {
             name
             for done in self.all
-            if done.fate in ("done", "staged")
+            if done.outcome in ("done", "staged")
             for name, what in done.settled.items()
             if what == "complete"
-        } | {name for done in self.all if done.fate in ("done", "staged") for name in done.cancelled}
+        } | {name for done in self.all if done.outcome in ("done", "staged") for name in done.cancelled}
         for done in self.all:
             arrived = {name in here for name in done.sent if name not in consumed}
-            gone = {
+            removed = {
                 name not in here or here[name][0] != "q"
                 for name, what in done.settled.items()
                 if what in ("complete", "dead_letter")
             } | {name not in here for name in done.cancelled}
-            if done.fate == "done":
+            if done.outcome == "done":
                 assert arrived <= {True}
-                assert gone <= {True}
-            elif done.fate == "staged":  # a power cut or a failed sync has decided, and told nobody
-                assert len(arrived | gone) <= 1
-                done.fate = "done" if True in arrived | gone else "undone"
+                assert removed <= {True}
+            elif done.outcome == "staged":  # a power cut or a failed sync has decided, and nothing was reported
+                assert len(arrived | removed) <= 1
+                done.outcome = "done" if True in arrived | removed else "undone"
             else:
                 assert arrived <= {False}
 

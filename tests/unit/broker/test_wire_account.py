@@ -1,4 +1,4 @@
-"""Clients that send, settle, vanish and come back at random, and a disk that waits and fails: what was answered holds.
+"""Clients that send, settle, disconnect and reconnect at random, and a disk that is slow and fails: what was answered stays true.
 
 A message that was accepted is there once until the answer to its completion; one with no answer is there once at most.
 """
@@ -49,8 +49,8 @@ class Account:
         self.count = 0
         self.tally: Counter[str] = Counter()
 
-    def hear(self, party: Party) -> None:
-        """Take what the broker has said."""
+    def receive(self, party: Party) -> None:
+        """Process what the broker has sent."""
         party.client.pump()
         events = party.client.events[party.read :]
         party.read += len(events)
@@ -60,26 +60,26 @@ class Account:
                     for each in range(event.first, event.last + 1):
                         name = party.sent.pop((event.link, each), None)
                         if name is not None and isinstance(event.state, Accepted):
-                            assert self.state[name] in ("perhaps", "perhaps gone", "gone"), name
+                            assert self.state[name] in ("perhaps", "perhaps removed", "removed"), name
                             if self.state[name] == "perhaps":
                                 self.state[name] = "there"
                 case Transfers():
                     for number, payload in enumerate(event.payloads):
                         name = body(payload).decode()
-                        assert self.state[name] != "gone", f"{name} was completed, and is delivered"
+                        assert self.state[name] != "removed", f"{name} was completed, and is delivered"
                         party.got[event.link, event.first_delivery_id + number] = name
                 case SentSettled():
                     for each in range(event.first, event.last + 1):
                         name, kind = party.ending.pop(each, ("", ""))
                         if kind == "complete" and isinstance(event.state, Accepted):
-                            self.state[name] = "gone"
+                            self.state[name] = "removed"
                 case LinkDetached():
                     self.forget(party, event.link)
                 case SessionEnded():
                     self.leave(party)
 
     def leave(self, party: Party) -> None:
-        """The session is over: nothing more is heard of what was under way in it."""
+        """The session has ended: nothing more arrives for what was under way in it."""
         party.senders.clear()
         party.receivers.clear()
         party.sent.clear()
@@ -126,7 +126,7 @@ class Account:
             case 6:
                 client.session.end()
                 self.leave(party)
-                self.hear(party)
+                self.receive(party)
                 client.session = client.connection.begin()
             case 7:
                 client.peer.lost()
@@ -141,7 +141,7 @@ class Account:
             case 9:
                 self.disturb()
         if chance.random() < 0.8:
-            self.hear(party)
+            self.receive(party)
 
     def send(self, party: Party) -> None:
         if not party.senders:
@@ -163,7 +163,7 @@ class Account:
             settled = self.chance.random() < 0.2
             link.dispose(delivery_id, delivery_id, outcome, settled)
             if isinstance(outcome, Accepted):
-                self.state[name] = "perhaps gone"
+                self.state[name] = "perhaps removed"
             if not settled:
                 party.ending[delivery_id] = (name, "complete" if isinstance(outcome, Accepted) else "")
 
@@ -190,7 +190,7 @@ class Account:
             namespace.engine.probe()
             for party in self.parties:
                 await party.client.settle()
-                self.hear(party)
+                self.receive(party)
         for party in self.parties:
             party.client.peer.lost()
         self.parties.clear()
@@ -201,21 +201,21 @@ class Account:
         found: Counter[str] = Counter()
         for path in PATHS.values():
             last: dict[int, int] = {}
-            for place in (path, f"{path}/$DeadLetterQueue"):
-                queue: Any = self.broker.engine.receiver(place)
+            for entity in (path, f"{path}/$DeadLetterQueue"):
+                queue: Any = self.broker.engine.receiver(entity)
                 while (acquired := queue.acquire(50)) is not None:
                     for payload in acquired.payloads:
                         name = body(payload).decode()
                         assert self.path_of[name] == path
                         found[name] += 1
                         link, number = self.sent_by[name]
-                        if place == path:
-                            assert number > last.get(link, 0), f"{name} stands behind what was sent after it"
+                        if entity == path:
+                            assert number > last.get(link, 0), f"{name} comes after what was sent after it"
                             last[link] = number
                     queue.complete(acquired.tags)
                     await namespace.commits.wait_durable()
                 assert not queue.active_count
-        allowed = {"there": (1,), "gone": (0,)}
+        allowed = {"there": (1,), "removed": (0,)}
         wrong = [
             (name, state, found[name])
             for name, state in self.state.items()
@@ -250,4 +250,4 @@ async def test_what_was_answered_holds(
             error.add_note(f"seed {seed}")
             raise
     counted(f"{rounds} rounds", f"{rounds * STEPS} steps, {dict(tally)}, seeds from {first}")
-    assert min(tally[each] for each in ("there", "gone", "perhaps gone")) > 0
+    assert min(tally[each] for each in ("there", "removed", "perhaps removed")) > 0

@@ -1,4 +1,4 @@
-"""What lies where in a namespace's zones."""
+"""Which files are where in a namespace's zones."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_keys_of_a_zone_that_cannot_be_read_are_taken_from_another(tmp_path: Pat
     assert (data / "keys.json").read_text() == "right"
 
 
-def test_a_zone_that_does_not_answer_delays_nobody(tmp_path: Path, zones: list[Path]) -> None:
+def test_a_zone_that_does_not_answer_delays_no_other(tmp_path: Path, zones: list[Path]) -> None:
     data = tmp_path / "data"
     data.mkdir()
     files = ZoneFiles(data, zones, "")

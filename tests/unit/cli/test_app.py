@@ -42,9 +42,9 @@ def example_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(frame.VERBS, "example", "example")
 
 
-def run(*words: str) -> int:
+def run(*arguments: str) -> int:
     with pytest.raises(SystemExit) as caught:
-        frame.main(words)
+        frame.main(arguments)
     code = caught.value.code
     return code if isinstance(code, int) else 0
 
@@ -75,13 +75,13 @@ def test_i1_an_error_is_json_where_asked_for(capsys: pytest.CaptureFixture[str])
     assert error["faults"][0]["line"] == 2
 
 
-@pytest.mark.parametrize("words", [("nothing",), ("example", "--unknown"), ("example", "extra")])
-def test_i2_bad_words_are_bad_input(words: tuple[str, ...]) -> None:
-    assert run(*words) == 2
+@pytest.mark.parametrize("arguments", [("nothing",), ("example", "--unknown"), ("example", "extra")])
+def test_i2_bad_arguments_are_bad_input(arguments: tuple[str, ...]) -> None:
+    assert run(*arguments) == 2
 
 
 @pytest.mark.parametrize("kind", ["", "long", "busy"])
-def test_i4_an_output_that_nobody_reads_any_more_is_no_error_text(
+def test_i4_an_output_that_is_no_longer_read_is_no_error_text(
     kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As in `isthmus … --json | head`, whether it shows while the verb prints, at its end, or with its error."""
@@ -95,7 +95,7 @@ def test_i4_an_output_that_nobody_reads_any_more_is_no_error_text(
 
 
 @pytest.mark.parametrize("kind", ["", "long"])
-def test_i4_an_output_that_a_full_disk_refuses_is_told(
+def test_i4_an_output_that_a_full_disk_refuses_is_reported(
     kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with open("/dev/full", "w") as full:
@@ -167,7 +167,7 @@ def test_help_ends_with_0_and_fits_80_columns(
 
 
 @pytest.mark.parametrize(
-    ("words", "place", "verb"),
+    ("arguments", "place", "verb"),
     [
         ("isthmus", "1", None),
         ("isthmus pe", "1", None),
@@ -177,10 +177,10 @@ def test_help_ends_with_0_and_fits_80_columns(
     ],
 )
 def test_a_completion_imports_the_verb_that_is_complete(
-    words: str, place: str, verb: str | None, monkeypatch: pytest.MonkeyPatch
+    arguments: str, place: str, verb: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("_ISTHMUS_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_WORDS", arguments)
     monkeypatch.setenv("COMP_CWORD", place)
     assert completed_verb() == verb
 
@@ -194,17 +194,17 @@ def test_the_words_that_complete_a_line(
         "tasks: {flights: {pattern: all-active, topic: flights, members: [ewr, jfk]}}\n"
     )
     monkeypatch.setenv("_ISTHMUS_COMPLETE", "complete_bash")
-    for words, expected in (
+    for arguments, expected in (
         ("isthmus pau", "pause"),
         ("isthmus run --task fl", "flights"),
         ("isthmus entity cr", "create"),
         ("isthmus peek --namespace e", "ewr"),
         ("isthmus init all", "all-active"),
     ):
-        monkeypatch.setenv("COMP_WORDS", words)
-        monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+        monkeypatch.setenv("COMP_WORDS", arguments)
+        monkeypatch.setenv("COMP_CWORD", str(len(arguments.split()) - 1))
         assert run() == 0
-        assert capsys.readouterr().out.split() == [expected], words
+        assert capsys.readouterr().out.split() == [expected], arguments
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

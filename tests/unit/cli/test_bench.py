@@ -10,7 +10,7 @@ from isthmus.cli import bench
 from isthmus.errors import InvalidArgumentError
 
 
-def test_a_folder_for_results_that_cannot_be_written_is_told_before_anything_is_measured(
+def test_a_folder_for_results_that_cannot_be_written_is_reported_before_anything_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = tmp_path / "results"

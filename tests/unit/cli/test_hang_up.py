@@ -15,7 +15,7 @@ def _as_before() -> Iterator[None]:
     signal.signal(signal.SIGHUP, before)
 
 
-def test_a_hang_up_is_a_wish_to_end_once_it_is_heard() -> None:
+def test_a_hang_up_is_a_stop_request_once_it_is_handled() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     wishes: list[bool] = []
     hang_up = HangUp(lambda: wishes.append(True))

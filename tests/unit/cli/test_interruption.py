@@ -63,7 +63,7 @@ def test_what_was_before_comes_back_after_an_error(interrupts: object) -> None:
 
 
 @SIGNALS
-def test_i2_what_ignores_it_goes_on_ignoring_it(number: signal.Signals) -> None:
+def test_i2_what_ignores_it_continues_ignoring_it(number: signal.Signals) -> None:
     before = signal.signal(number, signal.SIG_IGN)
     try:
         with interruption("ending") as is_interrupted:
@@ -96,7 +96,7 @@ def test_sigterm_is_ctrl_c_where_a_verb_is_terminable() -> None:
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_sigterm_that_is_ignored_or_heard_stays_so() -> None:
+def test_sigterm_that_is_ignored_or_handled_stays_so() -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         with terminable():

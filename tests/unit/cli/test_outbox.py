@@ -26,9 +26,9 @@ def box(tmp_path: Path) -> Path:
     return tmp_path / "box"
 
 
-def ran(capsys: pytest.CaptureFixture[str], *words: Any) -> tuple[int, str]:
+def ran(capsys: pytest.CaptureFixture[str], *arguments: Any) -> tuple[int, str]:
     try:
-        main(["outbox", *map(str, words)])
+        main(["outbox", *map(str, arguments)])
     except SystemExit as end:
         out = capsys.readouterr()
         return int(end.code or 0), out.out + out.err
@@ -55,7 +55,7 @@ def test_peek_shows_messages_and_takes_none_out(box: Path, capsys: pytest.Captur
     assert json.loads(ran(capsys, "peek", box, "--refused", "--json")[1]) == {"messages": []}
 
 
-def test_peek_shows_what_nobody_can_read(box: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_peek_shows_what_cannot_be_read(box: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with DurableSender(NOWHERE, "orders", box, drain=False) as sender:
         sender.send_messages(AmqpAnnotatedMessage(data_body=b"1", properties=AmqpMessageProperties(subject=b"\xff")))
     rows = json.loads(ran(capsys, "peek", box, "--json")[1])["messages"]
@@ -99,7 +99,7 @@ def test_a_drain_without_its_connection_string_waits_for_nothing(
     assert (code, "the environment variable is not set" in out) == (2, True)
 
 
-def test_ctrl_c_ends_a_drain_and_what_was_delivered_is_told(
+def test_ctrl_c_ends_a_drain_and_what_was_delivered_is_reported(
     box: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also what was taken while it ended: the attempt that is under way is waited for."""
@@ -140,8 +140,8 @@ def test_a_drain_whose_messages_were_refused_fails(
             return SimpleNamespace(drain=SimpleNamespace(delivered=5 - self.refused, refused=self.refused, error=""))
 
     monkeypatch.setattr("isthmus.client.send.durable_sender.DurableSender", Sender)
-    stands = SimpleNamespace(messages=0, refused=0, damaged=0)
-    monkeypatch.setattr("isthmus.client.outbox.store.status", lambda _: stands)
+    empty = SimpleNamespace(messages=0, refused=0, damaged=0)
+    monkeypatch.setattr("isthmus.client.outbox.store.status", lambda _: empty)
     assert ran(capsys, "drain", box, "--connection", NOWHERE)[0] == 0
     Sender.refused = 2
     code, out = ran(capsys, "drain", box, "--connection", NOWHERE)
@@ -174,7 +174,7 @@ def test_messages_in_damaged_bytes_are_no_success(
     assert (code, "the messages in 1 damaged pieces are not sent" in out) == (1, True)
 
 
-def test_what_is_no_outbox_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_outbox_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for folder in (tmp_path, tmp_path / "none"):
         for verb in ("status", "peek", "drain"):
             code, out = ran(capsys, verb, folder)

@@ -36,7 +36,7 @@ pairs:
 
 
 @pytest.mark.parametrize(
-    ("words", "reported"),
+    ("arguments", "reported"),
     [
         (["run"], "has no tasks; write tasks:, or use isthmus pair run for its pairs"),
         (["pair", "status", "acme"], "declares no pair 'acme'; it has: contoso"),
@@ -46,13 +46,17 @@ pairs:
         (["pair", "failover", "contoso", "--force", "--to", "lga"], "has no member 'lga'; write ewr or jfk"),
     ],
 )
-def test_bad_input_is_told(
-    words: list[str], reported: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_bad_input_is_reported(
+    arguments: list[str],
+    reported: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("isthmus.yaml").write_text(PAIRS)
     with pytest.raises(SystemExit) as ended:
-        main(words)
+        main(arguments)
     assert ended.value.code == 2
     assert reported in capsys.readouterr().err
 
@@ -85,12 +89,12 @@ class Session:
 @pytest.mark.parametrize(
     ("fence", "then", "code", "active"),
     [
-        (Fence.OPEN, lambda state: state, 0, "jfk"),  # the old member is gone: that is what it is for
-        (Fence.CLOSED, lambda state: state, 1, "ewr"),  # the new one is, and nobody is active
-        (Fence.CLOSED, lambda state: state.switched(2.0), 0, "jfk"),  # the new one is open, the old one gone
+        (Fence.OPEN, lambda state: state, 0, "jfk"),  # the old member is lost: that is what it is for
+        (Fence.CLOSED, lambda state: state, 1, "ewr"),  # the new one is, and no member is active
+        (Fence.CLOSED, lambda state: state.switched(2.0), 0, "jfk"),  # the new one is open, the old one lost
     ],
 )
-def test_a_forced_fail_over_tells_what_has_become_of_it(
+def test_a_forced_fail_over_shows_what_has_become_of_it(
     fence: Fence,
     then: Any,
     code: int,
@@ -117,10 +121,10 @@ def test_a_forced_fail_over_tells_what_has_become_of_it(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_ends_a_forced_fail_over_that_tells_the_active_member(
+def test_ctrl_c_ends_a_forced_fail_over_that_shows_the_active_member(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Who runs it again because it printed nothing switches back."""
+    """An operator who runs it again because it printed nothing switches back."""
 
     class Hanging(Session):
         def finish(self, note: Any) -> PairState:
@@ -138,7 +142,7 @@ def test_ctrl_c_ends_a_forced_fail_over_that_tells_the_active_member(
 def test_a_forced_fail_over_to_a_member_leads_there_where_this_machine_had_missed_another_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By its own state the member is active already; by the namespaces, which it asks after that, it is not."""
+    """By its own state the member is active already; by the namespaces, which are read after that, it is not."""
 
     missed = [PairState(pair="contoso", active="ewr", standby="jfk", epoch=7)]
 
@@ -180,7 +184,7 @@ def test_ctrl_c_ends_a_planned_fail_over_where_it_can_be_carried_on(
 
 @pytest.mark.usefixtures("interrupts")
 @pytest.mark.parametrize("verb", ["create", "sync"])
-def test_ctrl_c_ends_a_round_between_two_changes_and_tells_what_was_made(
+def test_ctrl_c_ends_a_round_between_two_changes_and_shows_what_was_made(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     members = {alias: FakeMember(alias) for alias in ("ewr", "jfk")}
@@ -206,7 +210,7 @@ def test_ctrl_c_ends_a_round_between_two_changes_and_tells_what_was_made(
     assert "interrupted, 1 changes are left; run it again" in text
 
 
-def test_dead_letters_that_were_moved_are_told_where_the_fail_over_is_given_up(
+def test_dead_letters_that_were_moved_are_reported_where_the_fail_over_is_given_up(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """They do not count as messages that wait."""
@@ -253,7 +257,7 @@ class AtRest:
         raise NamespaceUnreachableError(f"{self.away}.test", "gone", "check host, port and network")
 
 
-def test_status_tells_what_a_fenced_member_holds(
+def test_status_shows_what_a_fenced_member_holds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(pair, "_session", lambda *_: AtRest())
@@ -280,10 +284,10 @@ def test_a_planned_fail_over_names_the_forced_one_where_the_active_member_is_los
     assert ("--force" in capsys.readouterr().err) is (away == "jfk")
 
 
-def test_a_fault_elsewhere_in_the_file_is_told_after_a_forced_fail_over(
+def test_a_fault_elsewhere_in_the_file_is_reported_after_a_forced_fail_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Who runs it again would fail back."""
+    """An operator who runs it again would fail back."""
     monkeypatch.chdir(tmp_path)
     Path("isthmus.yaml").write_text(PAIRS + "tasks: {orders: {pattern: unknown}}\n")
     kept = StateFile(state_folder("isthmus.yaml"), "contoso")
@@ -302,7 +306,7 @@ class Behind(AtRest):
 
     def __init__(self) -> None:
         self.keeper = SimpleNamespace(
-            compare=lambda state: pytest.fail("the wrong member would be told to change"),
+            compare=lambda state: pytest.fail("the wrong member would be changed"),
             outdated=lambda state: "another machine made a fail-over",
         )
 

@@ -14,9 +14,9 @@ from isthmus.cli.app import main
 MESSAGE = {"sys": {"Label": "flight", "MessageId": "m1"}, "user": {"origin": "EWR", "delay": 5, "ratio": 0.5}}
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as ended:
-        main(["rules", "eval", *words])
+        main(["rules", "eval", *arguments])
     printed = capsys.readouterr()
     return int(ended.value.code or 0), printed.out, printed.err
 
@@ -28,8 +28,8 @@ def message(tmp_path: Path) -> str:
     return str(path)
 
 
-def answer(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    code, out, _ = run(capsys, *words, "--json")
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    code, out, _ = run(capsys, *arguments, "--json")
     assert code == 0
     assert out.count("\n") == 1
     found: dict[str, Any] = json.loads(out)
@@ -103,7 +103,7 @@ def test_an_expression_that_does_not_parse_ends_with_its_column(
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "text"),
     [
         ("{", "no JSON"),
         ("[]", "a message is an object"),
@@ -117,12 +117,12 @@ def test_an_expression_that_does_not_parse_ends_with_its_column(
         ('{"user": {"a": NaN}}', "NaN is no JSON number"),
     ],
 )
-def test_a_message_that_is_none(capsys: pytest.CaptureFixture[str], tmp_path: Path, content: str, words: str) -> None:
+def test_a_message_that_is_none(capsys: pytest.CaptureFixture[str], tmp_path: Path, content: str, text: str) -> None:
     path = tmp_path / "message.json"
     path.write_text(content, encoding="utf-8")
     code, _, err = run(capsys, "--filter", "1=1", "--message", str(path))
     assert code == 2
-    assert words in err
+    assert text in err
 
 
 def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

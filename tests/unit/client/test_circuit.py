@@ -19,7 +19,7 @@ def test_it_opens_at_a_failure_and_lets_one_trial_through_after_the_wait() -> No
     assert not circuit.allows(wait)
 
 
-def test_a_trial_that_never_ends_does_not_close_the_way_for_ever() -> None:
+def test_a_trial_that_never_ends_does_not_block_for_ever() -> None:
     circuit = Circuit(first_seconds=1.0)
     circuit.failed(0.0)
     assert circuit.allows(1.0, trial_seconds=5.0)

@@ -30,6 +30,6 @@ def test_other_endpoints_stay_as_they_are() -> None:
     assert blocking("env:NAME") == "env:NAME"
 
 
-def test_without_a_loop_it_is_told() -> None:
+def test_without_a_loop_it_is_reported() -> None:
     with pytest.raises(RuntimeError):
         blocking(("host", ForAsyncio()))

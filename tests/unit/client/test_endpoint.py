@@ -50,7 +50,9 @@ def test_references_are_read_again_for_each_client(tmp_path: Path, monkeypatch: 
     assert Endpoint.of("env:SENDER_ENDPOINT").host == "orders.example.net"
 
 
-def test_a_document_is_fetched_again_and_the_last_one_counts_while_it_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_document_is_fetched_again_and_the_last_one_counts_while_it_is_unavailable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """I1, I2."""
     answers: list[bytes | OSError] = [OSError("away"), b"moved nowhere", OSError("away")]
 

@@ -50,7 +50,7 @@ class Engine:
 
 @pytest.fixture
 def receiver(tmp_path: Path) -> Iterator[FailoverReceiver]:
-    """Made while the way back was under way."""
+    """Made while the fail-back was under way."""
     state = tmp_path / "state.json"
     state.write_text(json.dumps({"version": 1, "state": "draining", "watermark_ms": 0}))
     made = FailoverReceiver(CONNECTION, CONNECTION, "orders", state=state)
@@ -60,7 +60,7 @@ def receiver(tmp_path: Path) -> Iterator[FailoverReceiver]:
 
 
 def test_a_secondary_that_is_silent_is_drained_only_once_it_has_answered(receiver: FailoverReceiver) -> None:
-    """A namespace that stands still sends nothing either, and what was sent there would be left behind."""
+    """A namespace that hangs sends nothing either, and what was sent there would be left behind."""
     engine: Any = Engine()
     receiver._engine, kept = engine, receiver._engine
     now = time.monotonic() + LATER_SECONDS
@@ -140,8 +140,8 @@ def mark(receiver: FailoverReceiver) -> int:
     return receiver._watermark.at_ms
 
 
-def test_the_watermark_stands_while_what_a_killed_receiver_had_in_hand_is_locked(tmp_path: Path) -> None:
-    """Its copy at the secondary would be settled though nobody has handled it."""
+def test_the_watermark_stays_while_what_a_killed_receiver_had_in_hand_is_locked(tmp_path: Path) -> None:
+    """Its copy at the secondary would be settled though it was not handled."""
     first = primary(tmp_path / "state.json")
     handle(first, message("m1", 1, 10_000))
     assert mark(first) == 10_000
@@ -160,7 +160,7 @@ def test_the_watermark_stands_while_what_a_killed_receiver_had_in_hand_is_locked
     second.close()
 
 
-def test_the_watermark_goes_on_behind_a_message_that_comes_again_and_is_known(tmp_path: Path) -> None:
+def test_the_watermark_continues_behind_a_message_that_comes_again_and_is_known(tmp_path: Path) -> None:
     receiver = primary(tmp_path / "state.json")
     handle(receiver, message("m1", 1, 10_000))
     handle(receiver, message("m1", 1, 10_000), message("m2", 2, 20_000))  # its settlement was lost
@@ -168,7 +168,7 @@ def test_the_watermark_goes_on_behind_a_message_that_comes_again_and_is_known(tm
     receiver.close()
 
 
-def test_the_watermark_stands_below_each_copy_that_rules_made_of_one_message(tmp_path: Path) -> None:
+def test_the_watermark_stays_below_each_copy_that_rules_made_of_one_message(tmp_path: Path) -> None:
     """They have the enqueued time, and the sequence number in the topic, of that message."""
     receiver = FailoverReceiver(
         CONNECTION, CONNECTION, "orders", "s", state=tmp_path / "state.json", watermark_drift=timedelta(seconds=1)
@@ -199,7 +199,7 @@ def test_the_watermark_stands_below_each_copy_that_rules_made_of_one_message(tmp
 
 
 def drain(receiver: FailoverReceiver, later: float) -> FailoverState:
-    """A turn so much later, when the secondary has answered a probe a moment before."""
+    """An iteration so much later, when the secondary has answered a probe a moment before."""
     receiver._probe_read = receiver._probe_primary = lambda now: None  # type: ignore[method-assign]
     now = time.monotonic() + later
     receiver._answered_at = now - 1.0
@@ -235,7 +235,7 @@ def test_a_secondary_is_not_drained_while_there_is_no_room_for_more_of_it(tmp_pa
 def test_a_secondary_is_not_drained_while_what_a_killed_receiver_had_in_hand_is_locked(
     tmp_path: Path, state: str
 ) -> None:
-    """F2: nobody would read what comes back there."""
+    """F2: what comes back there would not be read."""
     receiver = draining(tmp_path / "state.json", state)
     receiver._engine.on_open(SECONDARY, "NS-B")
     receiver._machine.published(PRIMARY, 0.0)
@@ -290,8 +290,8 @@ def test_a_message_with_a_copys_properties_that_is_none_is_waited_for(tmp_path: 
     receiver.close()
 
 
-def test_a_call_of_publishers_that_is_overtaken_has_not_the_last_word(tmp_path: Path) -> None:
-    """The primary fails again while publishers are being told to send there."""
+def test_a_call_of_publishers_that_is_overtaken_does_not_win(tmp_path: Path) -> None:
+    """The primary fails again while publishers are being switched there."""
     begun, go_on, done = threading.Event(), threading.Event(), threading.Event()
     sends_to: list[str] = []
 
@@ -316,8 +316,8 @@ def test_a_call_of_publishers_that_is_overtaken_has_not_the_last_word(tmp_path: 
     receiver.close()
 
 
-def test_a_turn_that_changes_nothing_is_followed_by_a_pause(receiver: FailoverReceiver) -> None:
-    """Whatever wakes the thread at the end of its own turn keeps it busy for ever."""
+def test_an_iteration_that_changes_nothing_is_followed_by_a_pause(receiver: FailoverReceiver) -> None:
+    """Whatever wakes the thread at the end of its own iteration keeps it busy for ever."""
     engine: Any = Engine()
     receiver._engine, kept = engine, receiver._engine
     now = receiver._tried_primary_at = time.monotonic()
@@ -343,7 +343,7 @@ def test_a_probe_of_the_namespace_that_was_left_says_nothing_of_the_other(receiv
 
 
 def test_a_receiver_that_is_closed_writes_no_state(tmp_path: Path) -> None:
-    """Its publishers answer late, when another receiver has gone on from the file."""
+    """Its publishers answer late, when another receiver has continued from the file."""
     path = tmp_path / "state.json"
     receiver = draining(path, "publishers")
     receiver.close()
@@ -354,10 +354,10 @@ def test_a_receiver_that_is_closed_writes_no_state(tmp_path: Path) -> None:
     assert path.read_text() == kept
 
 
-def test_publishers_are_told_again_by_a_receiver_that_was_killed_before_they_had_switched(
+def test_publishers_are_notified_again_by_a_receiver_that_was_killed_before_they_had_switched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The state is on disk before they are told."""
+    """The state is on disk before they are notified."""
     facts: list[str] = []
     done = threading.Event()
 

@@ -29,7 +29,7 @@ Attempted credentials:
 
 
 def without_token(cause: Exception | None, status: int | None = None) -> ClientAuthenticationError:
-    """The error of a credential; azure-identity makes it of whatever it meets."""
+    """The error of a credential; azure-identity makes it of any error."""
     error = ClientAuthenticationError("Authentication failed")
     error.status_code, error.__cause__ = status, cause
     return error

@@ -70,15 +70,15 @@ def test_a_receiver_without_a_thread_has_what_is_listened_on() -> None:
 
         class Connection:
             def listen(self, **arguments: Any) -> None:
-                heard.append(arguments)
+                received.append(arguments)
 
         class Link:
             current_link_credit = 21
 
-        heard: list[dict[str, Any]] = []
+        received: list[dict[str, Any]] = []
         handler._connection, handler._link = Connection(), Link()
         sdk.listen(receiver)
-        assert heard == [{"wait": handler._socket_timeout, "batch": 21}]
+        assert received == [{"wait": handler._socket_timeout, "batch": 21}]
         handler._connection = handler._link = None
 
 

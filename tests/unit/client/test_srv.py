@@ -103,7 +103,7 @@ def test_the_records_are_read_again_for_each_client(server: NameServer) -> None:
     assert endpoint.client().fully_qualified_namespace == "second.example.net"
     assert "c2VjcmV0" not in repr(endpoint)
     server.is_silent = True
-    assert endpoint.host == "second.example.net", "while nobody answers, the last answer counts"
+    assert endpoint.host == "second.example.net", "while no server answers, the last answer counts"
 
 
 def test_a_host_with_a_credential(server: NameServer) -> None:

@@ -38,7 +38,7 @@ def test_an_envelope_is_refused_with_any_of_its_messages() -> None:
     assert account.answered(2, 3, None) == [Outcome(0, 0, NO, (0, 2)), Outcome(1, 1)]
 
 
-def test_of_an_envelope_the_first_refusal_is_told_and_what_was_taken() -> None:
+def test_of_an_envelope_the_first_refusal_is_reported_and_what_was_taken() -> None:
     """I1, I3: sent again with the others, what was taken would be there twice."""
     account = EnvelopeAccount()
     account.sent(1)
@@ -50,7 +50,7 @@ def test_of_an_envelope_the_first_refusal_is_told_and_what_was_taken() -> None:
     assert account.lost(BUSY) == []
 
 
-def test_what_was_taken_of_an_envelope_is_told_where_its_connection_is_lost() -> None:
+def test_what_was_taken_of_an_envelope_is_reported_where_its_connection_is_lost() -> None:
     """I3"""
     account = EnvelopeAccount()
     for _ in range(4):

@@ -76,7 +76,7 @@ def test_each_kind_is_made_of_its_settings(text: str, values: tuple[Any, ...]) -
 
 @pytest.mark.parametrize("text", ["default", "managed", "workload;tenant=t;client_id=c"])
 def test_i3_who_issues_tokens_has_a_time_to_answer(text: str) -> None:
-    """Else a token service that hangs holds up each connection for 300 s, and each retry again; and what is told is not the cause."""
+    """Otherwise a token service that hangs delays each connection for 300 s, and each retry again; and the reported error is not the cause."""
     shared_credential(text)
     [waits] = Fake.waits
     assert waits["transport"].connection_config.read_timeout == ANSWER_SECONDS
@@ -164,13 +164,13 @@ def test_a_secret_that_was_replaced_is_used_without_a_restart(monkeypatch: pytes
     assert made.get_token("s")[0] == ("t", "c", "two"), "a secret that cannot be read now: the last one"
 
 
-def test_a_secret_that_leads_nowhere_is_told_by_its_reference() -> None:
+def test_a_secret_that_leads_nowhere_is_reported_by_its_reference() -> None:
     """I2."""
     with pytest.raises(SecretError, match="env:NOWHERE"):
         shared_credential("client-secret;tenant=t;client_id=c;client_secret=env:NOWHERE")
 
 
-def test_a_file_that_is_no_certificate_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_no_certificate_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "app.pem"
     text = f"client-certificate;tenant=t;client_id=c;certificate_file={path}"
     with pytest.raises(ConfigError, match="cannot be read"):
@@ -180,7 +180,7 @@ def test_a_file_that_is_no_certificate_is_told(tmp_path: Path) -> None:
         shared_credential(text)
 
 
-def test_a_key_with_a_password_is_told(tmp_path: Path) -> None:
+def test_a_key_with_a_password_is_reported(tmp_path: Path) -> None:
     """The SDK raises a TypeError, which was taken for a fault that passes."""
     private = rsa.generate_private_key(65537, 2048).private_bytes(
         Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"hunter2")

@@ -75,7 +75,7 @@ def test_env(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("value", [f"{KEY}\n", f"{KEY}\r\n", f"\ufeff{KEY}"])
 def test_what_echo_and_editors_put_around_a_secret_is_no_part_of_it(value: str) -> None:
-    """A password with the end of a line behind it is refused by every system, for another reason each."""
+    """A password with a line end after it is refused by every system, each with another error."""
     assert resolve("env:A", {"A": value}) == Secret(KEY)
     assert _read_keyvault(SecretReference.parse("keyvault:contoso/ewr"), lambda *_: value) == KEY
 
@@ -142,7 +142,7 @@ def answered(status: int, reason: str, said: str = "no") -> HttpResponseError:
     return error
 
 
-# As `DefaultAzureCredential` has it.
+# As `DefaultAzureCredential` does.
 _CHAIN = """DefaultAzureCredential failed to retrieve a token from the included credentials.
 Attempted credentials:
 \tEnvironmentCredential: %s
@@ -153,7 +153,9 @@ Attempted credentials:
 \tBrokerCredential: InteractiveBrowserBrokerCredential unavailable. The 'azure-identity-broker' package is required.
 To mitigate this issue, please refer to the troubleshooting guidelines here at https://aka.ms/azsdk/python/identity."""
 AWAY = _CHAIN % "Authentication failed: login.microsoftonline.com: connection refused"
-NOBODY = _CHAIN % "EnvironmentCredential authentication unavailable. Environment variables are not fully configured."
+NO_IDENTITY = (
+    _CHAIN % "EnvironmentCredential authentication unavailable. Environment variables are not fully configured."
+)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +168,7 @@ NOBODY = _CHAIN % "EnvironmentCredential authentication unavailable. Environment
         (answered(503, "Service Unavailable"), "answered 503", True),
         (ClientAuthenticationError("no identity"), "cannot be read (no token for it: no identity)", True),
         (ClientAuthenticationError(AWAY), "cannot be read (no token for it: EnvironmentCredential: Authent", True),
-        (ClientAuthenticationError(NOBODY), "cannot be read (no token for it: no Azure identity on this", True),
+        (ClientAuthenticationError(NO_IDENTITY), "cannot be read (no token for it: no Azure identity on this", True),
         (ServiceRequestError("no route"), "cannot be read (no route)", True),
         (OSError("no route"), "cannot be read (no route)", True),
         (None, "answered without a value", False),

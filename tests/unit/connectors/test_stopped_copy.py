@@ -134,7 +134,7 @@ def test_a_copy_that_comes_back_is_stopped(member: str, message_id: str) -> None
 
 @pytest.mark.parametrize("member", SYSTEMS)
 def test_copies_are_stopped_among_messages_that_are_not(member: str) -> None:
-    """The quick way of the rewriter, which is learned from the messages before."""
+    """The fast path of the rewriter, which is learned from the messages before."""
     plain = [original(f"JFK-{number}", BODIES["data"], number) for number in range(1, 4)]
     made = [
         rewriter("ewr", "jfk").copy(original(f"EWR-{number}", BODIES["data"], number), NOW_MS) for number in range(1, 4)
@@ -149,7 +149,7 @@ def test_copies_are_stopped_among_messages_that_are_not(member: str) -> None:
 
 
 @pytest.mark.parametrize("member", [each for each in SYSTEMS if each != "servicebus"])
-def test_another_message_with_the_properties_of_a_copy_goes_on(member: str) -> None:
+def test_another_message_with_the_properties_of_a_copy_continues(member: str) -> None:
     """An application that takes a copy, and sends an answer with all its properties, has made a new message."""
     made = rewriter("ewr", "jfk").copy(original("EWR-1", BODIES["data"]), NOW_MS)
     assert isinstance(made, bytes)

@@ -55,7 +55,7 @@ def test_i2_a_connection_is_kept_alive(asked: tuple[str, list[bytes]], monkeypat
         assert [each.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) for each in made] == [1]
 
 
-def test_i3_no_password_of_netrc_takes_the_place_of_the_key(
+def test_i3_no_password_of_netrc_replaces_the_key(
     asked: tuple[str, list[bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "netrc").write_text("default login anonymous password guest\n")

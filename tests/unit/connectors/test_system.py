@@ -9,5 +9,5 @@ from isthmus.topology.kind import KINDS
 
 
 @pytest.mark.parametrize("kind", [kind for kind in SYSTEMS if KINDS[kind].is_log])
-def test_every_log_tells_all_that_a_verification_asks(kind: str) -> None:
+def test_every_log_shows_all_that_a_verification_asks(kind: str) -> None:
     assert isinstance(system_of(kind), LogSystem)

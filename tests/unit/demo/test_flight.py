@@ -1,4 +1,4 @@
-"""The demo's data is what it says it is."""
+"""The demo's data matches its description."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A namespace in memory under a clock moved by hand."""
+"""A namespace in memory with a manual clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from isthmus.testing.clock import ManualClock
 
 
 class Namespace:
-    """An engine with what a test needs to drive it."""
+    """An engine with the means to control it."""
 
     def __init__(self) -> None:
         self.journal = MemoryJournal()

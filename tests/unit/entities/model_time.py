@@ -32,7 +32,7 @@ _M = TypeVar("_M", bound=Mortal)
 def ended_by_a_look(queue: Queue, available: Mapping[int, _M], now_ms: int) -> list[_M]:
     """Of messages that had expired when a receiver asked: those that ended by it, for good.
 
-    It meets them in their order until it has what it asked for. The service removes what it meets; a clock that then goes
+    It reads them in order until it has what it asked for. The service removes those that it reads; a clock that then goes
     back, before what ended it, brings none of them again.
     """
     expired = {number: one for number, one in available.items() if 0 < one.expires_ms <= now_ms}

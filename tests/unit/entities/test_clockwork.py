@@ -30,10 +30,10 @@ def test_many_expired_messages_go_in_bounded_ticks(namespace: Any, message: Make
     assert queue.head == 5_001
 
 
-def test_a_fault_in_the_clockwork_holds_up_one_entity_and_leaves_nothing_half_done(
+def test_a_fault_in_the_clockwork_delays_one_entity_and_leaves_nothing_half_done(
     namespace: Any, message: Make, monkeypatch: Any
 ) -> None:
-    """I2. Whatever raises: locks, lives and schedules of others go on, and what is scheduled is not lost."""
+    """I2. Whatever raises: locks, lives and schedules of others continue, and what is scheduled is not lost."""
     engine = namespace.engine
     settings = QueueDescription(lock_duration_ms=5_000, dead_lettering_on_message_expiration=True)
     for path in ("bad", "good"):
@@ -68,7 +68,7 @@ def test_a_fault_in_the_clockwork_holds_up_one_entity_and_leaves_nothing_half_do
     assert len(bad.acquire(9).tags) == 2
 
 
-def test_a_read_that_is_refused_while_locks_end_leaves_no_message_in_nobodys_hands(
+def test_a_read_that_is_refused_while_locks_end_leaves_no_message_unavailable(
     namespace: Any, message: Make, monkeypatch: Any
 ) -> None:
     """I2. Nor do locks of other entities stay for good."""

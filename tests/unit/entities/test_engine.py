@@ -349,35 +349,35 @@ def test_what_is_used_is_not_idle(namespace: Any, message: Make, use: str) -> No
 @pytest.mark.parametrize("partitioned", [False, True])
 @pytest.mark.parametrize("sessions", [False, True])
 def test_an_entity_that_is_looked_at_is_not_idle(sessions: bool, partitioned: bool) -> None:
-    held = Stores()
+    harness = Stores()
     settings = QueueDescription(
         auto_delete_on_idle_ms=300_000, requires_session=sessions, enable_partitioning=partitioned
     )
-    held.engine.create_queue("seen", settings)
-    held.commit()
+    harness.engine.create_queue("seen", settings)
+    harness.commit()
     for _ in range(4):
-        held.advance(100_000)
-        held.engine.receiver("seen").peek(0, 1)
-        held.commit()
-    held.advance(100_000)
-    assert held.engine.get_queue("seen") is not None
+        harness.advance(100_000)
+        harness.engine.receiver("seen").peek(0, 1)
+        harness.commit()
+    harness.advance(100_000)
+    assert harness.engine.get_queue("seen") is not None
 
 
 @pytest.mark.parametrize("partitioned", [False, True])
 @pytest.mark.parametrize("sessions", [False, True])
-def test_an_entity_is_idle_from_when_its_last_receiver_has_gone(sessions: bool, partitioned: bool) -> None:
+def test_an_entity_is_idle_from_when_its_last_receiver_was_closed(sessions: bool, partitioned: bool) -> None:
     """And not while one waits, be it for a session."""
-    held = Stores()
+    harness = Stores()
     settings = QueueDescription(
         auto_delete_on_idle_ms=300_000, requires_session=sessions, enable_partitioning=partitioned
     )
-    held.engine.create_queue("waits", settings)
-    held.commit()
-    queue: Any = held.engine.receiver("waits")
+    harness.engine.create_queue("waits", settings)
+    harness.commit()
+    queue: Any = harness.engine.receiver("waits")
 
     def pass_time(ms: int) -> None:
         for _ in range(ms // 10_000):
-            held.advance(10_000)
+            harness.advance(10_000)
 
     if sessions:
         queue.sessions.wait_for_session(list)
@@ -387,17 +387,17 @@ def test_an_entity_is_idle_from_when_its_last_receiver_has_gone(sessions: bool, 
     if sessions:
         queue.sessions.cancel_wait(list)
         hold = queue.sessions.open_session("s")
-        held.clock.advance(20_000)
+        harness.clock.advance(20_000)
         hold.release()
     else:
         queue.remove_listener(list)
     pass_time(280_000)
-    assert held.engine.get_queue("waits") is not None
+    assert harness.engine.get_queue("waits") is not None
     pass_time(40_000)
-    assert held.engine.get_queue("waits") is None
+    assert harness.engine.get_queue("waits") is None
 
 
-def test_dead_letters_that_go_on_keep_no_idle_entity(namespace: Any) -> None:
+def test_dead_letters_that_continue_keep_no_idle_entity(namespace: Any) -> None:
     engine = namespace.engine
     engine.create_queue("to")
     settings = QueueDescription(auto_delete_on_idle_ms=300_000, forward_dead_lettered_messages_to="to")
@@ -437,7 +437,7 @@ def test_a_step_of_the_wall_clock_makes_nothing_idle(namespace: Any, message: Ma
         assert engine.get_queue("q") is None
 
 
-def test_a_time_in_which_nobody_could_come_makes_nothing_idle(namespace: Any) -> None:
+def test_a_time_in_which_no_client_could_connect_makes_nothing_idle(namespace: Any) -> None:
     namespace.engine.create_queue("q", QueueDescription(auto_delete_on_idle_ms=300_000))
     namespace.commit()
     namespace.clock.advance(3_600_000)
@@ -465,7 +465,7 @@ def test_on_staged_is_called_once_per_commit(namespace: Any, message: Make) -> N
     assert calls == [1, 1]
 
 
-def test_a_completion_that_nobody_waits_for_asks_for_no_commit(namespace: Any, message: Make) -> None:
+def test_a_completion_that_nothing_waits_for_asks_for_no_commit(namespace: Any, message: Make) -> None:
     namespace.engine.create_queue("q")
     namespace.send("q", message("a"), message("b"), message("c"))
     queue = namespace.queue("q")
@@ -476,7 +476,7 @@ def test_a_completion_that_nobody_waits_for_asks_for_no_commit(namespace: Any, m
     queue.complete(tokens[:1])
     queue.complete(tokens[1:2])
     assert (calls, engine.has_staged) == ([False], True)
-    queue.peek(0, 1)  # writes through, and still nobody waits
+    queue.peek(0, 1)  # writes through, and still nothing waits
     assert calls == [False]
     queue.complete(tokens[2:], lambda: None)
     assert calls == [False, True]
@@ -488,7 +488,7 @@ def test_a_completion_that_nobody_waits_for_asks_for_no_commit(namespace: Any, m
     assert namespace.queue("q").active_count == 1
 
 
-def test_a_completion_that_nobody_waits_for_goes_with_what_is_awaited(namespace: Any, message: Make) -> None:
+def test_a_completion_that_nothing_waits_for_goes_with_what_is_awaited(namespace: Any, message: Make) -> None:
     namespace.engine.create_queue("q")
     namespace.send("q", message("a"))
     queue = namespace.queue("q")
@@ -526,16 +526,16 @@ def test_a_failed_sync_fails_all_that_is_not_durable(namespace: Any, message: Ma
     engine.create_queue("q")
     namespace.send("q", message("kept"), message("locked"))
     queue = namespace.queue("q")
-    heard: list[str] = []
-    queue.add_listener(lambda: heard.append("listener"))
+    events: list[str] = []
+    queue.add_listener(lambda: events.append("listener"))
     tags = queue.acquire(2).tags
-    queue.accept([message("a")], lambda: heard.append("a"), lambda error: heard.append(f"a: {error}"))
-    queue.complete(tags[:1], lambda: heard.append("done"), lambda error: heard.append(f"complete: {error}"))
+    queue.accept([message("a")], lambda: events.append("a"), lambda error: events.append(f"a: {error}"))
+    queue.complete(tags[:1], lambda: events.append("done"), lambda error: events.append(f"complete: {error}"))
     first = engine.begin_commit()
-    queue.accept([message("b")], lambda: heard.append("b"), lambda error: heard.append(f"b: {error}"))
+    queue.accept([message("b")], lambda: events.append("b"), lambda error: events.append(f"b: {error}"))
     second = engine.begin_commit()
     engine.create_queue("new")
-    queue.accept([message("c")], None, lambda error: heard.append(f"c: {error}"))
+    queue.accept([message("c")], None, lambda error: events.append(f"c: {error}"))
     namespace.journal.fail_syncs = OSError("I/O error")
     with pytest.raises(StoreError):
         namespace.journal.sync()
@@ -543,7 +543,7 @@ def test_a_failed_sync_fails_all_that_is_not_durable(namespace: Any, message: Ma
     engine.fail_commit(first, StoreError("I/O error"))
     engine.end_commit(second)  # has failed already
     engine.fail_commit(second, StoreError("again"))
-    assert sorted(heard) == ["a: I/O error", "b: I/O error", "c: I/O error", "complete: I/O error", "listener"]
+    assert sorted(events) == ["a: I/O error", "b: I/O error", "c: I/O error", "complete: I/O error", "listener"]
     assert engine.get_queue("new") is None
     assert engine.receiver("q") is queue
     assert queue.complete(tags) == [False, False]
@@ -693,7 +693,7 @@ def test_a_topic_s_filter_counts_include_the_default_rule(namespace: Any) -> Non
 def test_what_was_staged_before_the_store_is_back_fails_and_is_not_written(
     namespace: Any, message: Any, read: Any
 ) -> None:
-    """Upon numbers that the store never had: they would lie over those that are given out once it is back."""
+    """With numbers that the store never had: they would overlap those that are given out once it is back."""
     namespace.engine.create_queue("q")
     namespace.commit()
     queue, reported = namespace.queue("q"), []
@@ -719,8 +719,8 @@ def test_what_was_staged_before_the_store_is_back_fails_and_is_not_written(
     namespace.commit()
     namespace.crash()
     assert reported[2:] == [("c", True)]
-    held = [read(each) for each in namespace.queue("q").peek(0, 9)]
-    assert [(each.sequence, each.properties["message_id"]) for each in held] == [(1, "c")]
+    remaining = [read(each) for each in namespace.queue("q").peek(0, 9)]
+    assert [(each.sequence, each.properties["message_id"]) for each in remaining] == [(1, "c")]
     assert namespace.queue("q").active_count == 1
 
 
@@ -796,7 +796,7 @@ def test_what_is_due_stays_while_its_entity_could_not_be_loaded_again(
 
 @pytest.mark.parametrize("kind", ["queue", "topic"])
 def test_an_update_that_is_refused_for_a_read_has_changed_nothing(namespace: Any, monkeypatch: Any, kind: str) -> None:
-    """Administration I1: another window of detection is told to the store, which is read for that."""
+    """Administration I1: another window of detection is passed to the store, which is read for that."""
     engine, journal = namespace.engine, namespace.journal
     described = QueueDescription if kind == "queue" else TopicDescription
     create, update, got = (getattr(engine, f"{verb}_{kind}") for verb in ("create", "update", "get"))
@@ -829,7 +829,7 @@ def test_an_update_that_is_refused_for_a_read_has_changed_nothing(namespace: Any
 def test_what_came_while_entities_were_not_loaded_again_is_refused(
     namespace: Any, message: Make, monkeypatch: Any
 ) -> None:
-    """I1. The clockwork brings them back: what was staged upon what memory held meanwhile is not written."""
+    """I1. The clockwork brings them back: what was staged on top of the state in memory in the meantime is not written."""
     engine, journal = namespace.engine, namespace.journal
     for path in ("a", "q"):
         engine.create_queue(path)
@@ -885,34 +885,34 @@ def test_a_time_in_which_the_store_was_away_makes_nothing_idle(
 
 
 @pytest.mark.parametrize("at_start", [False, True])
-def test_a_partitioned_queue_whose_store_is_away_is_not_idle(at_start: bool) -> None:
+def test_a_partitioned_queue_whose_store_is_unavailable_is_not_idle(at_start: bool) -> None:
     """Senders were refused, and what the store holds of use and schedules is not known."""
-    held = Stores()
-    held.engine.create_queue("p", QueueDescription(auto_delete_on_idle_ms=300_000, enable_partitioning=True))
-    held.commit()
-    held.engine.sender("p").accept([partitioned_message("kept", key="a")])
-    held.commit()
+    harness = Stores()
+    harness.engine.create_queue("p", QueueDescription(auto_delete_on_idle_ms=300_000, enable_partitioning=True))
+    harness.commit()
+    harness.engine.sender("p").accept([partitioned_message("kept", key="a")])
+    harness.commit()
     if at_start:
-        held.broken = {0, 1, 2}
-        held.crash()
+        harness.broken = {0, 1, 2}
+        harness.crash()
     else:
-        for journal in held.journals.values():
+        for journal in harness.journals.values():
             journal.fail_writes = journal.fail_syncs = OSError("I/O error")
     for _ in range(40):
-        held.clock.advance(10_000)
+        harness.clock.advance(10_000)
         for body in ("a", "b", "c"):
             with suppress(ServerBusyError, StoreError):
-                held.engine.sender("p").accept([partitioned_message(body, key=body)])
-        held.commit()
-        held.engine.tick()
-    held.broken = set()
-    for journal in held.journals.values():
+                harness.engine.sender("p").accept([partitioned_message(body, key=body)])
+        harness.commit()
+        harness.engine.tick()
+    harness.broken = set()
+    for journal in harness.journals.values():
         journal.fail_writes = journal.fail_syncs = None
-    held.stores.retry()
-    held.advance(10_000)
-    held.advance(10_000)
-    assert [queue for queue, _ in held.engine.list_queues()] == ["p"]
-    assert held.engine.runtime("p").active_message_count == 1
+    harness.stores.retry()
+    harness.advance(10_000)
+    harness.advance(10_000)
+    assert [queue for queue, _ in harness.engine.list_queues()] == ["p"]
+    assert harness.engine.runtime("p").active_message_count == 1
 
 
 def test_a_store_whose_rows_could_not_be_read_is_opened_again(
@@ -959,7 +959,7 @@ def test_a_store_whose_rows_could_not_be_read_is_opened_again(
 def test_keys_and_hubs_are_there_while_the_store_could_not_be_read_again(
     namespace: Any, message: Make, monkeypatch: Any, reads: int
 ) -> None:
-    """Whoever comes with a key, or for an event hub, must be told to come again, not that there is none."""
+    """A client with a key, or for an event hub, must be asked to try again, not get the answer that there is none."""
     rules = [AuthorizationRule("k", "p", "s", ["Send"])]
     namespace.engine.create_queue("q", QueueDescription(authorization_rules=rules))
     namespace.engine.create_queue("r", QueueDescription(authorization_rules=rules))

@@ -95,7 +95,7 @@ def test_refusals() -> None:
             change("b")
 
 
-def test_a_fault_where_the_relay_is_told_keeps_no_store_away() -> None:
+def test_a_fault_in_the_relays_callback_keeps_no_store_unavailable() -> None:
     space = Space()
     space.hybrids.create("standing")
     space.engine.create_queue("q")

@@ -1,4 +1,4 @@
-"""The duplicate key is the message's own, whatever way its copy took."""
+"""The duplicate key is the message's own, whatever route its copy took."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_parts_and_the_whole_of_a_tail_agree() -> None:
 
 # Long names: in 47 the length is written as a slash is, in 59 as what joins hops; so are bytes of the length in 303 and 315.
 @pytest.mark.parametrize("characters", [11, 46, 47, 48, 59, 255, 256, 303, 315])
-def test_i1_the_way_and_the_alias_do_not_matter(characters: int) -> None:
+def test_i1_the_direction_and_the_alias_do_not_matter(characters: int) -> None:
     entity = "flights".ljust(characters - len("ewr/"), "s")
     origin = f"ewr/{entity}"
     hops = dict(zip(HOP_PROPERTIES, (origin, "A", "7", "7", "2023-11-14T22:13:20.123Z"), strict=True))
@@ -75,11 +75,11 @@ def test_a_message_id_made_of_it_is_short() -> None:
     assert len(made_message_id(key(single("ewr/" + "x" * 260)))) == 40
 
 
-def test_what_a_pair_moved_has_a_key_of_where_it_stood_whatever_its_provenance() -> None:
+def test_what_a_pair_moved_has_a_key_of_its_first_position_whatever_its_provenance() -> None:
     """Its provenance is the same when it is moved back and there again."""
 
-    def moved_key(*place: object, before: bytes = b"") -> bytes:
-        whole = before + encoded(MOVED) + encoded(moved_from(*place))  # type: ignore[arg-type]
+    def moved_key(*items: object, before: bytes = b"") -> bytes:
+        whole = before + encoded(MOVED) + encoded(moved_from(*items))  # type: ignore[arg-type]
         return duplicate_key(whole, 0, len(whole))
 
     copied = single() + encoded(DIGEST) + encoded("0" * 16)
@@ -87,7 +87,7 @@ def test_what_a_pair_moved_has_a_key_of_where_it_stood_whatever_its_provenance()
     assert len(one) == len(key(single()))
     assert moved_key("A", "Orders", 7, TIME_MS, before=copied) == one
     others = {
-        moved_key(*place) for place in (("B", "orders", 7, TIME_MS), ("A", "x", 7, TIME_MS), ("A", "orders", 8, 0))
+        moved_key(*items) for items in (("B", "orders", 7, TIME_MS), ("A", "x", 7, TIME_MS), ("A", "orders", 8, 0))
     }
     assert len(others | {one, key(single())}) == 5
 

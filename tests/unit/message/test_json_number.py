@@ -63,7 +63,7 @@ def test_who_reckons_with_one_reckons_with_a_float() -> None:
     ("text", "exceeds"),
     [("1e400", True), ("[1e-400]", True), ('{"a":[0.1000000000000000055]}', False), ("0e-400", False)],
 )
-def test_what_is_beyond_a_float_is_told(text: str, exceeds: bool) -> None:
+def test_what_is_beyond_a_float_is_reported(text: str, exceeds: bool) -> None:
     assert exceeds_float(read_json(text.encode())) is exceeds
 
 

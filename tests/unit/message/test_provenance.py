@@ -38,7 +38,7 @@ def test_i1_what_does_not_fit_the_message_is_none(values: dict[str, object], mes
 
 
 @pytest.mark.parametrize("number", ["", "-1", "²", "9" * 5000, "x"])
-def test_a_number_that_is_none_is_told(number: str) -> None:
+def test_a_number_that_is_none_is_reported(number: str) -> None:
     found = Provenance.read(PROVEN | {SEQUENCE: f"{number};9"}, b"m", b"body")
     assert found is not None
     assert [hop.sequence for hop in found.hops] == [-1, 9]
@@ -60,5 +60,5 @@ def test_a_tail_joins_hops() -> None:
     assert b"t1;t2;2023-11-14T22:13:20.123Z" in joined
 
 
-def test_a_time_that_no_calendar_has_is_told_as_a_number() -> None:
+def test_a_time_that_no_calendar_has_is_reported_as_a_number() -> None:
     assert iso(1 << 62) == str(1 << 62)

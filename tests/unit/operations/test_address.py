@@ -45,7 +45,7 @@ def test_a_reference_to_a_connection_string() -> None:
     assert host(find_address(connection="env:EWR")) == "ewr.example"
 
 
-def test_the_variable_stands_in_where_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable_is_used_where_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         InvalidArgumentError, match="no namespace is named; write --connection env:NAME, --namespace ALIAS"
     ):

@@ -39,7 +39,7 @@ def refuse_by(system: System, kind: RefusalKind, *keys: str) -> Entity:
     return entity
 
 
-def test_i1_each_message_is_told_what_became_of_it(system: System, open_target: Callable[[], CopyTarget]) -> None:
+def test_i1_each_message_gets_its_outcome(system: System, open_target: Callable[[], CopyTarget]) -> None:
     entity = refuse_by(system, RefusalKind.MESSAGE, "m/2")
     with open_target() as target:
         found = target.send(MESSAGES, lambda: None)
@@ -74,7 +74,7 @@ def test_i1_what_was_not_answered_before_the_connection_was_lost_is_kept(
         assert any(isinstance(each, Kept) and "not confirmed" in each.text for each in found)
 
 
-def test_a_target_that_cannot_be_opened_is_told(system: System, open_target: Callable[[], CopyTarget]) -> None:
+def test_a_target_that_cannot_be_opened_is_reported(system: System, open_target: Callable[[], CopyTarget]) -> None:
     system.entity("to").faults.is_gone = True
     with pytest.raises(TargetGoneError, match="b/to"):
         open_target()

@@ -62,7 +62,7 @@ class Link:
 
 
 @pytest.mark.parametrize("is_silent", [False, True])
-def test_i2_the_answers_that_came_are_told_with_the_error(is_silent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_i2_the_answers_that_came_are_reported_with_the_error(is_silent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     full = QuotaExceededError("full")
     link: Any = Link(Outcome(40, 41, None), Outcome(44, 44, full), is_silent=is_silent)
     monkeypatch.setattr(module.time, "monotonic", lambda: link.now)

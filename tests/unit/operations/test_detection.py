@@ -82,7 +82,7 @@ def test_an_operator_may_choose() -> None:
         check_detection(ask, "q", new_message_ids=True, keep_message_ids=True)
 
 
-def test_an_entity_that_is_not_there_is_told() -> None:
+def test_an_entity_that_is_not_there_is_reported() -> None:
     with pytest.raises(EntityNotFoundError):
         find_detection(Administration(), "q")
     assert not find_detection(Administration(q=entry("Queue", ForwardTo="gone")), "q").may_drop

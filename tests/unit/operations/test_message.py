@@ -62,7 +62,7 @@ def test_what_cannot_be_read_of_a_message_hides_nothing_else_of_it(sections: byt
         (b"\0Su\xa0\x04a\xe2\x82\xac", "a\N{EURO SIGN}"),
     ],
 )
-def test_the_whole_body_is_told_since_the_message_is_removed_then(body: bytes, reported: str) -> None:
+def test_the_whole_body_is_reported_since_the_message_is_removed_then(body: bytes, reported: str) -> None:
     assert body_of(body) == reported
 
 

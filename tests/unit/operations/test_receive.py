@@ -61,7 +61,7 @@ class Link:
         return taken
 
     def drain(self) -> None:
-        """What is on its way comes before the answer."""
+        """What is in transit comes before the answer."""
         self.wait(0.0)
         self.credit, self.drained = 0, True
 
@@ -71,7 +71,7 @@ class Link:
         self.outcomes.append((first, last, Accepted() if state is None else state))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """There is no connection to close."""
         assert sorted(self.completed + self.released) == list(range(self.received)), "every lock is given back"
 
 

@@ -69,7 +69,7 @@ def test_i4_what_is_not_in_the_table_yet_is_counted(table: Path, tmp_path: Path)
     assert outside(table, tmp_path / "none") == 0
 
 
-def test_i3_a_file_that_cannot_be_read_ends_a_replay_which_tells_what_was_sent(
+def test_i3_a_file_that_cannot_be_read_ends_a_replay_which_shows_what_was_sent(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     last = max(table.rglob("*.parquet"))
@@ -88,15 +88,19 @@ def test_a_message_keeps_all_that_its_sender_gave_it_and_is_marked(table: Path) 
     wanted = Replay(name="again", keeps_ids=True)
     row, message = next(chosen(table, wanted, Replayed()))
     sent = replayed_message(row, message, wanted)
-    places = section.locate(sent)
-    assert section.decode_properties(sent, places.properties) == {"message_id": "m0", "group_id": "s0", "user_id": b"u"}
-    own = section.decode_map(sent, places.application_properties)
+    sections = section.locate(sent)
+    assert section.decode_properties(sent, sections.properties) == {
+        "message_id": "m0",
+        "group_id": "s0",
+        "user_id": b"u",
+    }
+    own = section.decode_map(sent, sections.application_properties)
     assert own == {"n": 0, MARK: "again ewr/q/0"}
     assert type(own["n"]) is types.UByte
-    annotations = {str(name) for name in section.decode_map(sent, places.message_annotations)}
+    annotations = {str(name) for name in section.decode_map(sent, sections.message_annotations)}
     assert annotations == {"x-opt-partition-key", "x-own"}
-    assert section.decode_header(sent, places.header).ttl_ms == 5000
-    assert section.contents(sent, *places.body) == b"body 0"
+    assert section.decode_header(sent, sections.header).ttl_ms == 5000
+    assert section.contents(sent, *sections.body) == b"body 0"
 
 
 def test_i2_new_ids_are_the_same_for_the_same_name(table: Path) -> None:
@@ -109,7 +113,7 @@ def test_i2_new_ids_are_the_same_for_the_same_name(table: Path) -> None:
     assert len({*ids("a"), *ids("b")}) == 12
 
 
-def test_i1_a_damaged_row_is_not_sent_and_is_told(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_i1_a_damaged_row_is_not_sent_and_is_reported(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from isthmus.operations import replay as module
 
     rows = list(module.rows_of(table))
@@ -121,19 +125,19 @@ def test_i1_a_damaged_row_is_not_sent_and_is_told(table: Path, monkeypatch: pyte
     assert "digest does not match" in found.first_damage
 
 
-def test_what_is_no_archive_is_told(tmp_path: Path) -> None:
+def test_what_is_no_archive_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="is not an archive"):
         list(chosen(tmp_path, Replay(name="r"), Replayed()))
 
 
-def test_a_time_that_is_none_is_told() -> None:
+def test_a_time_that_is_none_is_reported() -> None:
     assert parse_moment("--from", "2023-11-14T22:00:00Z") == START
     assert parse_moment("--from", "2023-11-14T22:00:00") == START
     with pytest.raises(InvalidArgumentError, match="--from yesterday: write a time"):
         parse_moment("--from", "yesterday")
 
 
-def test_i3_a_replay_that_ends_early_tells_how_many_were_sent_and_under_which_name(
+def test_i3_a_replay_that_ends_early_shows_how_many_were_sent_and_under_which_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without its name, which may have been made up, messages get other ids when it is run again."""
@@ -159,7 +163,7 @@ def test_i3_a_replay_that_ends_early_tells_how_many_were_sent_and_under_which_na
     ]
 
 
-def test_what_is_stopped_tells_what_was_sent(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_stopped_shows_what_was_sent(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[bytes] = []
     sender = SimpleNamespace(close=lambda: None)
     sender.wait_ready = lambda: sender

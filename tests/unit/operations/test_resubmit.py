@@ -32,7 +32,7 @@ class Target:
         return self
 
     def close(self) -> None:
-        """Nothing is held."""
+        """There is no connection to close."""
 
 
 def sweep_of(payloads: list[bytes]) -> Any:
@@ -43,7 +43,7 @@ def sweep_of(payloads: list[bytes]) -> Any:
     return sweep
 
 
-def test_i2_an_action_that_cannot_read_a_message_leaves_it_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_i2_an_action_that_cannot_read_a_message_leaves_it_and_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     client: Any = None
     monkeypatch.setattr(module, "Sender", lambda *_: Target())
     monkeypatch.setattr(module, "deliver", lambda client, sender, payloads, renew: [None] * len(payloads))
@@ -53,7 +53,7 @@ def test_i2_an_action_that_cannot_read_a_message_leaves_it_and_goes_on(monkeypat
     assert "cannot be read" in done.first_refusal
 
 
-def test_after_it_was_told_to_stop_nothing_more_is_sent_and_what_was_sent_is_removed(
+def test_after_a_stop_nothing_more_is_sent_and_what_was_sent_is_removed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     client: Any = None
@@ -66,7 +66,7 @@ def test_after_it_was_told_to_stop_nothing_more_is_sent_and_what_was_sent_is_rem
 
 
 def test_i1_what_a_lost_target_has_acknowledged_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else it would be sent once more by the next call, though its answer has come."""
+    """Otherwise it would be sent once more by the next call, though its answer has come."""
     calls: list[int] = []
 
     def deliver(client: Any, sender: Any, payloads: list[bytes], renew: Any) -> list[IsthmusError | None]:

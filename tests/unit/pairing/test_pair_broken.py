@@ -55,7 +55,7 @@ def machines(folder: Path, members: dict[str, FakeMember], *, is_fenced: bool) -
 def test_whatever_another_machine_is_at_a_broken_pair_stays_broken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, is_fenced: bool
 ) -> None:
-    """At each question to a member. It would close again what the end of the pair has opened, and tell the members of the pair."""
+    """At each question to a member. It would close again what the end of the pair has opened, and write the pair to the members."""
     monkeypatch.setattr(failover.time, "sleep", lambda seconds: None)
     broken = at = 0
     while True:
@@ -103,8 +103,8 @@ def test_a_round_elsewhere_while_a_pair_is_broken_leaves_nothing_closed(tmp_path
     assert at > 5
 
 
-def test_a_member_that_lost_its_marker_is_told_again(tmp_path: Path) -> None:
-    """As where its namespace was restored: the other one says of the pair still, or cannot be asked."""
+def test_a_member_that_lost_its_marker_is_notified_again(tmp_path: Path) -> None:
+    """As where its namespace was restored: the other one still has the marker of the pair, or cannot be asked."""
     members = {alias: FakeMember(alias) for alias in ("ewr", "jfk")}
     here, _ = machines(tmp_path, members, is_fenced=True)
     members["ewr"].marker = {}

@@ -59,10 +59,10 @@ def view(session: PairSession) -> tuple[str, int, Phase, Fence]:
     return state.active, state.epoch, state.phase, state.fence_of(state.standby)
 
 
-def test_the_new_member_tells_of_a_forced_fail_over_while_the_old_one_is_lost(
+def test_the_new_member_reports_a_forced_fail_over_while_the_old_one_is_lost(
     session: PairSession, elsewhere: PairSession, members: dict[str, FakeMember]
 ) -> None:
-    """Else an alias on another machine leads to the lost member until that answers."""
+    """Otherwise an alias on another machine leads to the lost member until that answers."""
     members["ewr"].is_away = True
     session.force()
     with pytest.raises(ConnectionLostError):
@@ -122,7 +122,7 @@ def test_i8_a_planned_fail_over_that_another_machine_has_forced_does_not_go_back
 
 
 @pytest.mark.parametrize("is_settled", [False, True])
-def test_i8_one_that_would_go_back_goes_on_to_where_the_forced_one_leads(
+def test_i8_one_that_would_go_back_continues_to_where_the_forced_one_leads(
     session: PairSession,
     elsewhere: PairSession,
     members: dict[str, FakeMember],
@@ -138,7 +138,7 @@ def test_i8_one_that_would_go_back_goes_on_to_where_the_forced_one_leads(
                 elsewhere.finish()
         return Moved(0, "it is disabled")
 
-    members["ewr"].held = Counts(active=1)
+    members["ewr"].backlog = Counts(active=1)
     monkeypatch.setattr(session, "_move", move)
     monkeypatch.setattr(failover.time, "sleep", lambda seconds: None)
     with pytest.raises(IsthmusError) as reported:
@@ -188,7 +188,7 @@ def test_an_abort_does_not_open_what_another_machine_has_left(
 def test_i5_a_forced_fail_over_is_not_undone_by_what_its_machine_did_not_know(
     session: PairSession, elsewhere: PairSession, members: dict[str, FakeMember]
 ) -> None:
-    """There were two fail-overs while it was away: forth and back, and jfk is fenced."""
+    """There were two fail-overs while it was unavailable, there and back, and jfk is fenced."""
     for _ in range(2):
         session.fail_over(consume_ms=0, leaves=False)
     assert members["jfk"].statuses == {"orders": "Disabled"}
@@ -217,7 +217,7 @@ def test_i5_a_forced_fail_over_that_others_have_made_too_is_theirs(
 def test_a_fence_of_fail_overs_that_were_not_seen_is_known(
     session: PairSession, elsewhere: PairSession, members: dict[str, FakeMember]
 ) -> None:
-    """Forth and back while a machine was away. It would open the fenced member, and the other machine close it, for ever."""
+    """There and back while a machine was unavailable. It would open the fenced member, and the other machine close it, for ever."""
     for _ in range(2):
         session.fail_over(consume_ms=0, leaves=False)
     rounds(elsewhere)
@@ -228,7 +228,7 @@ def test_a_fence_of_fail_overs_that_were_not_seen_is_known(
 def test_a_pair_that_was_broken_on_another_machine_is_left_alone(
     session: PairSession, elsewhere: PairSession, members: dict[str, FakeMember]
 ) -> None:
-    """It would fence again what the end of the pair has opened, and be told to whoever pairs the members later."""
+    """It would fence again what the end of the pair has opened, and be visible to an operator who pairs the members later."""
     session.fail_over(consume_ms=0, leaves=False)
     rounds(elsewhere)
     assert elsewhere.state().fence_of("ewr") is Fence.CLOSED
@@ -243,7 +243,7 @@ def test_a_pair_that_was_broken_on_another_machine_is_left_alone(
         elsewhere.state()
 
 
-def test_a_pair_is_not_taken_for_a_broken_one_before_the_members_are_told(
+def test_a_pair_is_not_taken_for_a_broken_one_before_the_members_are_notified(
     session: PairSession, members: dict[str, FakeMember]
 ) -> None:
     """As after a kill in its creation."""
@@ -251,7 +251,7 @@ def test_a_pair_is_not_taken_for_a_broken_one_before_the_members_are_told(
     assert members["ewr"].marker == session.state().marker
     assert session.state().is_told
     members["ewr"].marker = members["jfk"].marker = {}
-    members["jfk"].is_away = True  # it may say of the pair
+    members["jfk"].is_away = True  # it may have the marker of the pair
     with pytest.raises(ConnectionLostError):
         session.sync()
 
@@ -277,7 +277,7 @@ def test_a_state_that_is_older_than_what_the_members_say_is_known_as_such(
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """The process was killed."""
 
 
 @pytest.mark.parametrize("is_settled", [False, True])
@@ -287,7 +287,7 @@ class Killed(BaseException):
 def test_i5_whenever_another_machine_forces_it_both_end_at_one_member(
     tmp_path: Path, is_settled: bool, goes_back: bool, is_fenced: bool, is_killed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At each question to a member in a planned fail-over, which goes on, or is killed there and carried on."""
+    """At each question to a member in a planned fail-over, which continues, or is killed there and carried on."""
     monkeypatch.setattr(failover.time, "sleep", lambda seconds: None)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     members: dict[str, FakeMember] = {}
@@ -318,14 +318,14 @@ def test_i5_whenever_another_machine_forces_it_both_end_at_one_member(
             for _ in range(2):
                 here.fail_over(consume_ms=0, leaves=False)
         rounds(here, there)
-        members["ewr"].held = Counts(active=1) if goes_back else Counts()
+        members["ewr"].backlog = Counts(active=1) if goes_back else Counts()
         clockwork = Clockwork(members, at, force)
         with contextlib.suppress(IsthmusError, Killed):
             here.fail_over(consume_ms=0, leaves=False)
         if not clockwork.is_over():
             break
         rounds(there, here, there)
-        members["ewr"].held = Counts()
+        members["ewr"].backlog = Counts()
         rounds(here, there)
         assert view(here)[:3] == view(there)[:3], at
         active, standby = here.state().active, here.state().standby
@@ -413,7 +413,7 @@ def test_a_planned_fail_over_that_is_killed_anywhere_ends_the_same_beside_a_run_
         for _ in range(2 if is_fenced else 0):
             here.fail_over(consume_ms=0, leaves=False)
         rounds(here, there)
-        members["ewr"].held = Counts(active=1) if goes_back else Counts()
+        members["ewr"].backlog = Counts(active=1) if goes_back else Counts()
         clockwork = Clockwork(members, at, kill)
         with contextlib.suppress(Killed, IsthmusError):
             here.fail_over(consume_ms=0, leaves=False)
@@ -487,7 +487,7 @@ def test_a_process_that_hung_while_it_fenced_a_member_does_not_close_the_active_
 def test_i5_of_two_that_are_forced_in_both_directions_at_once_each_machine_chooses_the_same(
     session: PairSession, elsewhere: PairSession, members: dict[str, FakeMember], first: str
 ) -> None:
-    """Both were told to the member that they lead to before either was told to the other one."""
+    """Both were written to the member that they lead to before either was written to the other one."""
     for each, active, standby in ((session, "ewr", "jfk"), (elsewhere, "jfk", "ewr")):
         fences = {active: Fence.OPEN, standby: Fence.PENDING}
         state = replace(START, active=active, standby=standby, epoch=2, is_forced=True, is_told=True, fences=fences)
@@ -513,10 +513,10 @@ def test_a_forced_fail_over_that_another_machine_has_made_is_not_given_up_here(
     assert members["ewr"].statuses == {"orders": "Active"}
 
 
-def test_a_second_machine_takes_the_roles_that_the_members_tell_and_not_those_of_its_file(
+def test_a_second_machine_takes_the_roles_that_the_members_show_and_not_those_of_its_file(
     session: PairSession, elsewhere: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its file names them the other way round."""
+    """Its file names them in the reverse order."""
     session.file.remove()
     monkeypatch.setattr(session.keeper, "check_distinct", lambda pair: None)
     members["jfk"].marker = {"pair": "contoso", "epoch": 9, "active": "lhr", "standby": "jfk"}  # of another pair

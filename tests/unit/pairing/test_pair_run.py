@@ -42,7 +42,7 @@ class Session:
         (self.has_begun if self.rounds == 1 else self.has_gone_on).set()
 
 
-def test_i4_a_fail_over_is_carried_on_as_soon_as_the_alias_leads_to_nobody() -> None:
+def test_i4_a_fail_over_is_carried_on_as_soon_as_the_alias_leads_to_no_member() -> None:
     session: Any = Session()
 
     async def play() -> bool:
@@ -58,7 +58,7 @@ def test_i4_a_fail_over_is_carried_on_as_soon_as_the_alias_leads_to_nobody() -> 
     assert session.rounds == 2
 
 
-def test_a_long_comparison_is_followed_by_a_long_pause_where_the_namespaces_do_not_tell_changes() -> None:
+def test_a_long_comparison_is_followed_by_a_long_pause_where_the_namespaces_do_not_report_changes() -> None:
     assert pause_seconds(2.0, 0.1) == 2.0
     assert pause_seconds(2.0, 10.0) == 40.0
     assert pause_seconds(2.0, 10.0, is_told=True) == 5.0

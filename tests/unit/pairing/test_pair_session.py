@@ -53,7 +53,7 @@ def test_a_fenced_member_is_opened_without_asking_the_old_one(
     fenced_standby(session, members)
     members["ewr"].hangs = True
     assert session.force().phase is Phase.OPENING
-    with pytest.raises(Hanging):  # asked at last: for its fence
+    with pytest.raises(Hanging):  # asked last, for its fence
         session.finish()
     found = session.state()
     assert (found.active, found.phase, found.fence_of("ewr")) == ("jfk", Phase.STEADY, Fence.PENDING)
@@ -64,28 +64,28 @@ def test_a_fenced_member_is_opened_without_asking_the_old_one(
 def test_what_a_fenced_standby_holds_is_known_and_that_of_an_open_one_is_no_remainder(
     session: PairSession, members: dict[str, FakeMember]
 ) -> None:
-    """After a forced fail-over nobody gets it before a fail back, and the pair is steady and in step."""
+    """After a forced fail-over it is not delivered before a fail-back, and the pair is steady and in step."""
     fenced_standby(session, members)
     assert session.keeper.left_behind(session.state()) == {}
-    members["jfk"].held = Counts(active=3)
+    members["jfk"].backlog = Counts(active=3)
     assert session.keeper.left_behind(session.state())["orders"]["active"] == 3
     session.file.save(PairState(pair="contoso", active="ewr", standby="jfk", epoch=2))
     assert session.keeper.left_behind(session.state()) == {}
 
 
-def test_the_run_keeps_nobody_from_a_fail_over_while_it_tells_the_members(
+def test_the_run_blocks_no_fail_over_while_it_notifies_the_members(
     session: PairSession, members: dict[str, FakeMember]
 ) -> None:
     fenced_standby(session, members)
-    held = []
+    ended = []
 
     def reported() -> None:
         with session.file.locked(0.0):
-            held.append("free")
+            ended.append("free")
 
     members["ewr"].on_marker = reported
     PairRun(session)._round()
-    assert held == ["free"]
+    assert ended == ["free"]
 
 
 def test_a_forced_fail_over_to_an_open_member_needs_neither_a_secret_nor_a_client(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_forced_fail_over_to_an_open_member_needs_neither_a_secret_nor_a_clien
 def test_a_run_elsewhere_that_sees_sends_stopped_closes_nothing_for_good(
     session: PairSession, members: dict[str, FakeMember], tmp_path: Path
 ) -> None:
-    """It knows nothing of the fail-over yet, and brings the other member in step with what the fail-over has changed."""
+    """It does not know of the fail-over yet, and synchronises the other member with what the fail-over has changed."""
     (tmp_path / "elsewhere").mkdir()
     elsewhere = session_in(tmp_path / "elsewhere", members)
     members["jfk"].statuses["own"] = "Disabled"
@@ -139,7 +139,7 @@ def test_i4_a_comparison_that_a_fail_over_elsewhere_has_overtaken_changes_nothin
 def test_i4_a_round_does_not_replace_what_a_fail_over_elsewhere_says(
     session: PairSession, members: dict[str, FakeMember], is_over: bool
 ) -> None:
-    """It begins after the round has read the markers, and before that tells the members who is active."""
+    """It begins after the round has read the markers, and before that writes to the members which one is active."""
     state = PairState(pair="contoso", active="ewr", standby="jfk")
     session.file.save(state)
     begun = state.begin(1.0, statuses={}, consume_ms=0, leaves=False)
@@ -159,7 +159,7 @@ def test_i4_a_round_does_not_replace_what_a_fail_over_elsewhere_says(
 def test_the_end_of_a_fail_over_does_not_replace_what_a_later_one_elsewhere_says(
     session: PairSession, members: dict[str, FakeMember]
 ) -> None:
-    """Who reads the markers next would not see it."""
+    """The next reader of the markers would not see it."""
     state = PairState(pair="contoso", active="ewr", standby="jfk")
     session.file.save(state)
     later: list[Mapping[str, object]] = []
@@ -179,15 +179,15 @@ def test_the_end_of_a_fail_over_does_not_replace_what_a_later_one_elsewhere_says
 
 
 def reported(members: dict[str, FakeMember], state: PairState) -> None:
-    """Both members say of the pair."""
+    """Both members have the marker of the pair."""
     for member in members.values():
         member.marker = state.marker
 
 
-def test_a_fail_over_that_was_given_up_is_told_to_others(
+def test_a_fail_over_that_was_given_up_is_reported_to_others(
     session: PairSession, members: dict[str, FakeMember], tmp_path: Path
 ) -> None:
-    """Else a fail-over elsewhere would have the same epoch, and neither of the two would follow the other."""
+    """Otherwise a fail-over elsewhere would have the same epoch, and neither of the two would follow the other."""
     (tmp_path / "elsewhere").mkdir()
     elsewhere = session_in(tmp_path / "elsewhere", members)
     state = PairState(pair="contoso", active="ewr", standby="jfk")
@@ -227,7 +227,7 @@ def test_a_pair_that_is_broken_while_the_markers_are_read_stays_broken(
         session.state()
 
 
-def test_a_pair_that_is_broken_while_the_members_are_told_leaves_no_marker(
+def test_a_pair_that_is_broken_while_the_members_are_notified_leaves_no_marker(
     session: PairSession, members: dict[str, FakeMember]
 ) -> None:
     session.file.save(PairState(pair="contoso", active="ewr", standby="jfk"))
@@ -242,7 +242,7 @@ def test_a_pair_that_is_broken_while_the_members_are_told_leaves_no_marker(
     assert [member.marker for member in members.values()] == [{}, {}]
 
 
-def test_the_alias_turns_by_a_saving_that_has_the_stamp_of_the_one_before(
+def test_the_alias_switches_by_a_saving_that_has_the_stamp_of_the_one_before(
     session: PairSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session.file.save(PairState(pair="contoso", active="ewr", standby="jfk"))
@@ -287,7 +287,7 @@ def test_a_reading_of_the_standby_member_is_given_up_where_the_active_one_gives_
     assert begun.cancelled()
 
 
-def test_i5_what_a_list_of_the_active_member_does_not_tell_is_not_deleted(
+def test_i5_what_a_list_of_the_active_member_does_not_report_is_not_deleted(
     session: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session.file.save(PairState(pair="contoso", active="ewr", standby="jfk", made={"jfk": ("orders", "gone")}))
@@ -436,7 +436,7 @@ def test_what_was_stopped_at_a_member_that_is_fenced_now_is_not_opened(
 def test_a_forced_fail_over_waits_for_no_planned_one(
     session: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That lets receivers empty a member for an hour, and has the lock."""
+    """It waits for an hour for receivers to empty a member, and has the lock."""
     fenced_standby(session, members)
     forced = []
 
@@ -478,7 +478,7 @@ def test_a_pair_whose_other_member_is_lost_for_ever_can_be_ended(
         session.state()
 
 
-def test_what_cannot_be_replaced_is_not_told_as_created(
+def test_what_cannot_be_replaced_is_not_reported_as_created(
     session: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It holds messages and stays; the namespace would say of the creation that it is there already, which is taken as done."""
@@ -520,7 +520,7 @@ def test_a_pair_that_is_created_anew_while_it_fails_over_elsewhere_leaves_that_a
     assert session.force().epoch == 3
 
 
-def test_a_fail_over_after_one_that_was_killed_on_its_way_back_is_made(
+def test_a_fail_over_after_one_that_was_killed_while_it_was_undone_is_made(
     session: PairSession, members: dict[str, FakeMember]
 ) -> None:
     """Its exit code says that the other member is active."""
@@ -537,7 +537,7 @@ def test_a_fail_over_after_one_that_was_killed_on_its_way_back_is_made(
 def test_a_forced_fail_over_to_a_member_that_is_lost_too_can_be_given_up(
     session: PairSession, members: dict[str, FakeMember]
 ) -> None:
-    """The alias leads to nobody until the new member is open."""
+    """The alias leads to no member until the new member is open."""
     fenced_standby(session, members)
     members["ewr"].statuses["off"] = "Disabled"
     members["jfk"].is_away = True
@@ -564,7 +564,7 @@ def test_a_forced_fail_over_beside_a_planned_one_opens_again_where_it_is_given_u
     session.file.save(begun.advanced(1.0).advanced(1.0).advanced(1.0))
     members["ewr"].statuses = {"orders": "Disabled", "off": "Disabled"}
     members["jfk"].is_away = True
-    for _ in range(2):  # said again, it is still beside the planned one
+    for _ in range(2):  # repeated, it is still beside the planned one
         session.force()
     session.abort()
     assert (session.state().leads_to, session.state().phase) == ("ewr", Phase.STEADY)
@@ -577,7 +577,7 @@ def test_a_run_that_is_stopped_does_not_wait_for_the_receivers_of_a_fail_over_th
     state = PairState(pair="contoso", active="ewr", standby="jfk")
     begun = state.begin(1.0, statuses={}, consume_ms=3_600_000, leaves=False).advanced(1.0)
     session.file.save(begun)
-    members["ewr"].held = Counts(active=1)
+    members["ewr"].backlog = Counts(active=1)
     run = PairRun(session)
     monkeypatch.setattr(failover.time, "sleep", lambda seconds: run._stop.set())
     with pytest.raises(StoppingError):
@@ -590,7 +590,7 @@ def test_a_run_that_is_stopped_does_not_wait_for_the_receivers_of_a_fail_over_th
 def test_what_is_excluded_since_a_member_was_fenced_is_opened_with_it(
     session: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch, is_forced: bool, ends: bool
 ) -> None:
-    """It stands closed, and nobody would open it."""
+    """It is closed, and nothing would open it."""
     for each in members.values():
         each.statuses.update(late="Active", own="Active")
     members["ewr"].statuses["own"] = "SendDisabled"
@@ -614,7 +614,7 @@ def test_what_is_excluded_since_a_member_was_fenced_is_opened_with_it(
     assert members["ewr"].statuses == {"orders": "Active", "late": "Active", "own": "SendDisabled"}
 
 
-def test_an_entity_that_cannot_be_closed_is_told_in_each_round_and_keeps_the_rest_in_step(
+def test_an_entity_that_cannot_be_closed_is_reported_in_each_round_and_keeps_the_rest_in_step(
     session: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     members["ewr"].statuses["odd"] = members["jfk"].statuses["odd"] = "Active"
@@ -671,7 +671,7 @@ def test_two_connections_to_one_host_are_no_pair(tmp_path: Path, monkeypatch: py
 def test_what_was_made_under_an_alias_is_not_deleted_in_another_namespace(
     session: PairSession, members: dict[str, FakeMember]
 ) -> None:
-    """The connection of the standby member was changed: what is there under the same name is somebody else's."""
+    """The connection of the standby member was changed: what is there under the same name belongs to others."""
     state = PairState(pair="contoso", active="ewr", standby="jfk", is_told=True, made={"jfk": ("legacy", "orders")})
     session.file.save(state)
     reported(members, state)

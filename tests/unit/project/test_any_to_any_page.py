@@ -1,4 +1,4 @@
-"""The page of what moves between all systems says what the record says, and hides no broken promise."""
+"""The page of what moves between all systems shows what the record contains, and every broken promise."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def test_a_slice_that_runs_again_takes_the_place_of_its_record(page: ModuleType) -> None:
+def test_a_slice_that_runs_again_replaces_its_record(page: ModuleType) -> None:
     any_record.write("kafka", "calm", {"kafka": replace(GOOD, lost=3), "http": GOOD})
     any_record.write("http", "calm", {"kafka": GOOD, "http": GOOD})
     any_record.write("kafka", "calm", {"kafka": GOOD, "http": GOOD})
@@ -52,7 +52,7 @@ def test_a_slice_that_runs_again_takes_the_place_of_its_record(page: ModuleType)
         (replace(GOOD, out_of_order=4, ordered=False), "0 / 0 / –"),
     ],
 )
-def test_a_broken_promise_stands_out(page: ModuleType, cell: Cell, shown: str) -> None:
+def test_a_broken_promise_is_marked(page: ModuleType, cell: Cell, shown: str) -> None:
     any_record.write("kafka", "calm", {"http": cell})
     assert f"| kafka | {shown} |" in page.any_to_any_page()
 

@@ -1,4 +1,4 @@
-"""What an installation without an extra says."""
+"""The errors of an installation without an extra."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of the fault matrix says what the record says, and hides no broken promise."""
+"""The page of the fault matrix shows what the record contains, and every broken promise."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def test_a_fault_that_is_played_again_takes_the_place_of_its_record(page: ModuleType) -> None:
+def test_a_fault_that_is_played_again_replaces_its_record(page: ModuleType) -> None:
     matrix_record.write("cut", "all is cut", "a run", 1.0, {"copy": replace(GOOD, lost=3)})
     matrix_record.write("slow", "all is slow", "a run", 1.0, {"copy": GOOD})
     matrix_record.write("cut", "all is cut", "a run", 1.0, {"copy": GOOD})
@@ -54,7 +54,7 @@ def test_a_fault_that_is_played_again_takes_the_place_of_its_record(page: Module
         (replace(GOOD, out_of_order=4, ordered=False), "0 / 0 / 4"),
     ],
 )
-def test_a_broken_promise_stands_out_and_fails_its_test(page: ModuleType, cell: Cell, shown: str) -> None:
+def test_a_broken_promise_is_marked_and_fails_its_test(page: ModuleType, cell: Cell, shown: str) -> None:
     page.RECORD.write_text(
         json.dumps({"cut": {"told": "", "carrier": "", "at": "", "commit": "", "cells": {"copy": asdict(cell)}}})
     )

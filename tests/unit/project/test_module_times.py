@@ -18,7 +18,7 @@ from module_times import ModuleTimes
 def pytest_configure(config):
     config.pluginmanager.register(ModuleTimes(), "module-times")
 """
-# A child that uses its processor for a tenth of a second by its own account.
+# A child that uses a tenth of a second of CPU time.
 BUSY = "import time\nwhile time.process_time() < 0.1: pass"
 MODULES = {
     "test_own.py": "import time\n\ndef test_own():\n    end = time.process_time() + 0.1\n    while time.process_time() < end: pass\n",
@@ -27,7 +27,7 @@ MODULES = {
 
 
 @pytest.mark.parametrize("side_by_side", [(), ("--numprocesses", "1")], ids=["one process", "a worker"])
-def test_processor_time_is_told_apart(tmp_path: Path, side_by_side: tuple[str, ...]) -> None:
+def test_processor_time_is_distinguished(tmp_path: Path, side_by_side: tuple[str, ...]) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST.format(tests=str(TESTS)))
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     for name, text in MODULES.items():

@@ -62,8 +62,8 @@ def test_the_health_checks_of_container_and_unit_are_a_verb_that_there_is() -> N
     started = re.search(r"^ExecStartPost=-\S+/bin/isthmus (.*)$", unit, re.MULTILINE)
     assert found is not None
     assert started is not None
-    for words in (json.loads(found[1])[1:], started[1].split()):
-        group, verb, *options = words
+    for tokens in (json.loads(found[1])[1:], started[1].split()):
+        group, verb, *options = tokens
         command = typer.main.get_command(create_app()).commands[group].commands[verb]  # type: ignore[attr-defined]
         assert command.make_context(verb, options).params["data"]
 

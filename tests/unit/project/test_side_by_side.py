@@ -1,4 +1,4 @@
-"""Every module that starts Spark stands in one chain, and the lists name modules that are there."""
+"""Every module that starts Spark is in one chain, and the lists name modules that are there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the test of the first hour stands on: a shell in a terminal of 80 columns, and the steps of a page."""
+"""What the test of the first hour is built on: a shell in a terminal of 80 columns, and the steps of a page."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
         opened.close()
 
 
-def test_a_shell_keeps_its_state_and_tells_exit_codes(terminal: Terminal) -> None:
+def test_a_shell_keeps_its_state_and_shows_exit_codes(terminal: Terminal) -> None:
     assert terminal.run("export NAME=value; cd /") == (0, [])
     assert terminal.run('echo "$NAME in $PWD"; false') == (1, ["value in /"])
     assert terminal.run("stty size") == (0, ["40 80"])

@@ -42,11 +42,11 @@ class Entities:
     """Entities in memory."""
 
     def __init__(self, *names: str) -> None:
-        self.held: dict[str, list[bytes]] = {name: [] for name in names}
+        self.contents: dict[str, list[bytes]] = {name: [] for name in names}
         self.moves: dict[str, list[tuple[str, int, str]]] = {}
 
     def put(
-        self, place: str, number: int, *hops: tuple[str, int], body: bytes = b"", at_ms: int = 1, sequence: int = 0
+        self, path: str, number: int, *hops: tuple[str, int], body: bytes = b"", at_ms: int = 1, sequence: int = 0
     ) -> None:
         """A message under a number; `hops`: entity and number of each that it was copied from."""
         own: dict[str, object] = {}
@@ -56,21 +56,21 @@ class Entities:
                 name: ";".join(values) for name, values in zip(HOP_PROPERTIES, zip(*columns, strict=True), strict=True)
             }
             own[DIGEST] = digest(b"", body)
-        held = self.held.setdefault(place, [])
+        messages = self.contents.setdefault(path, [])
         annotations = {
-            Symbol("x-opt-sequence-number"): Long(sequence or len(held) + 1),
+            Symbol("x-opt-sequence-number"): Long(sequence or len(messages) + 1),
             Symbol("x-opt-enqueue-sequence-number"): Long(number),
             Symbol("x-opt-enqueued-time"): Timestamp(at_ms),
         }
-        held.append(section.encode_message(body, annotations=annotations, application_properties=own))
+        messages.append(section.encode_message(body, annotations=annotations, application_properties=own))
 
     def peek(self, endpoint: Endpoint):
         name = str(endpoint)
-        if name not in self.held:
+        if name not in self.contents:
             raise EntityNotFoundError(name)
 
         def look(start: int, count: int) -> Sequence[bytes]:
-            found = [message for message in self.held[name] if identify(message).sequence >= start][:count]
+            found = [message for message in self.contents[name] if identify(message).sequence >= start][:count]
             for target, number, hop in self.moves.pop(name, ()):
                 self.put(target, number, (hop, number))
             return found
@@ -107,7 +107,7 @@ def moved(*numbers: int) -> Entities:
     return entities
 
 
-def test_a_queue_that_its_route_empties_is_told_by_its_numbers() -> None:
+def test_a_queue_that_its_route_empties_is_reported_by_its_numbers() -> None:
     entities = moved(1, 2, 4, 5)
     entities.put("ewr/orders", 7)
     entities.put(f"ewr/orders{DEAD}", 6)
@@ -125,7 +125,7 @@ def test_what_is_missing_may_have_been_consumed_where_applications_consume(end_n
     assert result.verdict is Verdict.UNCLEAR
 
 
-def test_a_queue_that_was_moved_whole_is_clean_and_doubles_and_order_are_told() -> None:
+def test_a_queue_that_was_moved_whole_is_clean_and_doubles_and_order_are_reported() -> None:
     assert moved(1, 2, 3).audit(flow("ewr/orders", "jfk/orders", MOVE), routes=[MOVE]).clean
     result = moved(1, 3, 2, 2).audit(flow("ewr/orders", "jfk/orders", MOVE), routes=[MOVE])
     assert counts(result, "arrived", "lost", "duplicated", "out_of_order") == {
@@ -136,7 +136,7 @@ def test_a_queue_that_was_moved_whole_is_clean_and_doubles_and_order_are_told() 
     }
 
 
-def test_what_came_before_the_lowest_known_number_is_told() -> None:
+def test_what_came_before_the_lowest_known_number_is_reported() -> None:
     result = moved(5, 6).audit(flow("ewr/orders", "jfk/orders", MOVE), routes=[MOVE])
     assert result.total("lost") == 0
     assert result.verdict is Verdict.UNCLEAR
@@ -149,7 +149,7 @@ def test_i1_numbers_are_those_of_each_fragment() -> None:
     assert numbered([2, 3, 9, -1], [2, 3]) == ([2, 3], 1, [])
 
 
-def test_i3_the_longest_gaps_are_told_and_not_listed() -> None:
+def test_i3_the_longest_gaps_are_reported_and_not_listed() -> None:
     fragment = 1 << 48
     known = [1, 4, 30, fragment + 7, fragment + 9]
     assert numbered(known, known, 3) == ([*range(1, 5), 30, fragment + 7, fragment + 8, fragment + 9], 6, [(5, 29)])
@@ -183,7 +183,7 @@ def test_i1_a_message_that_moves_through_a_chain_meanwhile_is_met_further_on() -
     assert found == {"entered": 5, "arrived": 1, "waiting": 3, "dead_lettered": 1, "lost": 0}
 
 
-def test_a_queue_divided_by_filters_misses_a_number_once_and_cannot_tell() -> None:
+def test_a_queue_divided_by_filters_misses_a_number_once_and_cannot_decide() -> None:
     east, west = route("ewr/all/Subscriptions/e", "jfk/east"), route("ewr/all/Subscriptions/w", "jfk/west")
     entities = Entities(str(east.source), str(west.source), "jfk/east", "jfk/west")
     for number in (1, 3):
@@ -212,11 +212,11 @@ KEPT = "ewr/in/Subscriptions/audit"
     ("present", "is_shown"),
     [
         pytest.param([3], True, id="of both the number is absent"),
-        pytest.param([2], False, id="one never stood there"),
+        pytest.param([2], False, id="one was never there"),
         pytest.param([], False, id="nothing tells"),
     ],
 )
-def test_a_copy_whose_time_is_over_is_expired_only_where_the_target_shows_that_it_stood_there(
+def test_a_copy_whose_time_is_over_is_expired_only_where_the_target_shows_that_it_was_there(
     present: list[int], is_shown: bool
 ) -> None:
     entities = Entities(KEPT, str(COPY.source), "jfk/in/Subscriptions/audit")
@@ -240,7 +240,7 @@ def test_contents_that_steps_change_are_not_compared(changes: bool) -> None:
     assert (result.total("arrived"), result.total("unequal")) == ((1, 0) if changes else (0, 1))
 
 
-def test_a_target_alone_is_no_origin_and_entities_of_one_namespace_are_told_apart() -> None:
+def test_a_target_alone_is_no_origin_and_entities_of_one_namespace_are_distinguished() -> None:
     within = route("ewr/a/Subscriptions/r", "ewr/b")
     entities = Entities("ewr/a/Subscriptions/audit", str(within.source), "ewr/b")
     entities.put("ewr/a/Subscriptions/audit", 1)
@@ -277,7 +277,7 @@ def archived(*numbers: int) -> Entities:
     return entities
 
 
-def test_a_queue_that_is_kept_in_a_table_is_told_by_its_numbers() -> None:
+def test_a_queue_that_is_kept_in_a_table_is_reported_by_its_numbers() -> None:
     entities = archived(1, 2, 4, 5)
     entities.put("ewr/orders", 7)
     entities.put(f"ewr/orders{DEAD}", 6)
@@ -287,7 +287,7 @@ def test_a_queue_that_is_kept_in_a_table_is_told_by_its_numbers() -> None:
     assert result.verdict is Verdict.FAULTY
 
 
-def test_a_row_that_stands_twice_is_told() -> None:
+def test_a_row_that_appears_twice_is_reported() -> None:
     result = archived(1, 2, 2, 3).audit(flow("ewr/orders", "table:/lake/orders", ARCHIVED), routes=[ARCHIVED])
     assert counts(result, "arrived", "duplicated", "lost") == {"arrived": 3, "duplicated": 1, "lost": 0}
 

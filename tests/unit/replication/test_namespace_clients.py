@@ -29,7 +29,7 @@ tasks:
         ("127.0.0.1:5673: Connection refused", "127.0.0.1:5673: Connection refused"),
     ],
 )
-def test_a_host_is_told_with_the_alias_of_its_namespace(
+def test_a_host_is_reported_with_the_alias_of_its_namespace(
     reported: str, named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(
@@ -39,7 +39,7 @@ def test_a_host_is_told_with_the_alias_of_its_namespace(
     assert name_places(reported, read(TEXT), ("ewr", "jfk")) == named
 
 
-def test_a_namespace_whose_connection_string_is_away_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_namespace_whose_connection_string_is_unavailable_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("EWR_CONNECTION", raising=False)
     assert name_places("contoso-jfk.servicebus.windows.net: gone", read(TEXT), ("ewr", "jfk")).startswith("jfk (")
 

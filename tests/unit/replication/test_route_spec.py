@@ -97,7 +97,7 @@ def test_what_the_file_says_of_a_route_is_passed_on() -> None:
     assert spec.target.options["trusts_provenance"] == "true"
 
 
-def test_a_long_way_and_a_number_of_hops_are_passed_on() -> None:
+def test_a_long_route_and_a_number_of_hops_are_passed_on() -> None:
     plain = read(TEXT)
     spec = route_spec(routes(plain)[0], plain)
     assert (spec.envelope_messages, spec.target.options.get("compression")) == (0, None)
@@ -111,7 +111,7 @@ def test_a_long_way_and_a_number_of_hops_are_passed_on() -> None:
 @pytest.mark.parametrize(
     ("ordering", "only_present", "is_spread"), [("ordered", False, False), ("none", False, True), ("none", True, False)]
 )
-def test_an_unordered_route_is_spread_over_the_readers_unless_what_stands_is_to_be_counted(
+def test_an_unordered_route_is_spread_over_the_readers_unless_what_remains_is_to_be_counted(
     ordering: str, only_present: bool, is_spread: bool
 ) -> None:
     federation = read(TEXT.replace("topic: flights", f"topic: flights, ordering: {ordering}"))

@@ -1,4 +1,4 @@
-"""The Python back end against the fixture files that the Spark back end is held to as well."""
+"""The Python back end against the fixture files that the Spark back end has to pass, too."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def test_action_names_every_fault_with_its_place(expression: str, faults: list[t
 def assert_faults(error: RuleSyntaxError, expected: list[tuple[int, int, str]]) -> None:
     found = [(fault.line, fault.column) for fault in error.faults]
     assert found == sorted((line, column) for line, column, _ in expected), str(error)
-    for fault, (_, _, words) in zip(error.faults, sorted(expected), strict=True):
-        assert words in f"{fault.message}; {fault.hint}"
+    for fault, (_, _, text) in zip(error.faults, sorted(expected), strict=True):
+        assert text in f"{fault.message}; {fault.hint}"
     assert (error.line, error.column) == found[0]
 
 

@@ -303,7 +303,7 @@ def patterns_and_texts(draw: st.DrawFn) -> tuple[str, str]:
 @example(("%_a%", "bbbba"), 0)
 @example(("%_a%", "bbbbb"), 0)
 def test_like_finds_pieces_by_bits_as_by_an_expression(pair: tuple[str, str], places: int) -> None:
-    """like.I1: the way of long texts, on short ones."""
+    """like.I1: the path of long texts, on short ones."""
     pattern, text = pair
     signs = {"%": ".*", "_": "."}
     expression = "".join(signs[repr(p)] if not isinstance(p, str) else re.escape(p) for p in like_parts(pattern) or ())

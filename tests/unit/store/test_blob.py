@@ -60,7 +60,7 @@ def test_what_is_settled_piece_by_piece_is_whole_with_or_without_the_system_s_he
         reader.close()
 
 
-def test_a_disk_that_refuses_while_it_settles_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_refuses_while_it_settles_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = BlobFolder(tmp_path / "large").create(1)
     writer.write((b"x",))
     monkeypatch.setattr(blob, "_sync_file_range", lambda *_: ctypes.set_errno(errno.EIO) or -1)
@@ -69,7 +69,7 @@ def test_a_disk_that_refuses_while_it_settles_is_told_of(tmp_path: Path, monkeyp
     writer.close()
 
 
-def test_a_removed_body_is_gone_and_another_cannot_be_read(tmp_path: Path) -> None:
+def test_a_removed_body_does_not_exist_and_another_cannot_be_read(tmp_path: Path) -> None:
     folder = BlobFolder(tmp_path / "large")
     write(folder, 1, bytes(9 << 20))
     folder.remove(1)

@@ -33,7 +33,7 @@ def left_log(folder: Path, sizes: Sequence[int]) -> Path:
 
 
 def record_walks(content: bytes) -> list[LogWalk]:
-    """For each record what a walk up to its end tells."""
+    """For each record what a walk up to its end finds."""
     found: list[LogWalk] = []
     walked = walk(content)
     while walked.last:
@@ -87,10 +87,10 @@ def test_i1_a_bit_of_a_header_hides_no_intact_record(tmp_path: Path, name: str) 
     whole = walk(content)
     walks = record_walks(content)
     assert len(walks) == len(SIZES[name])
-    for place, walked in enumerate(walks):
-        is_last = place == len(walks) - 1
+    for index, walked in enumerate(walks):
+        is_last = index == len(walks) - 1
         for fragment in walked.last:
-            for at in range(fragment.at + 4, min(fragment.at + HEADER + HEAD, fragment.end), 1 if place % 2 else 3):
+            for at in range(fragment.at + 4, min(fragment.at + HEADER + HEAD, fragment.end), 1 if index % 2 else 3):
                 for bits in (0x01, 0x80):
                     mutated = bytearray(content)
                     mutated[at] ^= bits
@@ -98,9 +98,9 @@ def test_i1_a_bit_of_a_header_hides_no_intact_record(tmp_path: Path, name: str) 
                     if is_last:
                         assert not found.damage
                         continue
-                    # Otherwise the checksum tells, and RocksDB looks at that; what it refuses is not cut off as torn.
+                    # Otherwise the checksum shows it, and RocksDB checks that; what it refuses is not cut off as torn.
                     is_passed = (found.next, found.end) == (whole.next, whole.end)
-                    assert found.damage or is_passed or missed_record(bytes(mutated), found), (place, at, bits)
+                    assert found.damage or is_passed or missed_record(bytes(mutated), found), (index, at, bits)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -109,14 +109,14 @@ def test_i1_a_cut_at_any_byte_leaves_the_records_before_it(tmp_path: Path, seed:
     sizes = [randomness.choice([1, 30, 60, 33_000]) + randomness.randrange(40) for _ in range(8)]
     content = left_log(tmp_path, sizes).read_bytes()
     walks = record_walks(content)
-    for place, walked in enumerate(walks[-4:], len(walks) - 4):
+    for index, walked in enumerate(walks[-4:], len(walks) - 4):
         begin = walked.last[0].at
         step = max(1, (walked.end - begin) // 100)  # each byte of small ones, and of both ends of large ones
         ends = {*range(begin, min(begin + 30, walked.end)), *range(max(begin, walked.end - 30), walked.end)}
         for size in ends | {*range(begin, walked.end, step)}:
             cut = walk(content[:size])
             assert not cut.damage
-            assert (cut.next, cut.last) == (walks[place - 1].next, walks[place - 1].last)
+            assert (cut.next, cut.last) == (walks[index - 1].next, walks[index - 1].last)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -130,8 +130,8 @@ def test_a_start_gives_what_was_before_the_damage_or_refuses(tmp_path: Path, see
     for run in range(6):
         folder = tmp_path / f"run-{run}"
         shutil.copytree(log.parent, folder)
-        place = randomness.randrange(len(walks))
-        fragment = randomness.choice(walks[place].last)
+        index = randomness.randrange(len(walks))
+        fragment = randomness.choice(walks[index].last)
         at = randomness.randrange(fragment.at, min(fragment.at + HEADER + HEAD, fragment.end))
         mutated = bytearray(content)
         is_cut = run % 2 == 0
@@ -144,10 +144,10 @@ def test_a_start_gives_what_was_before_the_damage_or_refuses(tmp_path: Path, see
             journal = RocksJournal(folder)
         except StoreError:
             assert not is_cut
-            assert place < len(walks) - 1
+            assert index < len(walks) - 1
             assert (folder / log.name).read_bytes() == mutated
             continue
         count = len(list(journal.scan(b"0", b"9")))
         journal.close()
-        assert count == (place if is_cut else len(walks) - 1), (place, at, is_cut)
-        assert is_cut or place == len(walks) - 1
+        assert count == (index if is_cut else len(walks) - 1), (index, at, is_cut)
+        assert is_cut or index == len(walks) - 1

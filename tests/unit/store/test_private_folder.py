@@ -15,17 +15,17 @@ def test_a_file_that_goes_meanwhile_leaves_no_other_open(tmp_path: Path, monkeyp
         file.write_bytes(b"x")
         file.chmod(0o644)
     chmod = Path.chmod
-    gone: list[Path] = []
+    missing: list[Path] = []
 
     def of_a_file_that_goes(self: Path, mode: int) -> None:
-        if not gone:
+        if not missing:
             self.unlink()
-            gone.append(self)
+            missing.append(self)
         chmod(self, mode)
 
     monkeypatch.setattr(Path, "chmod", of_a_file_that_goes)
     narrow_files(tmp_path)
-    assert [file.stat().st_mode & 0o777 for file in files if file not in gone] == [0o600, 0o600]
+    assert [file.stat().st_mode & 0o777 for file in files if file not in missing] == [0o600, 0o600]
 
 
 def test_a_folder_that_is_not_there_is_passed_over(tmp_path: Path) -> None:

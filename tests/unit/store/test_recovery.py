@@ -196,7 +196,7 @@ def test_a_manifest_that_cannot_be_followed_makes_no_log_obsolete(tmp_path: Path
             assert oldest_log(tmp_path) == 0
 
 
-# ---- logs that somebody removes
+# ---- logs that are removed
 
 
 def fill(journal: RocksJournal, numbers: range) -> None:
@@ -212,8 +212,8 @@ def keys(journal: RocksJournal) -> list[bytes]:
 
 
 def test_i4_a_log_that_was_removed_is_missed_at_the_start(generations: list[Path], tmp_path: Path) -> None:
-    for place, each in enumerate(generations):
-        left = tmp_path / f"left-{place}"
+    for index, each in enumerate(generations):
+        left = tmp_path / f"left-{index}"
         shutil.copytree(each, left)
         [log] = left.glob("*.log")
         log.unlink()
@@ -270,7 +270,7 @@ def test_a_file_whose_name_is_no_number_of_a_log_is_passed_over(left: Path) -> N
     journal.close()
 
 
-def test_a_log_that_cannot_be_read_a_second_time_is_told(left: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_cannot_be_read_a_second_time_is_reported(left: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The OSError ended the program with a traceback."""
     change(left, flip(-10))
     reads: list[Path] = []
@@ -288,7 +288,9 @@ def test_a_log_that_cannot_be_read_a_second_time_is_told(left: Path, monkeypatch
         RocksJournal(left)
 
 
-def test_an_end_that_cannot_be_put_back_is_told_with_the_damage(left: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_end_that_cannot_be_put_back_is_reported_with_the_damage(
+    left: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     change(left, lambda content: flip(-10)(flip(0.5)(content)))
     opened = Path.open
 
@@ -306,7 +308,7 @@ def test_an_end_that_cannot_be_put_back_is_told_with_the_damage(left: Path, monk
 def test_i5_a_damaged_store_is_left_as_it_was_though_its_start_is_killed(
     left: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    """The damaged end was cut off, and nobody knew of it any more."""
+    """The damaged end was cut off, and no record of it was left."""
     changed = change(left, lambda content: flip(-10)(flip(-1100)(flip(0.5)(content))))
     whole = recovery._restore_cut
 

@@ -27,7 +27,7 @@ class TestRocksJournal(JournalConformance):
         return RocksJournal(self.folder)
 
     def crash(self, journal: Journal) -> Journal:
-        # What a kill leaves: the files as they are now, opened by somebody else.
+        # What a kill leaves: the files as they are now, opened by another process.
         self.copies += 1
         left = self.folder.with_name(f"left-{self.copies}")
         shutil.copytree(self.folder, left)
@@ -73,7 +73,7 @@ def test_a_scan_holds_what_it_needs(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_without_room_to_reopen_reads_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_room_to_reopen_reads_continue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = RocksJournal(tmp_path / "s")
     batch = journal.batch()
     batch.put(b"a", b"1")
@@ -91,7 +91,7 @@ def test_without_room_to_reopen_reads_go_on(tmp_path: Path, monkeypatch: pytest.
     journal.close()
 
 
-def test_a_reopen_makes_no_empty_store_where_the_files_have_gone(tmp_path: Path) -> None:
+def test_a_reopen_makes_no_empty_store_where_the_files_are_missing(tmp_path: Path) -> None:
     journal = with_ten_keys(tmp_path)
     for file in (tmp_path / "store").iterdir():
         file.unlink()
@@ -105,7 +105,7 @@ def test_a_reopen_makes_no_empty_store_where_the_files_have_gone(tmp_path: Path)
 
 
 def test_a_full_disk_refuses_writes_and_keeps_what_was_synced(tmp_path: Path) -> None:
-    """A file size limit stands in for the full disk: the log cannot grow."""
+    """A file size limit replaces the full disk: the log cannot grow."""
     script = """
 import pathlib, resource, signal, sys
 from isthmus.errors import StoreError
@@ -158,7 +158,7 @@ def put(journal: RocksJournal, key: bytes, value: bytes) -> None:
     journal.write(batch)
 
 
-def test_i5_a_reopen_that_failed_is_told_and_healed_by_the_next(
+def test_i5_a_reopen_that_failed_is_reported_and_healed_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = filled(tmp_path / "s")
@@ -194,7 +194,7 @@ def test_i5_a_reopen_that_failed_is_told_and_healed_by_the_next(
 
 
 class SlowSync:
-    """A database whose sync takes as long as a test wants."""
+    """A database whose sync waits for the test."""
 
     def __init__(self, database: object) -> None:
         self.database = database
@@ -225,7 +225,7 @@ def test_a_reopen_during_a_sync_leaves_the_store_open(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_i5_a_damaged_table_is_told_by_every_read(tmp_path: Path) -> None:
+def test_i5_a_damaged_table_is_reported_by_every_read(tmp_path: Path) -> None:
     filled(tmp_path / "s", 3000).checkpoint(tmp_path / "left")  # a checkpoint has all in tables
     [table] = (tmp_path / "left").glob("*.sst")
     content = bytearray(table.read_bytes())
@@ -261,7 +261,7 @@ class OtherLook:
 
 @pytest.mark.parametrize("wanted", [b"000000", b"001600"], ids=["behind it", "at it"])
 def test_i5_a_block_that_can_be_read_again_a_moment_later_is_not_left_out(tmp_path: Path, wanted: bytes) -> None:
-    """A disk, or a process out of descriptors, may fail one read and give the next."""
+    """A disk, or a process out of descriptors, may fail one read and serve the next."""
     filled(tmp_path / "s", 3000).checkpoint(tmp_path / "left")
     [table] = (tmp_path / "left").glob("*.sst")
     content = table.read_bytes()
@@ -279,7 +279,7 @@ def test_i5_a_block_that_can_be_read_again_a_moment_later_is_not_left_out(tmp_pa
 
 
 class FailsOnce:
-    """A database whose disk tells once that it could not take something, as Linux does."""
+    """A database whose disk reports once that it could not take something, as Linux does."""
 
     def __init__(self, database: object) -> None:
         self.database = database
@@ -295,7 +295,7 @@ class FailsOnce:
 
 
 def test_i8_a_sync_that_failed_for_a_back_up_fails_for_all(tmp_path: Path) -> None:
-    """What was written before it need not be on the disk, though the disk says no more of it."""
+    """What was written before it need not be on the disk, though the disk reports no further error."""
     journal = filled(tmp_path / "s")
     put(journal, b"staged", b"1")
     journal._database = FailsOnce(journal._database)

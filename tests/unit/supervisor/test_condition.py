@@ -44,7 +44,7 @@ def test_i2_how_long_a_route_was_idle_before_a_message_came_is_no_stall() -> Non
 
 
 def test_i2_where_no_age_is_known_messages_wait_from_the_look_that_first_saw_some() -> None:
-    """RabbitMQ, Event Hubs and others tell how many messages wait, and not since when."""
+    """RabbitMQ, Event Hubs and others report how many messages wait, and not since when."""
     condition = Condition(15)
     condition.starting(0)
     condition.seen(1, RouteProgress())
@@ -134,7 +134,7 @@ def test_i2_a_route_whose_target_is_away_says_so() -> None:
     assert condition.text(1) == "stalled: jfk: connection refused"
 
 
-def test_i3_a_failure_tells_when_it_is_tried_again() -> None:
+def test_i3_a_failure_shows_when_it_is_tried_again() -> None:
     condition = Condition()
     condition.starting(0)
     condition.failed(1, "boom", 12)
@@ -142,7 +142,7 @@ def test_i3_a_failure_tells_when_it_is_tried_again() -> None:
     assert (condition.last_error, condition.last_error_at, condition.restarts) == ("boom", 1, 1)
 
 
-def test_counts_go_on_over_restarts() -> None:
+def test_counts_continue_over_restarts() -> None:
     condition = Condition()
     condition.starting(0)
     condition.seen(1, RouteProgress(counts=Counts(10, 10)))
@@ -163,8 +163,8 @@ def test_the_rate_is_that_of_the_last_seconds() -> None:
     assert condition.rate_per_second(15) < 60
 
 
-def test_a_route_that_nobody_looks_at_any_more_has_no_rate() -> None:
-    """E.g. one that waits for its claim, or that is done while others go on."""
+def test_a_route_that_is_no_longer_looked_at_has_no_rate() -> None:
+    """E.g. one that waits for its claim, or that is done while others continue."""
     for end in (lambda each: each.pending("the claim is lost"), lambda each: each.done()):
         condition = Condition()
         condition.starting(0)
@@ -193,7 +193,7 @@ def test_a_route_whose_source_does_not_look_yet_is_starting() -> None:
     assert condition.phase is Phase.WAITING
 
 
-def test_a_namespace_that_is_back_is_not_told_as_away_though_nothing_moves() -> None:
+def test_a_namespace_that_is_back_is_not_reported_as_away_though_nothing_moves() -> None:
     condition = Condition()
     condition.starting(0.0)
     condition.failed(1.0, "jfk (10.0.0.7:5671): refused", 5.0, "jfk")
@@ -238,7 +238,7 @@ def test_i7_a_canary_that_does_not_arrive_makes_a_stall_where_nothing_explains_i
     assert condition.text(20) == "stalled: a canary that was sent 90 s ago has not arrived"
     assert not condition.is_well()
     assert condition.stuck_seconds(200) == 0  # to start it again would not help
-    # A backlog moves, and the canary stands in it.
+    # A backlog moves, and the canary is in it.
     condition.backlog_seen(21, 5000, 95.0)
     condition.seen(21, RouteProgress(counts=Counts(900, 900)))
     assert condition.phase is Phase.MOVING
@@ -247,7 +247,7 @@ def test_i7_a_canary_that_does_not_arrive_makes_a_stall_where_nothing_explains_i
     assert condition.phase is Phase.WAITING
 
 
-def test_a_route_of_which_nobody_sees_any_more_what_waits_is_not_stalled_for_what_waited_once() -> None:
+def test_a_route_whose_backlog_is_no_longer_known_is_not_stalled_for_what_waited_once() -> None:
     condition = Condition(15.0)
     condition.starting(0.0)
     condition.backlog_seen(1.0, 5, 1.0)

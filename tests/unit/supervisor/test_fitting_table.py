@@ -72,7 +72,7 @@ def test_i2_each_row_is_one_line_where_the_output_is_no_terminal() -> None:
     assert lines[1].startswith("flights.ewr-production.jfk-production  failed, retry in 12 s")
 
 
-def test_cells_of_several_lines_stand_below_their_heading() -> None:
+def test_cells_of_several_lines_are_printed_below_their_heading() -> None:
     table = FittingTable("a", "b", ">c")
     table.add_row("x", "one\ntwo", "3", notes=("a note",))
     assert shown(table, 80) == ["a  b    c", "x  one  3", "   two", "  a note"]

@@ -14,7 +14,9 @@ from isthmus.topology import read
 from isthmus.topology.file.name import state_folder
 
 
-def test_spools_and_folders_that_no_run_goes_on_with_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_spools_and_folders_that_no_run_continues_with_are_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file = tmp_path / "prod.yaml"
     text = "isthmus: 1\nnamespaces:\n  ewr: {connection: env:A}\n  jfk: {connection: env:B}\n"
     file.write_text(f"{text}tasks:\n  t: {{pattern: copy, source: ewr, target: jfk, topic: a}}\n")

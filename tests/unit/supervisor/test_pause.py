@@ -199,7 +199,7 @@ def test_resumed_it_starts_at_once_and_keeps_its_counts() -> None:
 
 
 def test_resumed_while_it_finishes_it_leaves_first() -> None:
-    """Its query has been told to end it: it is started again when nothing of it is under way."""
+    """Its query was asked to end it: it is started again when nothing of it is under way."""
     bench = Bench()
     bench.supervisor.step()
     bench.paused = {"flights": SINCE}

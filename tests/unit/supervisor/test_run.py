@@ -40,7 +40,7 @@ def decide(*views: dict[tuple[str, str], Holder | None]) -> None:
 
 
 def test_i2_a_claim_without_a_name_is_waited_for_and_refused_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever locked it did not come to say who it is: a run that begins, or one whose connection broke while it took it."""
+    """The run that locked it has not written its name yet: a run that begins, or one whose connection broke while it took it."""
     decide({KEY: None}, {KEY: None}, {})
     monkeypatch.setattr(run_module, "CLAIM_LOCK_MS", 100)
     monkeypatch.setattr(run_module, "DECIDE_SECONDS", 0.2)
@@ -119,7 +119,7 @@ def test_runs_of_different_tasks_share_no_checkpoint_at_a_uri(uri: str, task: st
 
 
 @pytest.mark.parametrize("uri", ["", "hdfs://namenode:8020/isthmus"])
-def test_a_run_of_one_task_goes_on_with_the_windows_of_a_run_of_all(uri: str) -> None:
-    """Else those that are open would wait in one checkpoint, while the other one's query takes what is behind them."""
+def test_a_run_of_one_task_continues_with_the_windows_of_a_run_of_all(uri: str) -> None:
+    """Otherwise those that are open would wait in one checkpoint, while the other one's query takes what is behind them."""
     folders = {route_checkpoints(uri, RunOptions(Path("/state"), task)) for task in ("", "flights", "gates")}
     assert folders == {uri or "/state/checkpoints"}

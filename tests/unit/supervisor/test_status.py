@@ -50,7 +50,7 @@ def test_a_living_run_is_alive_and_an_ended_one_is_not(tmp_path: Path) -> None:
 
 
 def test_a_run_that_starts_is_alive_however_long_that_takes(tmp_path: Path) -> None:
-    """Spark may need longer to start than a document stays young."""
+    """Spark may need longer to start than the maximum age of a document."""
     condition = Condition()
     condition.pending("Spark is starting")
     with StatusFile(tmp_path).repeated("starting", [describe(ROUTE, condition, 0.0)], 0.001):
@@ -111,10 +111,10 @@ def test_a_route_is_described_and_shown() -> None:
     assert "1 min 30 s" in shown.get()
 
 
-def test_a_document_that_cannot_be_written_is_told_all_the_same(
+def test_a_document_that_cannot_be_written_is_reported_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A full disk must not end the run, which cannot be told without it."""
+    """A full disk must not end the run, which cannot be seen without it."""
 
     def full(*_: object, **__: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")

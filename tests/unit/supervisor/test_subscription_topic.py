@@ -14,9 +14,9 @@ from isthmus.topology.route import routes
 
 
 def federation(topic: str, kind: str = "amqp") -> Federation:
-    place = {"amqp": "url: amqp://mq", "rabbitmq": "host: mq, username: u, password: env:P"}[kind]
+    settings = {"amqp": "url: amqp://mq", "rabbitmq": "host: mq, username: u, password: env:P"}[kind]
     return read(
-        f"isthmus: 1\nnamespaces:\n  ewr: {{connection: env:A}}\n  mq: {{kind: {kind}, {place}}}\n"
+        f"isthmus: 1\nnamespaces:\n  ewr: {{connection: env:A}}\n  mq: {{kind: {kind}, {settings}}}\n"
         f"tasks:\n  t: {{pattern: copy, source: mq, target: ewr, topic: {topic}}}\n  q: {{pattern: move, source: mq, target: ewr, queue: a}}\n"
     )
 
@@ -48,13 +48,13 @@ def test_a_queue_that_is_bound_is_no_subscription_that_goes(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("text", ["[", "[1]"])
-def test_a_list_that_cannot_be_read_is_told(tmp_path: Path, text: str) -> None:
+def test_a_list_that_cannot_be_read_is_reported(tmp_path: Path, text: str) -> None:
     (tmp_path / "amqp-topics.json").write_text(text)
     with pytest.raises(InvalidArgumentError, match=r"amqp-topics\.json"):
         check(federation("flights"), tmp_path)
 
 
-def test_a_list_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_list_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     """A full disk, or another owner: `run` ended with a traceback."""
     (tmp_path / "amqp-topics.json.new").mkdir()
     with pytest.raises(InvalidArgumentError, match=r"amqp-topics\.json.* cannot be written"):

@@ -62,7 +62,7 @@ class FakeRoute:
 
 
 class Bench:
-    """A supervisor over fakes, with time in the test's hand."""
+    """A supervisor over fakes, with a clock that the test controls."""
 
     def __init__(self, names: tuple[str, ...] = ("a",), **settings: object) -> None:
         self.clock = ManualClock()
@@ -312,14 +312,14 @@ def test_i4_routes_start_a_few_at_a_time() -> None:
     assert len(bench.started["c"]) == 1
 
 
-def test_i4_a_start_that_takes_too_long_holds_up_nobody() -> None:
+def test_i4_a_start_that_takes_too_long_delays_no_other() -> None:
     bench = Bench(("a", "b"), starts_at_once=1, start_seconds=10.0)
     bench.supervisor.step()
     bench.step(10.5)
     assert len(bench.started["b"]) == 1
 
 
-def test_where_spark_is_gone_the_run_ends_and_says_so() -> None:
+def test_where_spark_has_ended_the_run_ends_and_says_so() -> None:
     bench = Bench(("a", "b"), step_seconds=0.0)
     bench.step()
     bench.refuse["a"] = SparkGoneError()
@@ -353,7 +353,7 @@ def test_i5_a_failing_drain_does_not_keep_the_others_from_it(caplog: pytest.LogC
     assert "gone" in caplog.text
 
 
-def test_i5_routes_end_well_though_nobody_can_be_told() -> None:
+def test_i5_routes_end_well_though_no_driver_can_be_reached() -> None:
     bench = Bench(("a", "b"), step_seconds=0.0, drain_seconds=5.0)
 
     def full() -> None:
@@ -401,7 +401,7 @@ def test_a_route_that_moves_nothing_though_messages_wait_is_started_again() -> N
 
 @pytest.mark.parametrize("available_now", [False, True])
 def test_i3_a_route_that_never_moves_anything_is_tried_later_each_time_and_given_up(available_now: bool) -> None:
-    """It ran for a minute each time, which is no sign that it works."""
+    """It ran for a minute each time, which does not prove that it works."""
     bench = Bench(available_now=available_now, retry_first_seconds=10.0, retry_limit_seconds=300.0)
     bench.backlog = Backlog(200, 1)
     waits: list[float] = []
@@ -432,7 +432,7 @@ def test_available_now_gives_up_a_route_that_runs_for_long_and_fails_each_time()
     assert (bench.supervisor.finished(), len(bench.started["a"])) == (True, 8)
 
 
-def test_a_route_whose_source_tells_no_age_is_started_again_too() -> None:
+def test_a_route_whose_source_shows_no_age_is_started_again_too() -> None:
     bench = Bench(stuck_after_seconds=60.0, retry_first_seconds=1.0)
     bench.backlog = Backlog(200)
     for _ in range(50):
@@ -444,7 +444,7 @@ def test_a_route_whose_source_tells_no_age_is_started_again_too() -> None:
     assert len(bench.started["a"]) == 2
 
 
-def test_a_route_whose_target_is_away_waits_for_it() -> None:
+def test_a_route_whose_target_is_unavailable_waits_for_it() -> None:
     bench = Bench(stuck_after_seconds=60.0)
     bench.step()
     bench.started["a"][0].seen = RouteProgress(paused_reason="the target is away")
@@ -484,13 +484,15 @@ def test_a_note_is_logged_once_and_shown_as_it_is_now(caplog: pytest.LogCaptureF
     assert reported == ["route a: 1 session waits"] * 2
 
 
-def test_a_route_that_begins_again_by_itself_is_told_like_one_that_is_started_again() -> None:
+def test_a_route_that_begins_again_by_itself_is_reported_like_one_that_is_started_again() -> None:
     bench = Bench()
     bench.step()
     running = bench.started["a"][0]
     running.seen = RouteProgress(error="jfk (10.0.0.7:5671): no such entity", retry_in_seconds=8.0)
     bench.step()
-    running.seen = RouteProgress(error="jfk (10.0.0.7:5671): no such entity", retry_in_seconds=7.5)  # as told before
+    running.seen = RouteProgress(
+        error="jfk (10.0.0.7:5671): no such entity", retry_in_seconds=7.5
+    )  # as reported before
     bench.step()
     (condition,) = (each for _, each in bench.supervisor.conditions())
     assert condition.phase is Phase.FAILED
@@ -507,7 +509,7 @@ def test_a_route_that_begins_again_by_itself_is_told_like_one_that_is_started_ag
     assert len(bench.started["a"]) == 1
 
 
-def test_available_now_gives_up_a_route_that_goes_on_failing_by_itself() -> None:
+def test_available_now_gives_up_a_route_that_continues_failing_by_itself() -> None:
     bench = Bench(available_now=True, attempts_limit=3, retry_first_seconds=4.0)
     bench.step()
     running = bench.started["a"][0]
@@ -519,7 +521,7 @@ def test_available_now_gives_up_a_route_that_goes_on_failing_by_itself() -> None
     assert bench.journal == ["drain a", "stop a"]
 
 
-def test_a_pause_is_told_of_the_namespace_that_it_names() -> None:
+def test_a_pause_is_reported_the_namespace_that_it_names() -> None:
     bench = Bench()
     bench.step()
     bench.started["a"][0].seen = RouteProgress(paused_reason="ewr (10.0.0.1:5671): refused")

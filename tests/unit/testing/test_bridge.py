@@ -1,4 +1,4 @@
-"""The memory system of the testing kit keeps the ports' promises; the clock is the system's."""
+"""The memory system of the testing kit fulfils the ports' contracts; the clock is the system's."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_locks_are_renewed_while_they_are_needed(system: System) -> None:
     assert (system.entity("a").renewals, system.entity("a").locked) == (4, 1)
 
 
-def test_an_ordered_source_waits_for_what_another_holds(system: System) -> None:
+def test_an_ordered_source_waits_for_what_another_has_locked(system: System) -> None:
     system.put("a", message("a/0"), "a/0")
     system.put("a", message("a/1"), "a/1")
     first, second = source_of(system), source_of(system)
@@ -126,7 +126,7 @@ def test_what_was_asked_while_the_connection_was_away_is_done_at_the_next_i2(sys
     assert system.entity("a").settled == ["a/0", "a/1"]
 
 
-def test_a_log_goes_on_behind_the_offset_and_gives_again_what_was_settled_beyond(system: System) -> None:
+def test_a_log_continues_behind_the_offset_and_gives_again_what_was_settled_beyond(system: System) -> None:
     system.publish("log", 0, 6)
     first = source_of(system, "log")
     got = opened(first, 6)
@@ -142,7 +142,7 @@ def test_a_log_goes_on_behind_the_offset_and_gives_again_what_was_settled_beyond
     assert len(system.entity("log").left) == 4
 
 
-def test_only_what_is_present_is_told(system: System) -> None:
+def test_only_what_is_present_is_reported(system: System) -> None:
     system.publish("a", 0, 2)
     made = source_of(system, only_present=True)
     made.open()
@@ -233,7 +233,7 @@ def test_what_does_not_exist_is_fatal(system: System, end: Callable[..., MemoryS
     assert reported.is_fatal if isinstance(reported, SourceLost) else reported.refusal.kind is RefusalKind.FATAL  # type: ignore[union-attr]
 
 
-def test_a_pool_names_the_ends_that_have_something_to_tell_i1(system: System) -> None:
+def test_a_pool_names_the_ends_that_have_something_to_report_i1(system: System) -> None:
     pool = MemoryConnector(system).sources()
     made = pool.source(7, {"entity": "a"})
     made.open()
@@ -277,7 +277,7 @@ def test_a_kill_passes_the_net_under_a_connectors_faults() -> None:
 
 
 def test_both_sides_of_one_lease_are_killed_though_another_begins_meanwhile() -> None:
-    """Killed apart, the sink of one and the reader of the next, the next would not end: its sink lives."""
+    """Where the sink of one and the reader of the next are killed, the next would not end: its sink still runs."""
     join = Join((), lambda: Side(connector, lambda: None, lambda: None))
     killed: list[tuple[str, str]] = []
 

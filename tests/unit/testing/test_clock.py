@@ -6,7 +6,7 @@ from isthmus.clock import Clock
 from isthmus.testing.clock import ManualClock
 
 
-def test_time_stands_still_until_it_is_moved() -> None:
+def test_time_does_not_pass_until_it_is_advanced() -> None:
     clock: Clock = (manual := ManualClock(wall_ms=5_000, monotonic_seconds=1.0))
     assert (clock.wall_ms(), clock.monotonic()) == (5_000, 1.0)
     manual.advance(250)

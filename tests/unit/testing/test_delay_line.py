@@ -33,7 +33,7 @@ def test_jitter_changes_no_order_i1() -> None:
     assert 0.2 < times[-1] <= 0.1 + 0.2 + 0.099
 
 
-def test_bandwidth_is_what_it_is_told_to_be() -> None:
+def test_bandwidth_is_what_it_is_set_to() -> None:
     line = DelayLine(Weather(bytes_per_second=1000.0, delay_seconds=0.5))
     line.add(bytes(500), 0.0)
     line.add(bytes(500), 0.0)

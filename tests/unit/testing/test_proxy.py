@@ -18,7 +18,7 @@ TIMEOUT = 20.0
 
 @pytest.fixture(name="echo")
 def _echo() -> Iterator[int]:
-    """The port of a server that gives everything back."""
+    """The port of an echo server."""
     door = socket.create_server(("127.0.0.1", 0))
 
     def serve(connection: socket.socket) -> None:
@@ -91,7 +91,7 @@ def test_a_connection_that_is_cut_is_reset_and_another_can_be_made(made: Proxy) 
         assert read(connection, 1) == b"b"
 
 
-def test_new_connections_are_refused_while_told_so(made: Proxy) -> None:
+def test_new_connections_are_refused_while_set_so(made: Proxy) -> None:
     made.refuse()
     with pytest.raises(ConnectionResetError):
         first_byte(made)
@@ -101,7 +101,7 @@ def test_new_connections_are_refused_while_told_so(made: Proxy) -> None:
         assert read(connection, 1) == b"a"
 
 
-def test_a_stalled_connection_stands_and_goes_on_afterwards(made: Proxy) -> None:
+def test_a_stalled_connection_stays_open_and_continues_afterwards(made: Proxy) -> None:
     with dial(made) as connection:
         made.set_weather(Weather(is_stalled=True), Weather())
         connection.sendall(b"a")

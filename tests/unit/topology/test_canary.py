@@ -73,7 +73,7 @@ def test_i1_other_messages_are_selected_as_without(federation: Federation) -> No
         assert selecting(topic_at(federation, "ewr"), **message) == selecting(topic_at(without, "ewr"), **message)
 
 
-def test_each_route_is_told_how_often(federation: Federation) -> None:
+def test_each_route_learns_how_often(federation: Federation) -> None:
     assert {route.options.canary_ms for route in routes(federation)} == {30_000}
 
 
@@ -114,7 +114,7 @@ def test_a_canary_whose_topics_no_other_task_reads_has_no_fault() -> None:
 
 
 def planned(federation: Federation, *present: SubscriptionState) -> list[str]:
-    """Faults of a plan where these subscriptions stand at ewr."""
+    """Faults of a plan where these subscriptions exist at ewr."""
     states = {
         alias: NamespaceState(
             alias=alias,
@@ -126,7 +126,7 @@ def planned(federation: Federation, *present: SubscriptionState) -> list[str]:
     return [str(fault) for fault in plan(federation, states).faults]
 
 
-def stands(name: str, *rules: RuleState) -> SubscriptionState:
+def existing(name: str, *rules: RuleState) -> SubscriptionState:
     return SubscriptionState(name=name, rules=rules, requires_session=False, forward_to="")
 
 
@@ -136,13 +136,13 @@ EVERYTHING = RuleState("$Default", "1=1")
 def test_i3_a_subscription_that_the_file_does_not_have_is_a_fault_where_it_takes_canaries(
     federation: Federation,
 ) -> None:
-    (fault,) = planned(federation, stands("billing", EVERYTHING))
+    (fault,) = planned(federation, existing("billing", EVERYTHING))
     assert "subscription billing of flights would get canaries" in fault
-    assert not planned(federation, stands("billing", RuleState("r", "carrier = 'DL'")))
-    assert not planned(federation, stands("billing", RuleState("r", "[isthmus-canary] IS NULL")))
+    assert not planned(federation, existing("billing", RuleState("r", "carrier = 'DL'")))
+    assert not planned(federation, existing("billing", RuleState("r", "[isthmus-canary] IS NULL")))
 
 
 def test_i3_rules_that_the_file_does_not_have_are_not_replaced(federation: Federation) -> None:
-    assert not planned(federation, stands("all", EVERYTHING))
-    (fault,) = planned(federation, stands("all", RuleState("mine", "weight > 3")))
+    assert not planned(federation, existing("all", EVERYTHING))
+    (fault,) = planned(federation, existing("all", RuleState("mine", "weight > 3")))
     assert "subscription all of flights has rules that the file does not declare" in fault

@@ -67,7 +67,7 @@ def test_routes_know_each_entity_once_and_send_to_it() -> None:
         ([("ops", "queue: bad"), ("hub", "topic: bad")], "", 0),
     ],
 )
-def test_flows_tell_for_how_long_a_second_diverted_copy_is_dropped(
+def test_flows_show_for_how_long_a_second_diverted_copy_is_dropped(
     ends: list[tuple[str, str]], more: str, window_ms: int
 ) -> None:
     (flow,) = flows(federation(*ends, more=more).tasks["t"])
@@ -147,7 +147,7 @@ def test_the_graph_has_an_edge_for_each_entity_without_the_mark() -> None:
     assert "repl-dead-letter-reason" in diverted.changed
 
 
-def test_a_way_back_to_the_source_is_a_fault_and_one_to_somewhere_else_is_none() -> None:
+def test_a_route_back_to_the_source_is_a_fault_and_one_to_somewhere_else_is_none() -> None:
     text = HEAD + TASK % ("", STEP % ("ops", "queue: bad"))
     back = "  back: {pattern: move, source: ops, queue: bad, target: %s, target_topic: %s}\n"
     assert lint(text + back % ("jfk", "mended")) == []

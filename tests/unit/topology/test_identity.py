@@ -78,7 +78,7 @@ def test_options_carry_references_only_and_files_are_anchored() -> None:
 
 
 def test_files_of_an_identity_in_one_text_are_anchored() -> None:
-    """Else they would be sought where the process happens to run."""
+    """Otherwise they would be sought where the process happens to run."""
     settings = (("host", "h"), ("identity", "client-secret;tenant=t;client_id=c;client_secret=file:secret.txt"))
     hubs = NamespaceRef(alias="hubs", kind="eventhubs", settings=settings).anchored(Path("/etc/isthmus"))
     assert hubs.options()["identity"].endswith("client_secret=file:/etc/isthmus/secret.txt")
@@ -87,7 +87,7 @@ def test_files_of_an_identity_in_one_text_are_anchored() -> None:
 
 
 def test_i1_a_secret_in_the_text_is_refused_and_not_repeated() -> None:
-    """It would be in plans, in Spark's options and in checkpoints; that it is no reference was told when a route connected."""
+    """It would be in plans, in Spark's options and in checkpoints; that it is no reference was reported when a route connected."""
     with pytest.raises(
         InvalidArgumentError, match="this is no reference to a secret; write client_secret=env:NAME"
     ) as raised:

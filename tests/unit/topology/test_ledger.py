@@ -18,7 +18,7 @@ def test_each_route_of_a_task_has_its_ledger_below_the_file() -> None:
     assert [route.options.ledger for route in routes(read(HEAD + TASK.format("{path: l}")))] == [LedgerOptions("l")]
 
 
-def test_faults_of_a_ledger_are_told_at_their_place() -> None:
+def test_faults_of_a_ledger_are_reported_at_their_place() -> None:
     (uri,) = lint(HEAD + TASK.format("{path: 's3://bucket/x'}"))
     assert (uri.message, uri.line) == ("path: s3://bucket/x is a URI", 6)
     (missing,) = lint(HEAD + TASK.format("{bodies: true}"))

@@ -62,7 +62,7 @@ def test_the_time_to_live_of_active_passive_is_the_mailboxes_too() -> None:
         ("{pattern: copy, source: ewr, target: jfk, topic: a, mailbox: true, when_full: throw}", "unknown value"),
     ],
 )
-def test_what_cannot_be_is_told(task: str, reported: str) -> None:
+def test_what_cannot_be_is_reported(task: str, reported: str) -> None:
     faults = lint(HEAD + f"  a: {task}\n")
     assert any(reported in str(each) for each in faults), faults
 
@@ -89,7 +89,7 @@ def test_a_spool_in_the_state_folder_is_refused_where_executors_are_elsewhere() 
         (ALL.replace(", mailbox: true", ""), ALL, []),
     ],
 )
-def test_what_is_left_where_nothing_reads_any_more_is_told(before: str, after: str, left: list[str]) -> None:
+def test_what_is_left_where_nothing_reads_any_more_is_reported(before: str, after: str, left: list[str]) -> None:
     namespaces = {alias: FakeAdministration(f"{alias}.test") for alias in ("ewr", "jfk", "lga")}
     for text in (before, after):
         federation = read(text)

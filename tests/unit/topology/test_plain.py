@@ -96,14 +96,14 @@ def test_a_plan_makes_what_is_missing_and_then_nothing() -> None:
     assert sorted(made[:2]) == [("mq", "topic", "flights"), ("mq2", "topic", "flights")]
     assert made[2:] == [("mq", "subscription", "flights/Subscriptions/isthmus.t.mq2")]
     topic = PlainState(name="flights", is_topic=True)
-    stands = {
+    states = {
         "mq": replace(empty["mq"], plain=(replace(topic, subscriptions=("isthmus.t.mq2",)),)),
         "mq2": replace(empty["mq2"], plain=(topic,)),
     }
-    assert plan(federation, stands).changes == ()
+    assert plan(federation, states).changes == ()
 
 
-def test_what_a_system_says_of_a_queue_that_is_read_is_told() -> None:
+def test_what_a_system_says_of_a_queue_that_is_read_is_reported() -> None:
     federation = read(
         HEAD
         + "  t: {pattern: move, queue: orders, source: mq, target: mq2}\n"
@@ -111,19 +111,19 @@ def test_what_a_system_says_of_a_queue_that_is_read_is_told() -> None:
     )
     wanted = wanted_plain(federation)
     assert {each.name: each.is_read for each in wanted["mq"]} == {"orders": True, "parts": False}
-    stands = {alias: NamespaceState(alias=alias, endpoint=alias, plain=wanted[alias]) for alias in wanted}
+    states = {alias: NamespaceState(alias=alias, endpoint=alias, plain=wanted[alias]) for alias in wanted}
     dropping = replace(wanted["mq"][0], remarks=("queue orders has a delivery limit",))
-    stands["mq"] = replace(stands["mq"], plain=(dropping, wanted["mq"][1]))
-    found = plan(federation, stands)
+    states["mq"] = replace(states["mq"], plain=(dropping, wanted["mq"][1]))
+    found = plan(federation, states)
     assert found.changes == ()
     assert "queue orders has a delivery limit (mq)" in found.notes
 
 
-def test_what_stands_already_is_told_where_a_subscription_is_new() -> None:
+def test_what_exists_already_is_reported_where_a_subscription_is_new() -> None:
     federation = read(HEAD + "  t: {pattern: copy, topic: flights, source: mq, target: mq2}\n")
     topic = PlainState(name="flights", is_topic=True)
-    stands = {alias: NamespaceState(alias=alias, endpoint=alias, plain=(topic,)) for alias in ("mq", "mq2")}
-    found = plan(federation, stands)
+    states = {alias: NamespaceState(alias=alias, endpoint=alias, plain=(topic,)) for alias in ("mq", "mq2")}
+    found = plan(federation, states)
     assert [each.path for each in found.changes] == ["flights/Subscriptions/isthmus.t.mq2"]
     assert any("published before" in note for note in found.notes)
 

@@ -58,7 +58,7 @@ def test_a_rate_reaches_each_route(written: str, text: str) -> None:
         ("[{until: 3, limit: 5/s}]", "rate has no setting 'until'"),
     ],
 )
-def test_a_fault_is_told_with_what_to_write(written: str, fault: str) -> None:
+def test_a_fault_is_reported_with_what_to_write(written: str, fault: str) -> None:
     with pytest.raises(ConfigError) as raised:
         read(FILE.format(rate=written))
     assert fault in str(raised.value)

@@ -38,7 +38,7 @@ def test_what_a_route_set_aside_goes_to_its_target_as_its_copy(federation: Feder
     assert not there.hindrance
 
 
-def test_i1_no_queue_stands_twice_and_spillover_has_parking_queues_only(federation: Federation) -> None:
+def test_i1_no_queue_is_listed_twice_and_spillover_has_parking_queues_only(federation: Federation) -> None:
     found = redrives(federation)
     assert [each.route.task for each in found] == ["flights", "flights", "checked"]
     assert len({each.source for each in found}) == len(found)

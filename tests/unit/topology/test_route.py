@@ -35,7 +35,7 @@ MIRROR = "{pattern: copy, source: hub, topic: f, target: lake%s, steps: [%s]}\n"
         ),
     ],
 )
-def test_what_steps_leave_out_is_not_expected_or_cannot_be_told(steps: str, filter_text: str, drops: bool) -> None:
+def test_what_steps_leave_out_is_not_expected_or_cannot_be_reported(steps: str, filter_text: str, drops: bool) -> None:
     (flow,) = flows(read(HEAD + COPY % steps).tasks["t"])
     assert (flow.filter, flow.drops) == (filter_text, drops)
 

@@ -40,6 +40,6 @@ def test_routes_have_what_the_task_says() -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_told(task: str, reported: str) -> None:
+def test_what_cannot_be_is_reported(task: str, reported: str) -> None:
     faults = lint(HEAD + task)
     assert any(reported in str(each) for each in faults), faults

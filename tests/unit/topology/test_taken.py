@@ -22,7 +22,7 @@ STREAM = "{pattern: queue-to-stream, source: ewr, queue: q, target: hub, stream:
             "{pattern: stream-to-queue, source: hub, stream: s, group: g, target: ewr, queue: q}",
             "consumes from hub/s already",
         ),
-        # Nobody can receive from a queue that forwards.
+        # A queue that forwards cannot be received from.
         ("{pattern: chain, members: [ewr], forward: {q: other}}", STREAM, "queue q with ForwardTo other and none"),
         ("{pattern: split, source: ewr, queue: q, targets: [{to: jfk, queue: a}]}", STREAM, "ForwardTo isthmus.a"),
     ],

@@ -50,7 +50,7 @@ def test_sends_singly_and_in_envelopes_in_order() -> None:
         assert sender.outstanding == 0
 
 
-def test_ordinals_go_on_where_tags_and_ids_of_32_bits_begin_again_i1_i2() -> None:
+def test_ordinals_continue_where_tags_and_ids_of_32_bits_begin_again_i1_i2() -> None:
     with Peer("q") as peer, Client(peer.endpoint).open() as client:
         sender = Sender(client, "q").wait_ready()
         sender.sent = sender.settled = 2**32 - 2
@@ -139,7 +139,7 @@ def test_a_peer_may_hold_messages_only_for_a_connection_whose_end_it_has_not_not
 
 
 def test_a_connection_that_the_peer_refuses_after_its_open_raises_why() -> None:
-    """OASIS AMQP 1.0, 2.4.1: the peer has to open before it can close, so that an open is no consent yet."""
+    """OASIS AMQP 1.0, 2.4.1: the peer has to open before it can close, so that an open does not mean agreement yet."""
     refusal = Error(Symbol("amqp:invalid-field"), info={Symbol("invalid-field"): Symbol("container-id")})
     seen: list[bytes] = []
 
@@ -212,7 +212,7 @@ def test_outcomes_cover_each_ordinal_once_whatever_the_ranges_i2() -> None:
 
 @pytest.mark.parametrize("state", [Received(), None])
 def test_a_state_that_is_no_outcome_settles_nothing(state: Received | None) -> None:
-    """OASIS AMQP 1.0 3.4.1: received tells how far the peer is; the outcome follows."""
+    """OASIS AMQP 1.0 3.4.1: received reports how far the peer is; the outcome follows."""
     with Peer("q") as peer, Client(peer.endpoint).open() as client:
         peer.queues["q"].hold = True
         sender = Sender(client, "q").wait_ready()
@@ -280,7 +280,7 @@ def test_service_never_raises_for_a_peer_that_vanishes_i1() -> None:
 
 
 def test_a_read_that_has_to_write_first_waits_for_room_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TLS answers a change of keys before it reads on."""
+    """TLS answers a key update before it continues to read."""
 
     class Full:
         def recv(self, count: int) -> bytes:

@@ -30,7 +30,7 @@ def test_no_credential_shows_or_pickles_its_key_i1() -> None:
         pickle.dumps(credential)
 
 
-def test_a_ready_signature_tells_its_expiry_i2() -> None:
+def test_a_ready_signature_shows_its_expiry_i2() -> None:
     text = "SharedAccessSignature sr=x&sig=y&se=1234&skn=n"
     token = SignatureCredential(text).token("sb://host/q", 0.0)
     assert (token.text, token.expires_at) == (text, 1234.0)
@@ -62,8 +62,8 @@ def test_an_identity_that_fails_is_an_error_that_may_pass_i3() -> None:
     assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
 
 
-def test_of_a_chain_of_credentials_those_are_told_that_met_something() -> None:
-    """The first line of its error says of none what it met."""
+def test_of_a_chain_of_credentials_those_are_reported_that_met_something() -> None:
+    """The first line of its error contains the cause of none."""
     text = """DefaultAzureCredential failed to retrieve a token from the included credentials.
 Attempted credentials:
 \tEnvironmentCredential: EnvironmentCredential authentication unavailable. Environment variables are not fully configured.
@@ -72,6 +72,8 @@ To mitigate this issue, please refer to the troubleshooting guidelines."""
     assert told_of_token(ValueError(text)) == (
         "WorkloadIdentityCredential: Authentication failed: login.microsoftonline.com: timed out"
     )
-    nobody = text.replace("Authentication failed: login.microsoftonline.com: timed out", "it is unavailable")
-    assert told_of_token(ValueError(nobody)) == "no Azure identity on this machine; az login, or a managed identity"
+    no_identity = text.replace("Authentication failed: login.microsoftonline.com: timed out", "it is unavailable")
+    assert (
+        told_of_token(ValueError(no_identity)) == "no Azure identity on this machine; az login, or a managed identity"
+    )
     assert told_of_token(ValueError()) == "ValueError"

@@ -16,7 +16,7 @@ from isthmus.transport import (
 from isthmus.transport.dial import dial, place_of
 
 
-def test_nobody_listening_is_a_lost_connection() -> None:
+def test_no_listener_is_a_lost_connection() -> None:
     with Peer("q") as peer:
         endpoint = peer.endpoint
     with pytest.raises(ConnectionLostError, match=str(endpoint.port)):
@@ -40,7 +40,7 @@ def test_a_socket_that_is_of_no_use_is_closed_i1(monkeypatch: pytest.MonkeyPatch
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = Endpoint("127.0.0.1", silent.getsockname()[1])
         with pytest.raises(OperationTimeoutError, match="no connection within"):
-            dial(endpoint, 0.2)  # nobody answers the TLS handshake
+            dial(endpoint, 0.2)  # the TLS handshake is not answered
     assert [each.fileno() for each in made] == [-1]
 
 

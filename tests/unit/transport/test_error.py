@@ -44,7 +44,7 @@ def test_an_unknown_condition_keeps_its_text_i1() -> None:
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
-def test_a_status_stands_in_for_a_missing_condition() -> None:
+def test_a_status_replaces_a_missing_condition() -> None:
     assert isinstance(error_from(None, "gone", status=410), LockLostError)
     assert isinstance(error_from(None, "busy", status=503), ServerBusyError)
 

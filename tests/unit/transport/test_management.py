@@ -28,7 +28,7 @@ class Node(Management):
         return {"expirations": [0] * len(reply)}
 
 
-def test_renewals_of_several_groups_are_under_way_at_once_and_tell_the_lost_ones() -> None:
+def test_renewals_of_several_groups_are_under_way_at_once_and_show_the_lost_ones() -> None:
     groups = [[b"%d" % number for number in range(first, first + 5)] for first in (0, 5, 10)]
     node = Node([b"3", b"12", b"14"])
     assert sorted(node.renew_groups(groups)) == [b"12", b"14", b"3"]

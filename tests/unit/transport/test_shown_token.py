@@ -81,23 +81,23 @@ def test_a_token_service_that_fails_for_a_moment_costs_no_connection_i2(ahead: A
             client.authorize("q")
             ahead.seconds = 3600 * 0.95
             client.wait_until(lambda: identity.asked == 2, 5, "renewal")
-            ahead.seconds = 3600 * 0.96  # a tenth of what was left has gone
+            ahead.seconds = 3600 * 0.96  # a tenth of what was left has passed
             client.wait_until(lambda: identity.asked == 3, 5, "renewal")
             assert client.error is None
             peer.wait_for(lambda: [body for _, _, body in peer.requests] == ["token 1", "token 3"])
 
 
-def test_a_token_that_cannot_be_renewed_keeps_nobody_busy_i2() -> None:
+def test_a_token_that_cannot_be_renewed_keeps_no_thread_busy_i2() -> None:
     with Peer("q") as peer:
         text = f"SharedAccessSignature sr=x&sig=y&se={int(time.time()) + 2}&skn=z"
         endpoint = Endpoint("127.0.0.1", peer.port, tls=False, credential=SignatureCredential(text))
         with Client(endpoint).open() as client:
             client.authorize("q")
-            limit, turns = time.monotonic() + 2.5, 0
+            limit, iterations = time.monotonic() + 2.5, 0
             while (left := limit - time.monotonic()) > 0:
                 client.wait(left)
-                turns += 1
-            assert turns < 20
+                iterations += 1
+            assert iterations < 20
             assert len(peer.requests) <= 3
             deadline = client.deadline()
             assert deadline is not None

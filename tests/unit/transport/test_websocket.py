@@ -1,4 +1,4 @@
-"""AMQP over WebSocket, client side: the two ways between the socket pair and the WebSocket."""
+"""AMQP over WebSocket, client side: the two directions between the socket pair and the WebSocket."""
 
 import asyncio
 import socket
@@ -13,7 +13,7 @@ from isthmus.transport import Endpoint, websocket
 
 
 class Stream:
-    """A WebSocket whose server has gone, and whose last message is still to be read."""
+    """A WebSocket whose server has closed it, and whose last message is still to be read."""
 
     def __init__(self, *messages):
         self._messages = list(messages)
@@ -42,7 +42,7 @@ async def test_what_the_server_said_last_arrives_though_nothing_can_be_written_i
         assert mine.recv(100) == b"outcomeclose"
 
 
-async def test_a_client_that_has_gone_ends_both_ways_i2():
+async def test_a_client_that_has_left_ends_both_directions_i2():
     mine, inner = socket.socketpair()
     with inner:
         inner.setblocking(False)
@@ -51,7 +51,7 @@ async def test_a_client_that_has_gone_ends_both_ways_i2():
 
 
 def test_a_server_that_names_another_address_is_not_followed_i3():
-    """Tokens and messages would go to whom nobody named."""
+    """Tokens and messages would go to a host that was not configured."""
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as other:
         server.settimeout(10.0)
         other.setblocking(False)
@@ -72,8 +72,8 @@ def test_a_server_that_names_another_address_is_not_followed_i3():
             other.accept()
 
 
-def test_the_password_of_a_proxy_is_told_to_nobody_i4(monkeypatch):
-    """aiohttp's errors have the proxy's address, as the environment has it."""
+def test_the_password_of_a_proxy_is_not_shown_i4(monkeypatch):
+    """aiohttp's errors contain the proxy's address as it is in the environment."""
     monkeypatch.setenv("NO_PROXY", "")
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(10.0)

@@ -47,17 +47,17 @@ def test_a_run_is_one_effect_and_is_settled_whole() -> None:
 def test_what_is_accepted_is_settled_whatever_became_of_those_before_it_i1() -> None:
     made = bench()
     made.hand_over(5)
-    made.tell(Flush(1))
-    made.tell(Outcome(2, 3))
+    made.apply(Flush(1))
+    made.apply(Outcome(2, 3))
     assert (made.settled, made.flushed) == ([2, 3], [])
-    made.tell(Outcome(4, 4))
-    made.tell(Outcome(0, 1))
+    made.apply(Outcome(4, 4))
+    made.apply(Outcome(0, 1))
     assert (made.settled, made.flushed) == ([2, 3, 4, 0, 1], [1])
 
 
 def test_a_flush_row_with_nothing_before_it_is_answered_at_once_i5() -> None:
     made = bench()
-    made.tell(Flush(3))
+    made.apply(Flush(3))
     assert made.flushed == [3]
 
 
@@ -68,7 +68,7 @@ def test_nothing_later_is_sent_until_what_was_sent_again_has_its_outcome_i2(enve
     made.hand_over(100)
     made.answer_all()
     made.now = 6.0
-    made.tell(Tick())
+    made.apply(Tick())
     assert len(made.wire) == 1  # until the refused one has passed
     made.answer()
     assert len(made.wire) == 2
@@ -82,14 +82,14 @@ def test_later_messages_wait_for_those_sent_again_i2() -> None:
     """What was handed over behind the refused ones and never sent does not overtake them."""
     made = bench(lambda number, now: BUSY if now < 5.0 else None, window=100)
     made.credit = 10
-    made.tell(Granted(10))
+    made.apply(Granted(10))
     made.hand_over(100)
     assert len(made.sent) == 10
     made.answer_all()
     made.credit = 1_000_000
-    made.tell(Granted(1_000_000))
+    made.apply(Granted(1_000_000))
     made.now = 6.0
-    made.tell(Tick())
+    made.apply(Tick())
     while made.machine.is_recovering:
         assert all(number < 10 for group in made.sent for number in group)
         made.answer()
@@ -103,23 +103,23 @@ def test_what_a_lost_connection_left_without_an_outcome_is_sent_again_in_order_b
 ) -> None:
     made = bench(envelope_messages=envelope, window=1000)
     made.credit = 40
-    made.tell(Granted(40))
+    made.apply(Granted(40))
     made.hand_over(1000)
     for _ in range(20):
         made.answer()
     taken = list(made.stored)
     inside = [number for _, group in made.wire for number in group]
     made.lose()
-    assert made.held
+    assert made.paused_reason
     made.now += 10
-    made.tell(Tick())
+    made.apply(Tick())
     assert made.wants_open
     made.sent.clear()
     made.open()
     assert [n for group in made.sent for n in group] == inside
     made.answer_all()
     assert made.stored == [*taken, *inside, *range(max(inside) + 1, 1000)]
-    assert made.held == ""
+    assert made.paused_reason == ""
     assert made.machine.counts.resent == len(inside)
 
 
@@ -163,12 +163,12 @@ def test_a_busy_target_blocks_takes_credit_back_and_sets_nothing_aside_i4() -> N
     made = bench(lambda number, now: BUSY if now < 20.0 else None)
     made.hand_over(50)
     made.pass_time(19)
-    assert "come back later" in made.held
-    assert made.machine.blocked_by == made.held
+    assert "come back later" in made.paused_reason
+    assert made.machine.blocked_by == made.paused_reason
     assert (made.stored, made.disposed, made.settled) == ([], {}, [])
     made.pass_time(10)
     assert made.stored == list(range(50))
-    assert (made.held, made.machine.blocked_by) == ("", "")
+    assert (made.paused_reason, made.machine.blocked_by) == ("", "")
 
 
 @pytest.mark.parametrize("refusal", [BUSY, ODD, NO_OUTCOME])
@@ -182,13 +182,13 @@ def test_a_target_that_takes_nothing_fails_the_route_in_time_i4(refusal: Refusal
     assert (made.disposed, made.settled) == ({}, [])
 
 
-def test_a_target_that_is_gone_fails_the_route_at_once() -> None:
+def test_a_target_that_does_not_exist_fails_the_route_at_once() -> None:
     made = bench(lambda number, now: MISSING)
     made.hand_over(2)
     made.answer()
     assert made.failed == Fail(MISSING)
     made = bench()
-    made.tell(Lost(MISSING))
+    made.apply(Lost(MISSING))
     assert made.failed == Fail(MISSING)
 
 
@@ -197,11 +197,11 @@ def test_a_target_that_never_answers_what_was_sent_again_fails_the_route_i4() ->
     made.hand_over(2)
     made.lose()
     made.now = 1.0
-    made.tell(Tick())
+    made.apply(Tick())
     made.open()
     made.now = 40.0
     assert made.machine.deadline(1.0) == pytest.approx(30.0)
-    made.tell(Tick())
+    made.apply(Tick())
     assert made.failed is not None
 
 
@@ -211,17 +211,17 @@ def test_what_was_sent_again_moments_before_the_time_is_over_is_not_given_up() -
     made.hand_over(2)
     made.lose()
     made.now = 1.0
-    made.tell(Tick())
+    made.apply(Tick())
     made.now = 29.0
     made.open()
     made.now = 31.0
-    made.tell(Tick())
+    made.apply(Tick())
     assert made.failed is None
     made.answer_all()
     assert (made.failed, made.settled) == (None, [0, 1])
 
 
-def test_a_message_at_fault_is_set_aside_at_once_and_disturbs_nobody() -> None:
+def test_a_message_at_fault_is_set_aside_at_once_and_delays_no_other() -> None:
     made = bench(lambda number, now: BAD if number == 2 else None)
     made.hand_over(5)
     made.answer_all()
@@ -263,7 +263,7 @@ def test_a_message_over_the_links_limit_blocks_where_refusals_block() -> None:
     made.hand_over(2)
     made.pass_time(20)
     assert (made.stored, made.disposed) == ([0, 1], {})
-    assert "1002" in made.held
+    assert "1002" in made.paused_reason
     made.pass_time(20)
     assert made.failed is not None
 
@@ -284,7 +284,7 @@ def test_a_message_refused_for_ever_is_set_aside_after_ten_seconds_while_others_
     assert str(position + 1000) in made.machine.last_set_aside
     assert sorted(made.stored) == [n for n in range(60) if n != position]
     assert made.machine.counts.dead_lettered == 1
-    assert (made.machine.blocked_by, made.held) == ("", "")
+    assert (made.machine.blocked_by, made.paused_reason) == ("", "")
 
 
 def test_what_was_accepted_behind_a_refused_message_is_settled_i1() -> None:
@@ -353,7 +353,7 @@ def test_a_lone_refused_message_waits_for_another_to_compare_with() -> None:
     made = bench(lambda number, now: ODD if number == 0 else None, timeout_seconds=100.0)
     made.hand_over(1)
     made.pass_time(20)
-    assert (made.disposed, made.held) == ({}, "")  # no credit is taken back: another has to come
+    assert (made.disposed, made.paused_reason) == ({}, "")  # no credit is taken back: another has to come
     made.hand_over(1)
     made.pass_time(2)
     assert (list(made.disposed), made.stored) == ([0], [1])
@@ -366,18 +366,18 @@ def test_a_few_refused_messages_wait_for_another_to_compare_with() -> None:
     made.pass_time(5)
     made.hand_over(2)
     made.pass_time(20)
-    assert (made.disposed, made.held) == ({}, "")
+    assert (made.disposed, made.paused_reason) == ({}, "")
     made.hand_over(1)
     made.pass_time(20)
     assert (list(made.disposed), made.stored) == ([0, 1, 2], [3])
 
 
 @pytest.mark.parametrize("refused", [17, 128])
-def test_as_many_refused_as_sessions_are_held_wait_for_another_to_compare_with(refused: int) -> None:
+def test_as_many_refused_as_sessions_are_locked_wait_for_another_to_compare_with(refused: int) -> None:
     """Each session gives one message, and another session comes only while no credit is taken back."""
     made = bench(lambda number, now: ODD if number < refused else None)
     while made.failed is None and made.now < 60.0:
-        if not made.held and made.machine.unsent == 0 and made.handed < refused + 2:
+        if not made.paused_reason and made.machine.unsent == 0 and made.handed < refused + 2:
             made.hand_over(1)
         made.pass_time(0.05)
     assert made.failed is None
@@ -389,7 +389,7 @@ def test_as_many_refused_as_sessions_are_held_wait_for_another_to_compare_with(r
 def test_refused_messages_that_fill_a_small_window_leave_room_for_another(refused: int) -> None:
     made = bench(lambda number, now: ODD if number < refused else None, window=1)
     while made.failed is None and made.now < 60.0:
-        if not made.held and made.machine.room > 0 and made.handed < refused + 2:
+        if not made.paused_reason and made.machine.room > 0 and made.handed < refused + 2:
             made.hand_over(1)
         made.pass_time(0.05)
     assert (made.failed, sorted(made.disposed), made.stored) == (None, list(range(refused)), [refused, refused + 1])
@@ -406,13 +406,13 @@ def test_of_many_refused_in_a_row_all_in_hand_are_tried_before_the_route_fails()
 
 @pytest.mark.parametrize("later", [ODD, BAD])
 def test_nothing_is_tried_ahead_once_the_refused_one_in_front_is_done_with_i2(later: Refusal) -> None:
-    """It was for the sake of that one that what was never sent might overtake what is sent again."""
+    """Only for that one what was never sent was allowed to overtake what is sent again."""
     made = bench(lambda number, now: ODD if now < 12.0 else BAD if number == 0 and later is BAD else None)
     made.hand_over(10)
     made.pass_time(11.99)
     assert (made.stored, made.disposed) == ([], {})
     made.now = 20.0
-    made.tell(Tick())
+    made.apply(Tick())
     assert made.wire[0][1] == [0]
     made.answer()
     made.hand_over(1)
@@ -448,7 +448,7 @@ def test_several_refused_messages_are_set_aside_though_no_other_comes() -> None:
 
 
 def test_that_those_before_it_were_accepted_is_not_enough() -> None:
-    """A target that takes nothing any more from some moment on says nothing about the message at that moment."""
+    """A target that accepts nothing after some time does not prove the message of that time faulty."""
     made = bench(lambda number, now: ODD if number >= 2 else None, timeout_seconds=100.0)
     made.hand_over(3)
     made.pass_time(50)
@@ -468,24 +468,24 @@ def test_many_refused_in_a_row_are_set_aside_together_once_their_time_has_come()
 def test_many_refused_in_a_row_behind_which_everything_is_unsent_are_found_out() -> None:
     made = bench(lambda number, now: ODD if number < 20 else None, window=40)
     made.credit = 20
-    made.tell(Granted(20))
+    made.apply(Granted(20))
     made.hand_over(40)
     made.answer_all()
     made.credit = 1000
-    made.tell(Granted(1000))
+    made.apply(Granted(1000))
     made.pass_time(14)
     assert sorted(made.disposed) == list(range(20))
     assert made.stored == list(range(20, 40))
 
 
-def test_where_refusals_block_nothing_is_set_aside_and_nobody_is_tried_ahead() -> None:
+def test_where_refusals_block_nothing_is_set_aside_and_no_message_is_tried_ahead() -> None:
     made = bench(lambda number, now: ODD if number == 0 else None, block_refused=True, window=10)
     made.hand_over(1)
     made.answer_all()
     made.hand_over(5)
     made.pass_time(25)
     assert (made.disposed, made.stored) == ({}, [])
-    assert made.held
+    assert made.paused_reason
 
 
 def test_a_busy_answer_does_not_count_towards_setting_aside_i4() -> None:
@@ -509,7 +509,7 @@ def opening(memory: RefusalMemory, now: float, *numbers: int, verdict: Verdict =
 
 
 def test_what_an_opening_before_was_refused_is_set_aside_once_another_was_accepted_i9() -> None:
-    """In each opening the others come first, or not at all: alone none of them tells anything."""
+    """In each opening the others come first, or not at all: alone none of them gives a comparison."""
 
     def verdict(number: int, now: float) -> Refusal | None:
         return ODD if number < 3 else None
@@ -601,7 +601,7 @@ def test_envelopes_hold_as_many_as_they_may() -> None:
 def test_of_a_refused_envelope_only_the_message_at_fault_is_set_aside_i6() -> None:
     made = bench(lambda number, now: BAD if number in (4, 17) else None, envelope_messages=5)
     made.hand_over(20)
-    made.tell(Flush(1))
+    made.apply(Flush(1))
     made.answer_all()
     assert sorted(made.disposed) == [4, 17]
     assert sorted(made.stored) == [n for n in range(20) if n not in (4, 17)]
@@ -649,10 +649,10 @@ def test_messages_that_waited_without_credit_go_together_however_they_came() -> 
         made.answer()
     waiting = made.machine.unsent
     made.credit = 2
-    made.tell(Granted(2))
+    made.apply(Granted(2))
     assert max(len(group) for group in made.sent) == 200
     made.credit = 100
-    made.tell(Granted(100))
+    made.apply(Granted(100))
     made.answer_all()
     assert made.stored == list(range(1205))
     assert waiting > 0
@@ -664,7 +664,7 @@ def test_a_target_that_is_not_known_to_take_envelopes_gets_none() -> None:
     assert [len(group) for group in made.sent] == [1] * 10
 
 
-def test_a_route_that_is_told_to_send_each_alone_does() -> None:
+def test_a_route_that_is_set_to_send_each_alone_does() -> None:
     made = short(envelope_messages=1)
     made.hand_over(40)
     assert [len(group) for group in made.sent] == [1] * 10
@@ -673,7 +673,7 @@ def test_a_route_that_is_told_to_send_each_alone_does() -> None:
 def test_rows_that_have_to_go_alone_are_in_no_envelope() -> None:
     made = short()
     made.handed = 20
-    made.tell(HandedOver([message(n) for n in range(20)], list(range(1000, 1020)), is_alone=True))
+    made.apply(HandedOver([message(n) for n in range(20)], list(range(1000, 1020)), is_alone=True))
     assert [len(group) for group in made.sent] == [1] * 10
 
 
@@ -697,7 +697,7 @@ def test_what_is_sent_again_goes_in_no_envelope_i7() -> None:
     made.hand_over(40)
     made.lose()
     made.now = 10.0
-    made.tell(Tick())
+    made.apply(Tick())
     made.sent.clear()
     made.open(10)
     while made.machine.is_recovering:
@@ -705,7 +705,7 @@ def test_what_is_sent_again_goes_in_no_envelope_i7() -> None:
         made.answer()
         if made.machine.credit == 0:
             made.credit = 10
-            made.tell(Granted(10))
+            made.apply(Granted(10))
     assert made.stored == list(range(40))
 
 
@@ -713,7 +713,7 @@ def test_of_an_envelope_made_for_want_of_credit_only_the_message_at_fault_is_set
     made = short(lambda number, now: BAD if number == 17 else None)
     made.hand_over(40)
     made.credit = 100
-    made.tell(Granted(100))
+    made.apply(Granted(100))
     made.answer_all()
     assert list(made.disposed) == [17]
     assert sorted(made.stored) == [n for n in range(40) if n != 17]
@@ -724,19 +724,19 @@ def test_a_target_that_takes_no_envelopes_gets_each_message_alone_from_then_on()
     made.hand_over(40)
     for ordinal, group in list(made.wire):
         made.wire.popleft()
-        made.tell(Outcome(ordinal, ordinal, BAD if len(group) > 1 else None))
+        made.apply(Outcome(ordinal, ordinal, BAD if len(group) > 1 else None))
     made.credit = 1000
-    made.tell(Granted(1000))
+    made.apply(Granted(1000))
     made.answer_all()
     made.sent.clear()
     made.credit = 10
-    made.tell(Granted(10))
+    made.apply(Granted(10))
     made.hand_over(40)
     assert [len(group) for group in made.sent] == [1] * 10
     assert made.disposed == {}
 
 
-def test_what_is_held_back_goes_when_its_time_is_over() -> None:
+def test_what_is_delayed_goes_when_its_time_is_over() -> None:
     made = short()
     made.hand_over(5)
     made.hand_over(4)
@@ -746,19 +746,19 @@ def test_what_is_held_back_goes_when_its_time_is_over() -> None:
     assert (made.sent, made.machine.unsent) == ([], 1)
     assert made.now < due < made.now + 0.01
     made.now = due
-    made.tell(Tick())
+    made.apply(Tick())
     assert made.sent == [[9]]
     assert made.machine.deadline(made.now) == math.inf
 
 
-def test_nothing_is_due_once_what_was_held_back_was_tried_ahead_of_another() -> None:
+def test_nothing_is_due_once_what_was_delayed_was_tried_ahead_of_another() -> None:
     made = short(lambda number, now: ODD if number == 0 and now < 30.0 else None)
     made.hand_over(5)
     made.hand_over(4)
     made.hand_over(1)
     made.credit = 1_000_000
     made.answer_all()
-    made.tell(Granted(1_000_000))
+    made.apply(Granted(1_000_000))
     made.pass_time(40.0)
     assert made.unsettled == []
     assert made.machine.deadline(made.now) == math.inf
@@ -771,7 +771,7 @@ def test_rows_with_another_disposition_get_it_at_once_and_are_counted() -> None:
     made = bench()
     verdicts = ["complete", "dead-letter", "defer", "abandon"]
     rows = [(1000 + at, Disposition(kind, "why")) for at, kind in enumerate(verdicts)]
-    made.tell(HandedOver([], [], rows))
+    made.apply(HandedOver([], [], rows))
     assert [made.disposed[at].kind for at in range(4)] == verdicts
     counts = made.machine.counts
     assert (counts.discarded, counts.dead_lettered, counts.deferred, counts.abandoned) == (1, 1, 1, 1)
@@ -780,7 +780,7 @@ def test_rows_with_another_disposition_get_it_at_once_and_are_counted() -> None:
 
 def test_without_positions_nothing_is_settled() -> None:
     made = bench()
-    made.tell(HandedOver([message(0)], None))
+    made.apply(HandedOver([message(0)], None))
     made.answer()
     assert (made.settled, made.machine.counts.completed) == ([], 1)
 
@@ -847,7 +847,7 @@ def test_nothing_is_lost_and_order_is_as_promised(
             made.hand_over(min(amount, made.machine.room))
             flushes += 1
             rows_before[flushes] = made.handed
-            made.tell(Flush(flushes))
+            made.apply(Flush(flushes))
         elif action == "answer":
             for _ in range(min(amount, len(made.wire))):
                 made.answer()
@@ -868,16 +868,16 @@ def test_nothing_is_lost_and_order_is_as_promised(
             probes_possible |= action == "odd"
         elif action == "wait":
             made.now += amount
-            made.tell(Tick())
+            made.apply(Tick())
         elif action == "credit" and open_now:
             made.credit += amount
-            made.tell(Granted(made.credit))
+            made.apply(Granted(made.credit))
         for number in made.flushed:
             assert not [row for row in made.unsettled if row < rows_before[number]]
         assert set(made.settled) <= set(made.stored)
         assert made.machine.unfinished == len(made.unsettled)
 
-    # The end: the target is well, and one more message comes by which the last refused ones are found out.
+    # The end: the target works, and one more message comes, with which the last refused ones are detected.
     mood[0] = None
     blocks = settings_.block_refused
     if blocks:
@@ -887,7 +887,7 @@ def test_nothing_is_lost_and_order_is_as_promised(
             made.open()
         elif made.machine.credit < 100:
             made.credit = 1_000_000
-            made.tell(Granted(1_000_000))
+            made.apply(Granted(1_000_000))
         made.pass_time(1.0)
         if not made.unsettled:
             break
@@ -926,7 +926,7 @@ def test_what_is_stored_of_an_envelope_that_is_refused_is_not_sent_again_i6(refu
     ordinal, numbers = made.wire.popleft()
     assert numbers == list(range(6))
     made.stored += [1, 2, 5]
-    made.tell(Outcome(ordinal, ordinal, refusal, (1, 2, 5)))
+    made.apply(Outcome(ordinal, ordinal, refusal, (1, 2, 5)))
     assert sorted(made.settled) == [1, 2, 5]
     made.pass_time(5)
     assert sorted(made.stored) == list(range(6))
@@ -937,7 +937,7 @@ def test_what_is_stored_of_an_envelope_that_is_refused_is_not_sent_again_i6(refu
 def test_what_is_stored_of_an_envelope_is_settled_before_the_machine_fails_i6() -> None:
     made = bench(envelope_messages=3)
     made.hand_over(3)
-    made.tell(Outcome(0, 0, MISSING, (1,)))
+    made.apply(Outcome(0, 0, MISSING, (1,)))
     assert made.failed is not None
     assert made.settled == [1]
 
@@ -958,11 +958,11 @@ def test_envelopes_that_are_refused_in_part_lose_and_double_nothing_i6(data: st.
                 if whole
                 else data.draw(st.sampled_from([BUSY, ODD, NO_OUTCOME, BAD if len(numbers) > 1 else BUSY]))
             )
-            made.tell(Outcome(ordinal, ordinal, refusal, () if whole else tuple(taken)))
+            made.apply(Outcome(ordinal, ordinal, refusal, () if whole else tuple(taken)))
         elif data.draw(st.booleans()):
             made.hand_over(data.draw(st.integers(1, 5)))
         made.now += 0.5
-        made.tell(Tick())
+        made.apply(Tick())
     made.pass_time(20)
     assert sorted(made.stored) == list(range(made.handed))
     assert sorted(made.settled) == list(range(made.handed))
@@ -972,7 +972,7 @@ def test_envelopes_that_are_refused_in_part_lose_and_double_nothing_i6(data: st.
 
 
 def test_a_target_that_reports_a_stop_pauses_the_source_and_has_as_long_as_it_takes() -> None:
-    """Given up after a time, what it has not read yet would be sent again: twice there once it goes on."""
+    """Given up after a time, what it has not read yet would be sent again: twice there once it continues."""
     machine = Delivery(DeliverySettings(timeout_seconds=30.0))
     machine.on(Opened(), 0.0)
     machine.on(Granted(10), 0.0)

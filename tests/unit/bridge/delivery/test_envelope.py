@@ -17,7 +17,7 @@ def choice(reported: int = 0, most: int = 200) -> EnvelopeChoice:
 
 
 @pytest.mark.parametrize("reported", [1, 7])
-def test_what_a_route_is_told_wins_i1(reported: int) -> None:
+def test_what_a_route_is_set_to_wins_i1(reported: int) -> None:
     assert choice(reported).size(500, 1, 999, 0.0) == reported
 
 

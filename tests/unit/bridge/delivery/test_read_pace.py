@@ -1,4 +1,4 @@
-"""When a sink reads what its targets tell."""
+"""When a sink reads what its targets report."""
 
 from __future__ import annotations
 

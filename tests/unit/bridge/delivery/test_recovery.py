@@ -52,7 +52,7 @@ def test_i3_it_is_not_overdue_while_an_outcome_may_still_come(recovery: Recovery
     assert recovery.overdue(40.1, 30.0, is_awaited=False) is FULL
 
 
-def test_what_nobody_knows_is_told_where_no_outcome_came(recovery: Recovery) -> None:
+def test_what_is_not_known_is_reported_where_no_outcome_came(recovery: Recovery) -> None:
     recovery.begin(0.0, None)
     trouble = recovery.overdue(31.0, 30.0, is_awaited=True)
     assert trouble is not None

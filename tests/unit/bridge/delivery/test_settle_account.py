@@ -1,4 +1,4 @@
-"""What a sink tells its reader, and when."""
+"""What a sink reports to its reader, and when."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _runs(account: SettleAccount, now: float = 0.0) -> list[tuple[int, int, int]
     return [run for kind, payload in account.take(now) if kind == Kind.SETTLE for run in unpack_runs(payload)]
 
 
-def test_runs_that_follow_each_other_are_told_as_one() -> None:
+def test_runs_that_follow_each_other_are_reported_as_one() -> None:
     account = _account(1, 2)
     account.settle(1, range(10, 20))
     account.settle(2, range(5))
@@ -33,14 +33,14 @@ def test_runs_that_follow_each_other_are_told_as_one() -> None:
     assert not _runs(account)  # I1
 
 
-def test_a_position_that_was_delivered_twice_is_told_twice() -> None:
+def test_a_position_that_was_delivered_twice_is_reported_twice() -> None:
     account = _account(1)
     account.settle(1, [5])
     account.settle(1, [5, 6])
     assert sum(last - first + 1 for _, first, last in _runs(account)) == 3
 
 
-def test_nothing_is_due_without_anything_to_tell() -> None:
+def test_nothing_is_due_without_anything_to_report() -> None:
     assert _account(1).deadline() == math.inf
 
 
@@ -56,7 +56,7 @@ def test_few_settlements_wait_and_many_do_not() -> None:  # I2
     assert account.deadline() == 5.0 + SEND_SECONDS
 
 
-def test_a_source_that_may_be_waiting_is_told_at_once() -> None:  # I2
+def test_a_source_that_may_be_waiting_is_reported_at_once() -> None:  # I2
     account = _account(1, 2)
     account.set_window(1, 8)
     account.came(1, 5)
@@ -64,7 +64,7 @@ def test_a_source_that_may_be_waiting_is_told_at_once() -> None:  # I2
     account.settle(1, [0])
     account.settle(2, [0])
     assert account.deadline() == SEND_SECONDS
-    account.came(1, 1)  # 6 of 8 are out, and one of them is settled and not told
+    account.came(1, 1)  # 6 of 8 are out, and one of them is settled and not reported
     assert [account.is_source_waiting] == [True]
     assert account.deadline() == -math.inf
     account.take(1.0)
@@ -76,7 +76,7 @@ def test_a_source_that_may_be_waiting_is_told_at_once() -> None:  # I2
     assert account.deadline() == -math.inf
 
 
-def test_dispositions_that_follow_each_other_are_told_as_one() -> None:
+def test_dispositions_that_follow_each_other_are_reported_as_one() -> None:
     account = _account(1, 2)
     for position in (4, 5, 7):
         account.dispose(1, position, Disposition("dead-letter", "a", "b"))
@@ -97,7 +97,7 @@ def test_what_is_too_much_for_a_frame_goes_into_several() -> None:
     assert max(len(payload) for _, payload in frames) < 1 << 24
 
 
-def test_flush_rows_tell_what_came_before_them_and_not_later() -> None:  # I3
+def test_flush_rows_show_what_came_before_them_and_not_later() -> None:  # I3
     account = _account(1, 2, 3)
     account.came(1, 4)
     account.flush(1)
@@ -113,7 +113,7 @@ def test_flush_rows_tell_what_came_before_them_and_not_later() -> None:  # I3
     assert unpack_flushed(payload) == (3, {1: 5, 2: 3})
 
 
-def test_closed_and_unknown_handles_are_not_told() -> None:
+def test_closed_and_unknown_handles_are_not_reported() -> None:
     account = _account(1)
     account.came(1, 2)
     account.settle(1, [1])
@@ -128,7 +128,7 @@ def test_closed_and_unknown_handles_are_not_told() -> None:
 
 def test_no_frame_is_larger_than_a_channel_takes() -> None:
     account = _account(1)
-    for position in range(0, 2 * 1_000, 2):  # every other one: none are told together
+    for position in range(0, 2 * 1_000, 2):  # every other one: none are reported together
         text = "\N{GRINNING FACE}" * 10_000
         account.dispose(1, position, Disposition("dead-letter", text, text))
     reported = account.take(0.0)

@@ -50,7 +50,7 @@ def test_i1_no_more_is_sent_than_there_is_credit_for() -> None:
     assert route.link.flight.outstanding == 2
 
 
-def test_i1_what_is_too_large_is_told_and_not_sent() -> None:
+def test_i1_what_is_too_large_is_reported_and_not_sent() -> None:
     route = Route(1, 9, 3, limit=5)
     assert route.send() == (3, [1], [[1, 3]])
     assert route.link.flight.outstanding == 2

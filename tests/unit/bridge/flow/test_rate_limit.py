@@ -85,7 +85,7 @@ def test_the_hour_of_the_day_decides() -> None:
     limit.took(2)
     assert sum(count for _, count in arrivals(limit, 2.0, 10.0)) == pytest.approx(20, abs=1)
     evening = 2.0 + 10 * HOUR
-    assert limit.credit(evening) == 2  # what the bucket held; it fills at the new rate
+    assert limit.credit(evening) == 2  # what the bucket contained; it fills at the new rate
     assert limit.per_second == 100
     assert limit.text == "100/s until 00:00 UTC"
     assert limit.credit(evening + 6 * HOUR) == math.inf

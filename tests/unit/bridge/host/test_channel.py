@@ -24,7 +24,7 @@ def pair() -> tuple[Channel, Channel]:
     return Channel(one), Channel(two)
 
 
-def test_the_last_word_is_heard_though_there_is_nobody_left_to_write_to() -> None:
+def test_the_last_report_is_read_though_there_is_no_reader_left() -> None:
     sink, reader = pair()
     sink.send(Kind.HELLO)  # stays unread
     sink.flush()
@@ -56,7 +56,7 @@ def test_writing_never_blocks_and_order_is_kept_i1() -> None:
     reader.close()
 
 
-def test_whoever_dials_before_anyone_listens_finds_nobody(tmp_path: Path) -> None:
+def test_whoever_dials_before_a_listener_attaches_finds_none(tmp_path: Path) -> None:
     path = tmp_path / "x.lease"
     assert dial(path) is None
     listener = listen(path)
@@ -86,7 +86,7 @@ def test_sockets_of_killed_processes_are_swept_away(monkeypatch: pytest.MonkeyPa
         sweep()
         assert (dead.exists(), alive.exists()) == (False, True)
         with pytest.raises(BlockingIOError):
-            listener.accept()  # nobody was dialled to find out
+            listener.accept()  # no connection was tried to find out
         listener.discard()
         assert list(private_directory().iterdir()) == []
 

@@ -1,4 +1,4 @@
-"""The driver's account of a query with two slots, against readers that come, go and answer late, by seed."""
+"""The driver's account of a query with two slots, against readers that connect, disconnect and answer late, by seed."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def route(name: str) -> RouteSpec:
 
 
 class Reader:
-    """A reader: it does what it is told, one frame at a time, and ends a route only after a while."""
+    """A reader: it handles one frame at a time, and ends a route only after a while."""
 
     def __init__(self, number: int, slot: int) -> None:
         self.number, self.slot = number, slot
-        self.reported: deque[Any] = deque()  # frames on their way to it
-        self.says: deque[Any] = deque()  # messages on their way to the driver
+        self.reported: deque[Any] = deque()  # frames in transit to it
+        self.says: deque[Any] = deque()  # messages in transit to the driver
         self.carried: dict[str, RouteState] = {}
         self.again: set[str] = set()
         self.settled: dict[str, int] = {}
@@ -122,7 +122,7 @@ class Model:
 
     def leave(self, reader: Reader, *, dies: bool) -> None:
         while reader.says:
-            self.hear(reader)
+            self.receive(reader)
         if dies:
             self.carry_out(self.account.on_message(reader.number, Died(None), now=self.now))
         else:
@@ -130,7 +130,7 @@ class Model:
         del self.readers[reader.number]
         self.carry_out(self.account.on_closed(reader.number, now=self.now))
 
-    def hear(self, reader: Reader) -> None:
+    def receive(self, reader: Reader) -> None:
         self.carry_out(self.account.on_message(reader.number, reader.says.popleft(), now=self.now))
 
     def has_left(self, name: str) -> bool:
@@ -152,7 +152,7 @@ class Model:
             reader.work(choose)
             for _ in range(choose.randint(0, 3)):
                 if reader.says:
-                    self.hear(reader)
+                    self.receive(reader)
             if not calm and choose.random() < 0.02:
                 self.leave(reader, dies=True)
             elif reader.is_ending and not reader.open:
@@ -191,7 +191,7 @@ def play(seed: int) -> None:
     for _ in range(400):
         model.step(calm=True)
     seen: set[str] = set()
-    for _ in range(100):  # a route may just be on its way to another slot
+    for _ in range(100):  # a route may just be in transit to another slot
         model.step(calm=True)
         seen |= {name for reader in model.readers.values() for name in reader.open}
     assert seen == model.wanted, f"carried: {seen}, wanted: {model.wanted}"

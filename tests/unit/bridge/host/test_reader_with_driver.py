@@ -100,5 +100,5 @@ def test_a_sink_that_dies_is_a_death_with_what_was_under_way(server: ControlServ
         assert isinstance(end, LeaseEnd)
         assert end.error is not None
         host._thread.join(30)
-    (reports,) = eventually(lambda: deaths, "the death is told")
+    (reports,) = eventually(lambda: deaths, "the death is reported")
     assert (reports["a"].outstanding, reports["a"].head, reports["a"].window) == (1, 31, 8)

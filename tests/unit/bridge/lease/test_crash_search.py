@@ -1,4 +1,4 @@
-"""A message that kills its worker is found within a few deaths, and its neighbours pay little for it."""
+"""A message that kills its worker is found within a few deaths, and the messages around it are hardly delayed."""
 
 from __future__ import annotations
 
@@ -51,20 +51,20 @@ class Route:
             window.settled(len(batch), len(self.waiting), 0.0)
 
 
-@pytest.mark.parametrize("place", [1, 2, 63, 64, 65, 1000, 20_000, 39_999, 40_000])
-def test_i1_one_that_kills_is_set_aside_and_all_others_move(place: int) -> None:
-    route = Route(40_000, {place})
-    assert route.set_aside == [place]
+@pytest.mark.parametrize("position", [1, 2, 63, 64, 65, 1000, 20_000, 39_999, 40_000])
+def test_i1_one_that_kills_is_set_aside_and_all_others_move(position: int) -> None:
+    route = Route(40_000, {position})
+    assert route.set_aside == [position]
     assert not route.waiting
     assert route.deaths <= 3 + DEATHS_ALONE
-    assert route.deliveries[place] <= 3 + DEATHS_ALONE
-    assert max(count for number, count in route.deliveries.items() if number != place) <= 4
+    assert route.deliveries[position] <= 3 + DEATHS_ALONE
+    assert max(count for number, count in route.deliveries.items() if number != position) <= 4
 
 
 def test_several_that_kill_are_set_aside_one_after_the_other() -> None:
     poison = {10, 11, 700, 5_000}
     route = Route(20_000, poison)
-    # 11 stands right behind 10: nothing moves between them, so that it could as well be the worker's fault.
+    # 11 comes right after 10: nothing moves between them, so that it could as well be the worker's fault.
     assert route.set_aside[:1] == [10]
     assert route.waiting[0] == 11
     assert Route(20_000, {10, 12, 700, 5_000}).set_aside == [10, 12, 700, 5_000]

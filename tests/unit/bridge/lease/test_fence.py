@@ -1,4 +1,4 @@
-"""A lease ends before anybody else can hold its task's claim."""
+"""A lease ends before another run can hold its task's claim."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ delays = st.floats(0.0, 40.0)
 
 @given(st.lists(st.tuples(delays, delays, delays, delays), max_size=30))
 def test_i1_it_closes_before_the_claim_can_be_another_runs(steps: list[tuple[float, float, float, float]]) -> None:
-    """Whatever is held up: renewals in the driver, questions on their way, answers in the driver or on theirs."""
+    """Whatever is delayed: renewals in the driver, requests in transit, answers in the driver or in transit."""
     fence = Fence(True, 0.0)
     renewed_at = 0.0
     now = 0.0

@@ -262,7 +262,7 @@ def test_pause_takes_credit_back_and_resume_grants_again_after_the_answer() -> N
     assert route.on(TargetPaused("busy")) == [Drain()]
     assert route.report.state is RouteState.PAUSED
     assert route.report.paused == "busy"
-    assert handed_on(route.arrive(2)) == [2]  # it was on its way
+    assert handed_on(route.arrive(2)) == [2]  # it was in transit
     assert not of(Grant, route.on(TargetResumed()))
     assert of(Grant, route.on(Drained())) == [Grant(FIRST_MESSAGES - 2)]
     assert route.report.state is RouteState.RUNNING
@@ -275,7 +275,7 @@ def test_i2_i7_a_target_that_fails_gives_all_back_and_begins_again_under_a_new_h
     report = route.report
     assert (report.state, report.error, report.retry_in_seconds) == (RouteState.RETRYING, "full", 0.5)
     assert report.outstanding == 0
-    assert route.on(Completed([(1, 7)])) == []  # I4: said before it knew
+    assert route.on(Completed([(1, 7)])) == []  # I4: reported before it knew
     assert route.at(0.5) == [OpenSource(2)]
     assert route.on(SourceOpened("ns"))[0] == OpenTarget(2, "ns")
     route.on(TargetReady())
@@ -475,7 +475,7 @@ def test_what_arrives_behind_a_closed_fence_is_not_handed_on() -> None:
 # ---- messages that kill workers
 
 
-def test_i5_with_a_small_window_the_driver_is_told_before_each_message_and_each_settlement() -> None:
+def test_i5_with_a_small_window_the_driver_gets_a_report_before_each_message_and_each_settlement() -> None:
     route = Route()
     route.on(Planned(Plan(8, 64)))
     route.run()
@@ -624,7 +624,7 @@ def test_a_route_whose_source_is_lost_gives_back_the_rest_when_it_ends() -> None
     assert Ended() in route.at(GIVE_BACK_SECONDS)
 
 
-def test_the_end_waits_for_a_lost_source_to_tell_it_what_was_settled() -> None:
+def test_the_end_waits_for_a_lost_source_to_report_what_was_settled() -> None:
     route = running()
     route.arrive(1)
     route.on(SourceLost("reset"))
@@ -634,7 +634,7 @@ def test_the_end_waits_for_a_lost_source_to_tell_it_what_was_settled() -> None:
     assert route.on(SourceOpened("ns")) == [CloseTarget(1), CloseSource(), Report(), Ended()]
 
 
-def test_what_is_present_is_not_complete_before_a_lost_source_was_told() -> None:
+def test_what_is_present_is_not_complete_before_a_lost_source_was_reported() -> None:
     route = running(only_present=True)
     route.arrive(1)
     route.on(Exhausted())
@@ -679,7 +679,7 @@ def test_i2_a_failed_lease_gives_everything_back_at_once() -> None:
     assert route.on(Abort("the sink went away")) == [Release(1, 2), CloseTarget(1), CloseSource(), Report(), Ended()]
 
 
-# ---- only what stands at the source
+# ---- only what is at the source
 
 
 def test_a_route_of_what_is_present_ends_when_all_of_it_is_settled() -> None:
@@ -751,7 +751,7 @@ def test_rows_of_a_route_without_steps_are_never_taken_for_removed() -> None:
     assert route.on(Flushed(1, 0)) == []
 
 
-def test_removed_rows_do_not_hold_up_the_end() -> None:
+def test_removed_rows_do_not_delay_the_end() -> None:
     route = running(steps=("cleanse",))
     route.arrive(1, 2)
     route.on(End())
@@ -768,7 +768,7 @@ def test_a_route_without_anything_due_sleeps() -> None:
     assert route.lease.deadline(0.0) == math.inf
 
 
-def test_a_route_that_is_carried_again_goes_on_counting() -> None:
+def test_a_route_that_is_carried_again_continues_counting() -> None:
     route = running()
     route.arrive(1)
     route.on(Completed([(1, 1)]))
@@ -807,7 +807,7 @@ def test_a_lost_source_that_never_answers_is_opened_again_and_what_is_outstandin
     assert OpenSource(2) in route.at(2.0 + OPEN_LIMIT_SECONDS)
 
 
-def test_a_sink_that_never_says_what_became_of_a_target_is_told_of_another_opening() -> None:
+def test_a_sink_that_never_reports_on_a_target_gets_another_opening() -> None:
     route = Route()
     route.on(Begin())
     route.on(SourceOpened("ns"))
@@ -854,7 +854,7 @@ def test_what_was_diverted_just_before_a_loss_is_completed_again_and_not_diverte
 
 
 def test_what_was_completed_over_a_connection_that_was_silent_already_is_completed_again() -> None:
-    """The network is gone; what was written since is lost, and is known to be so only when nothing has come for long enough."""
+    """The network has failed; what was written since is lost, and is known to be so only when nothing has come for long enough."""
     route = running()
     for position in range(1, 9):
         come(route, position)
@@ -919,7 +919,7 @@ def test_what_was_completed_long_before_a_loss_or_came_back_long_after_it_is_han
     assert handed_on(come(route, 2)) == [2]
 
 
-def test_what_was_under_way_at_a_loss_is_known_however_long_the_target_is_away() -> None:
+def test_what_was_under_way_at_a_loss_is_known_however_long_the_target_is_unavailable() -> None:
     """There is no credit meanwhile, so that the source does not give it again before."""
     route = running()
     for position in (1, 2):
@@ -946,7 +946,7 @@ def test_what_was_set_aside_after_a_loss_keeps_nothing_known() -> None:
     assert handed_on(come(route, 1)) == [1]
 
 
-def test_nothing_is_known_of_another_namespace_or_of_an_entity_that_was_gone() -> None:
+def test_nothing_is_known_of_another_namespace_or_of_an_entity_that_was_deleted() -> None:
     for lost, identity in ((SourceLost("gone"), "other"), (SourceLost("no such entity", True), "ns")):
         route = running()
         come(route, 1)
@@ -1021,7 +1021,7 @@ def test_a_dead_letter_that_comes_again_is_the_same_though_a_later_one_is_older(
     assert of(Settle, route.on(Completed([(2, 2)]))) == [Settle(2, 2)]
 
 
-def test_another_dead_letter_under_a_known_number_is_told_by_its_time_though_that_is_earlier() -> None:
+def test_another_dead_letter_under_a_known_number_is_reported_by_its_time_though_that_is_earlier() -> None:
     """The namespace goes back to an earlier state: what is dead-lettered then may be older than all that was."""
     for position, is_outstanding in ((2, True), (1, False)):
         route = dead_letters()
@@ -1048,7 +1048,7 @@ def test_times_of_dead_letters_are_kept_while_they_are_of_use() -> None:
     assert all(memory.is_again(number, payload, 2000.0) for number in range(19_999, 19_300, -1))
 
 
-def test_of_a_log_whose_records_tell_times_of_their_own_nothing_is_taken_for_another() -> None:
+def test_of_a_log_whose_records_show_times_of_their_own_nothing_is_taken_for_another() -> None:
     route = running()
     come(route, 1)
     back(route)
@@ -1099,7 +1099,7 @@ def test_what_came_last_may_be_older_than_what_was_completed() -> None:
     assert Settle(2, 2) in come(route, 2, 2000)
 
 
-def test_a_message_that_does_not_tell_when_it_was_enqueued_is_handed_on_again() -> None:
+def test_a_message_that_does_not_report_when_it_was_enqueued_is_handed_on_again() -> None:
     route = running()
     route.arrive(1)
     route.on(Completed([(1, 1)]))
@@ -1165,7 +1165,7 @@ def test_credit_is_taken_back_where_the_rate_falls_to_nothing() -> None:
     assert route.now < 7200.2
 
 
-def test_a_rate_that_does_not_bind_and_one_that_is_paused_wake_nobody() -> None:
+def test_a_rate_that_does_not_bind_and_one_that_is_paused_wake_no_thread() -> None:
     route = running(rate="100000/s")
     route.arrive(1)
     route.on(Completed([(1, 1)]))
@@ -1187,7 +1187,7 @@ def test_what_comes_while_credit_is_taken_back_does_not_stop_the_route_for_good(
         route.arrive(1)
         route.on(Completed([(1, 1)]))
         assert of(Drain, route.at(3600.0)) == [Drain()]
-        route.arrive(*range(2, 32))  # these were on their way: more than the new rate has to give
+        route.arrive(*range(2, 32))  # these were in transit: more than the new rate has to give
         assert not of(Grant, route.on(Drained()))
         route.on(Completed([(2, 31)]))
         effects: list[Effect] = []
@@ -1197,7 +1197,7 @@ def test_what_comes_while_credit_is_taken_back_does_not_stop_the_route_for_good(
         assert route.now < goes_on_by
 
 
-def test_an_idle_route_with_a_full_bucket_wakes_nobody() -> None:
+def test_an_idle_route_with_a_full_bucket_wakes_no_thread() -> None:
     for rate in ("10/s", "100/s", "1/s", "90/h"):
         route = running(rate=rate)
         route.arrive(1)

@@ -9,7 +9,7 @@ def message(enqueued_ms: int = 1_000) -> bytes:
     return section.encode_message(b"x", annotations={"x-opt-enqueued-time": Timestamp(enqueued_ms)})
 
 
-def test_what_was_completed_before_the_process_stood_still_is_known_i1() -> None:
+def test_what_was_completed_before_the_process_was_suspended_is_known_i1() -> None:
     """Its completion may not have been written, and the loss is noticed long after it."""
     memory = SettledMemory()
     memory.opened("ns", 0.0)

@@ -60,7 +60,7 @@ def test_i2_a_step_of_this_machines_clock_during_a_lease_changes_nothing() -> No
 
 @pytest.mark.parametrize("skew_ms", SKEWS_MS)
 @pytest.mark.parametrize("lock_ms", [0, LOCK_MS])
-def test_a_message_that_was_waited_for_tells_the_time_where_no_lock_duration_is_known(
+def test_a_message_that_was_waited_for_shows_the_time_where_no_lock_duration_is_known(
     skew_ms: int, lock_ms: int
 ) -> None:
     """As with receive-and-delete, where nothing is locked at all."""
@@ -104,13 +104,13 @@ def test_i3_a_step_of_the_brokers_clock_is_followed() -> None:
 def test_an_idle_link_keeps_what_it_knows() -> None:
     clock = SourceClock(LOCK_MS / 1000)
     deliver(clock, 1.0, age_ms=0)
-    deliver(clock, 1.0 + 10 * PERIOD_SECONDS, age_ms=0, way_ms=5_000)  # held up on its way
+    deliver(clock, 1.0 + 10 * PERIOD_SECONDS, age_ms=0, way_ms=5_000)  # delayed in transit
     now = 2.0 + 10 * PERIOD_SECONDS
     assert clock.wall_ms(now) == broker_ms(now)
 
 
 @pytest.mark.parametrize(("told_ms", "lock_ms"), [(60_000, 30_000), (30_000, 300_000)])
-def test_i4_a_lock_duration_that_somebody_changed_is_found_out(told_ms: int, lock_ms: int) -> None:
+def test_i4_a_changed_lock_duration_is_found_out(told_ms: int, lock_ms: int) -> None:
     clock = SourceClock(told_ms / 1000)
     deliver(clock, 1.0, age_ms=0, lock_ms=lock_ms, awaited=True)
     assert clock.lock_seconds == lock_ms / 1000

@@ -36,7 +36,7 @@ def test_what_goes_into_a_block_comes_out_of_it_i1(given_runs: list[Run]) -> Non
     assert taken(block_of(given_runs)) == [tuple(run) for run in given_runs]
 
 
-def test_positions_below_zero_are_told_one_by_one_i1() -> None:
+def test_positions_below_zero_are_reported_one_by_one_i1() -> None:
     run = (3, range(-2, 1), [b"a", b"", b"c"])
     assert taken(block_of([run])) == [(3, [-2, -1, 0], [b"a", b"", b"c"])]
 

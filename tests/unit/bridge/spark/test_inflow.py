@@ -87,7 +87,7 @@ def test_a_block_is_handed_over_run_by_run_in_its_place_i1() -> None:
     assert sink.woken == 1
 
 
-def test_what_stands_behind_a_flush_row_comes_behind_it_i1() -> None:
+def test_what_follows_a_flush_row_comes_after_it_i1() -> None:
     assert taken(table([1, -1, 0, 1, -1, -1], [1, 3, 0, 2, 4, 5])) == [
         (1, range(1, 2), [b"m1"]),
         ("flush", 3),

@@ -81,7 +81,7 @@ def offsets(clock: Clock, dial: Callable[..., Channel], options: ReadOptions = O
 
 
 def no_dial(*_: object) -> Channel:
-    raise AssertionError("nobody is asked")
+    raise AssertionError("no request is expected")
 
 
 def test_without_a_driver_a_lease_follows_the_other(clock: Clock) -> None:
@@ -111,7 +111,7 @@ def test_no_lease_starts_while_the_run_is_stopping_i2(clock: Clock, driver: Driv
     made.close()
 
 
-def test_a_driver_that_is_away_fails_the_query_after_a_while_i3(clock: Clock) -> None:
+def test_a_driver_that_is_unavailable_fails_the_query_after_a_while_i3(clock: Clock) -> None:
     def dial(*_: object) -> Channel:
         raise ControlError("cannot reach the driver at 127.0.0.1:1")
 

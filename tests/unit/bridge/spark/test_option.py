@@ -1,4 +1,4 @@
-"""What may be said to `format("isthmus")`."""
+"""The options of `format("isthmus")`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_names_ignore_case_and_underscores() -> None:
     assert options.address == ("127.0.0.1:1", "planted")
 
 
-def test_everything_wrong_is_told_at_once_i1() -> None:
+def test_everything_wrong_is_reported_at_once_i1() -> None:
     with pytest.raises(ConfigError) as caught:
         ReadOptions.read({"routs": "[]", "slots": "0", "flush_ms": "soon"})
     text = str(caught.value)

@@ -1,4 +1,4 @@
-"""Messages on their way into Spark: which rows go together, and when they are pushed."""
+"""Messages in transit into Spark: which rows go together, and when they are pushed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIRST = [("flush", 0)]
 
 
 class Script:
-    """A source whose items are known beforehand; the clock stands still but when it waits."""
+    """A source whose items are known beforehand; the clock advances only when it waits."""
 
     def __init__(self, *items: Any) -> None:
         self.items = list(items)
@@ -98,7 +98,7 @@ def test_rows_that_come_soon_after_a_push_wait_for_the_next_together_i1() -> Non
     assert script.flushes[2:] == [(2, {1: 2, 2: 1})]
 
 
-def test_rows_of_one_handle_stand_together_and_keep_their_order_i3() -> None:
+def test_rows_of_one_handle_stay_together_and_keep_their_order_i3() -> None:
     script = Script(rows(1, 1), rows(2, 1), rows(1, 2), rows(3, 1), rows(2, 2), rows(1, 3, 2), TIME, END)
     ((*made,),) = batches(script)[1:]
     assert made == [(1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2), (3, 1), ("flush", 1)]
@@ -133,7 +133,7 @@ def test_what_the_lease_ended_with_is_raised() -> None:
         batches(Script(LeaseEnd(LeaseFailedError("query 'q'", "the sink is gone"))))
 
 
-def test_messages_of_a_failed_lease_do_not_go_on_i5() -> None:
+def test_messages_of_a_failed_lease_do_not_continue_i5() -> None:
     script = Script(rows(1, 1), LeaseEnd(LeaseFailedError("query 'q'", "the sink is gone")))
     out = Outflow(script, flush_ms=3.0, padding_bytes=PADDING_BYTES, file=File(), clock=lambda: script.now).batches()
     assert next(out)["route"].to_pylist() == [-1, 0]

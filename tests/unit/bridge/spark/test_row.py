@@ -41,7 +41,7 @@ def test_positions_may_be_any_sequence(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 100])
-def test_flush_rows_stand_behind_the_messages_i1(count: int) -> None:
+def test_flush_rows_come_after_the_messages_i1(count: int) -> None:
     batch = batch_of([run(1, 1, count)], 5, b"p" * 70)
     assert rows(batch)[count:] == [(b"p" * 70, FLUSH_ROUTE, 5), (b"", FILLER_ROUTE, 0)]
 
@@ -50,6 +50,6 @@ def test_a_flush_needs_no_messages() -> None:
     assert rows(flush_batch(0, b"p")) == [(b"p", FLUSH_ROUTE, 0), (b"", FILLER_ROUTE, 0)]
 
 
-def test_the_schema_is_what_spark_is_told() -> None:
+def test_the_schema_is_the_one_declared_to_spark() -> None:
     fields = [field.simpleString().replace(":", " ") for field in from_arrow_schema(SCHEMA).fields]
     assert ", ".join(fields) == DDL

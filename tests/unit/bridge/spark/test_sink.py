@@ -31,7 +31,7 @@ def test_steps_may_add_dispositions_in_any_order() -> None:
     planned(StructType([*marks, *reversed(OWN.fields)]))
 
 
-def test_what_cannot_be_written_is_told_at_once_i3() -> None:
+def test_what_cannot_be_written_is_reported_at_once_i3() -> None:
     kept = [field for field in OWN.fields if field.name == "message"]
     schema = StructType([*kept, StructField("position", IntegerType()), StructField("gate", StringType())])
     with pytest.raises(ConfigError) as caught:

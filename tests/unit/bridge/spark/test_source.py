@@ -148,7 +148,7 @@ def test_a_session_with_speculation_is_refused_i2(settings: dict[str, str]) -> N
         READER.read(PARTITION)
 
 
-def test_a_session_that_would_hold_messages_back_is_refused_i2(settings: dict[str, str]) -> None:
+def test_a_session_that_would_keep_messages_back_is_refused_i2(settings: dict[str, str]) -> None:
     settings[ARROW_BATCH_SETTING] = "64m"
     with pytest.raises(InvalidArgumentError, match="Spark would hold messages back"):
         next(iter(READER.read(PARTITION)))

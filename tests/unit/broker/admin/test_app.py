@@ -216,7 +216,7 @@ async def test_i5_a_change_beside_one_under_way_is_a_conflict(served: Served) ->
     served.gate.set()
     assert [(await answer).status for answer in (first, second)] == [201, 201]
     served.commit_error = StoreError("disk full")
-    for _ in range(2):  # what failed is under way no more
+    for _ in range(2):  # what failed is no longer under way
         assert (await served.put("/topic", topic(), headers={"If-Match": "*"})).status == 500
 
 
@@ -451,7 +451,7 @@ async def test_forwarding_needs_manage_on_the_target(served: Served) -> None:
 
 
 async def test_a_target_as_the_java_client_writes_what_it_read(served: Served) -> None:
-    # It knows no scheme "sb" and takes "sb://h/target" for a name to which it owes scheme and host.
+    # It does not know the scheme "sb", takes "sb://h/target" for a name, and adds scheme and host to it.
     served.engine.create_queue("target")
     for element in ("ForwardTo", "ForwardDeadLetteredMessagesTo"):
         body = queue(f"<{element}>https://h/sb://h/target</{element}>")

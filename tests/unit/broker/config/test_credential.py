@@ -63,7 +63,7 @@ def test_an_issuer(tmp_path):
         ("jwt: 3", "jwt is not a mapping"),
     ],
 )
-def test_faults_are_told_without_keys_i1(text, message):
+def test_faults_are_reported_without_keys_i1(text, message):
     with pytest.raises(ConfigError, match=message) as caught:
         read_config(text, "f")
     assert "PLANTED" not in str(caught.value)

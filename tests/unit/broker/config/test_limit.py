@@ -1,4 +1,4 @@
-"""Limits: the table that files are read by, and what connections and links are held to."""
+"""Limits: the table that files are read by, and what they enforce on connections and links."""
 
 from dataclasses import fields, replace
 from pathlib import Path
@@ -66,7 +66,7 @@ def test_a_file_sets_limits_of_both_kinds():
         ("limits: {max_entity_size_megabytes: 5}\nqueues: {q: {max_size_in_megabytes: 6}}", "is above"),
     ],
 )
-def test_faults_of_limits_are_told(text, message):
+def test_faults_of_limits_are_reported(text, message):
     with pytest.raises(ConfigError, match=message):
         read_config(text, "f")
 
@@ -119,7 +119,7 @@ async def test_a_request_to_cbs_is_of_a_token_s_size_i3(broker):
     assert not client.closed
 
 
-async def test_answers_that_nobody_takes_are_not_kept_without_end_i3(broker):
+async def test_answers_that_are_not_taken_are_not_kept_without_end_i3(broker):
     client = broker.client()
     requests = client.sender("$cbs")
     client.receiver("$cbs")  # no credit: the answers wait
@@ -144,7 +144,7 @@ async def test_a_client_that_reads_no_answer_before_its_token_is_given_up_i3(bro
 
 
 async def test_a_client_that_reads_no_answers_at_all_is_closed_i4(broker):
-    """Each flow that asks for an echo costs it 40 bytes, and would cost the namespace as many that nobody takes."""
+    """Each flow that asks for an echo costs it 40 bytes, and would cost the namespace as many that are never read."""
     client = broker.client()
     link = client.sender("orders")
     client.unsent_bytes = 200 << 20

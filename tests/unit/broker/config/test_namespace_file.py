@@ -174,7 +174,7 @@ def test_own_layout_with_lists_of_names() -> None:
     ]
 
 
-def test_i1_every_fault_is_told_at_once_with_its_place() -> None:
+def test_i1_every_fault_is_reported_at_once_with_its_place() -> None:
     assert faults(
         """queue: {}
 queues:

@@ -87,7 +87,7 @@ def test_rules_that_the_service_refuses_stage_nothing_i2(engine: Engine) -> None
     assert engine.list_queues() == []
 
 
-def test_what_stands_over_a_lowered_limit_stays_until_it_is_changed() -> None:
+def test_what_exceeds_a_lowered_limit_stays_until_it_is_changed() -> None:
     engine = Engine(MemoryJournal(), ManualClock(), limits=Limits(min_lock_duration_ms=1))
     engine.create_queue("old", QueueDescription(lock_duration_ms=50))
     config = read_config("queues: {fresh: {}, old: {lock_duration: 6s}}", "file")
@@ -96,7 +96,7 @@ def test_what_stands_over_a_lowered_limit_stays_until_it_is_changed() -> None:
         provision(engine, replace(config, queues={"old": QueueDescription(lock_duration_ms=50)}), limits=Limits())
 
 
-def test_a_changed_file_wins_over_what_stands(engine: Engine) -> None:
+def test_a_changed_file_wins_over_what_exists(engine: Engine) -> None:
     provision(engine, read_config(FILE, "file"))
     own = AuthorizationRule("own", "p", "s", ["Send"])
     orders = engine.get_queue("orders")
@@ -119,7 +119,7 @@ def test_a_file_without_rules_leaves_rules_alone(engine: Engine) -> None:
     assert rules(engine, "all") == {}
 
 
-def test_i2_refusals_are_told_all_at_once_and_nothing_is_staged(engine: Engine) -> None:
+def test_i2_refusals_are_reported_all_at_once_and_nothing_is_staged(engine: Engine) -> None:
     provision(engine, read_config(FILE, "file"))
     commit = engine.begin_commit()
     assert commit is not None
@@ -199,7 +199,7 @@ def test_hybrid_connections_are_made_and_changed(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("text", ["queues: {stock: {}}", "event_hubs: {stock: {}}", "hybrid_connections: {orders: {}}"])
-def test_a_name_that_another_kind_has_is_told_before_anything_is_made(engine: Engine, text: str) -> None:
+def test_a_name_that_another_kind_has_is_reported_before_anything_is_made(engine: Engine, text: str) -> None:
     engine.hybrid_connections.create("stock")
     engine.create_queue("orders")
     with pytest.raises(ConfigError, match=r"stock|orders"):

@@ -23,8 +23,8 @@ async def test_an_entity_s_key_by_sasl_plain_opens_that_entity(broker, new_clien
     broker.engine.create_queue("mine", QueueDescription(authorization_rules=[rule]))
     broker.engine.create_queue("mine-too", QueueDescription())
     client = new_client(broker).open("partner", "partner-key-2")
-    standing = client.sender("sb://host/Mine")
-    assert client.attached(standing)
+    earlier = client.sender("sb://host/Mine")
+    assert client.attached(earlier)
     for refused in (client.receiver("mine"), client.sender("mine-too", "t"), client.sender("orders", "o")):
         assert client.detached(refused) == "amqp:unauthorized-access"
     # Its own token opens more, as on any connection.
@@ -35,7 +35,7 @@ async def test_an_entity_s_key_by_sasl_plain_opens_that_entity(broker, new_clien
     broker.clock.advance(3_000)
     client.peer.tick()
     client.pump()
-    assert client.detached(standing) == "amqp:unauthorized-access"
+    assert client.detached(earlier) == "amqp:unauthorized-access"
 
 
 async def test_a_wrong_key_is_refused(broker, new_client, caplog):

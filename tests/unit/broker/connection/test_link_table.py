@@ -134,13 +134,13 @@ async def test_the_links_of_replies_are_known_until_they_end(broker):
         (EntityStatus.RECEIVE_DISABLED, True, False),
     ],
 )
-async def test_status_is_judged_when_a_link_attaches_and_while_it_stands_i2(broker, status, sends, receives):
+async def test_status_is_judged_when_a_link_attaches_and_while_it_is_attached_i2(broker, status, sends, receives):
     client = broker.client()
-    standing = client.sender("orders"), client.receiver("orders")
+    earlier = client.sender("orders"), client.receiver("orders")
     broker.engine.update_queue("orders", QueueDescription(status=status))
     fresh = client.sender("orders", "s2"), client.receiver("orders", name="r2")
     tick(broker, client)
-    for links in (standing, fresh):
+    for links in (earlier, fresh):
         assert [client.attached(link) for link in links] == [sends, receives]
         for link, passes in zip(links, (sends, receives), strict=True):
             assert client.detached(link) == ("" if passes else "com.microsoft:entity-disabled")

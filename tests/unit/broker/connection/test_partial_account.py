@@ -11,7 +11,7 @@ from isthmus.broker.connection.partial_account import PartialAccount
 from isthmus.errors import ServerBusyError
 
 
-def test_the_client_that_makes_it_too_much_is_told_i1() -> None:
+def test_the_client_that_makes_it_too_much_is_reported_i1() -> None:
     together = SimpleNamespace(partial_bytes=0)
     one, other = PartialAccount(together, 100), PartialAccount(together, 100)
     assert one.update(60) is None

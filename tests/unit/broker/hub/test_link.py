@@ -91,7 +91,7 @@ async def test_what_is_sent_is_received_by_every_group(broker, hub, message):
     assert all(event.settled for event in client.seen(Transfers))
 
 
-async def test_events_come_live_and_in_turns(broker, hub, message):
+async def test_events_come_live_and_in_slices(broker, hub, message):
     client = broker.client()
     link = receive(client, credit=1)
     sender = client.sender("hub/Partitions/0")
@@ -107,7 +107,7 @@ async def test_events_come_live_and_in_turns(broker, hub, message):
     assert client.bodies(link) == [b"0", b"1", b"2", b"3"]
 
 
-async def test_i1_accepted_comes_after_the_sync_and_nobody_reads_before(broker, hub, message):
+async def test_i1_accepted_comes_after_the_sync_and_nothing_is_read_before(broker, hub, message):
     client = broker.client()
     link = receive(client)
     broker.store.gate.clear()
@@ -219,7 +219,7 @@ async def test_drain_is_answered(broker, hub, message):
 # ---- owner levels
 
 
-async def test_a_higher_level_takes_the_place_of_all_others(broker, hub, message):
+async def test_a_higher_level_replaces_all_others(broker, hub, message):
     client, other = broker.client(), broker.client()
     plain = [receive(client, name=f"p{number}") for number in range(2)]
     elsewhere = receive(client, "hub/ConsumerGroups/audit/Partitions/0", name="x")
@@ -269,7 +269,7 @@ async def test_a_connection_that_ends_gives_its_places_back(broker, hub):
     assert other.attached(receive(other))
 
 
-# ---- what stands at the end of the partition
+# ---- what is at the end of the partition
 
 
 async def test_runtime_metric(broker, hub, message):
@@ -278,10 +278,10 @@ async def test_runtime_metric(broker, hub, message):
     headed = section.encode_message(b"c", header=section.Header(durable=True))
     await send(client, "hub/Partitions/0", message("a"), own + message("b"), headed)
     reported = receive(client, desired_capabilities=["com.microsoft:enable-receiver-runtime-metric"], name="t")
-    untold = receive(client, name="u")
+    unreported = receive(client, name="u")
     await client.settle()
     state = hub.partitions[0].committed
-    assert client.bodies(reported) == client.bodies(untold) == [b"a", b"b", b"c"]
+    assert client.bodies(reported) == client.bodies(unreported) == [b"a", b"b", b"c"]
     for number, payload in enumerate(client.payloads(reported)):
         found = section.locate(payload)
         marks = section.decode_map(payload, found.delivery_annotations)
@@ -292,7 +292,9 @@ async def test_runtime_metric(broker, hub, message):
             "last_enqueued_time_utc": broker.clock.wall_ms(),
             "runtime_info_retrieval_time_utc": broker.clock.wall_ms(),
         }
-    plain = [section.decode_map(each, section.locate(each).delivery_annotations) for each in client.payloads(untold)]
+    plain = [
+        section.decode_map(each, section.locate(each).delivery_annotations) for each in client.payloads(unreported)
+    ]
     assert plain == [{}, {"x-own": 1}, {}]
 
 
@@ -378,7 +380,7 @@ async def test_management_needs_a_right_of_the_connection_or_a_token(broker, hub
     assert ask(client, {**request, "name": "small", "security_token": forged}, "m4")[0]["status-code"] == 401
 
 
-async def test_a_client_whose_only_token_stands_in_its_requests(broker, hub):
+async def test_a_client_whose_only_token_is_in_its_requests(broker, hub):
     # The Java SDK has a connection for requests alone, which never shows a token to $cbs.
     client = broker.client(None)
     request = {"operation": "READ", "type": "com.microsoft:eventhub", "name": "hub"}
@@ -471,7 +473,7 @@ async def test_no_event_hub_link_is_idle_where_the_timeout_is_off(broker, hub):
     assert client.detached(queue) == "amqp:link:detach-forced"
 
 
-async def test_an_event_whose_delivery_annotations_are_broken_holds_up_none(broker, hub, message):
+async def test_an_event_whose_delivery_annotations_are_broken_delays_none(broker, hub, message):
     """A producer must not make consumers that ask for the partition's end lose what comes with its event."""
     client = broker.client()
     broken = b"\0Sq\xa1\x01A" + message("b")

@@ -22,8 +22,8 @@ FOOTER = b"\0Sx" + codec.encode({Symbol("f"): 1})
 
 def scan(body: bytes, cuts: list[int]) -> None:
     walk = BodyScan()
-    places = sorted({0, len(body), *(cut % (len(body) + 1) for cut in cuts)})
-    for start, end in pairwise(places):
+    offsets = sorted({0, len(body), *(cut % (len(body) + 1) for cut in cuts)})
+    for start, end in pairwise(offsets):
         walk.feed(body[start:end])
     walk.end()
 

@@ -17,16 +17,16 @@ START = b"\0Su\xb0" + (1 << 30).to_bytes(4, "big") + bytes(1000)
 
 class Room:
     def __init__(self, limit: int = 1 << 20) -> None:
-        self.held = 0
+        self.reserved = 0
         self.limit = limit
 
     def reserve_room(self, size_bytes: int, /) -> None:
-        if self.held + size_bytes > self.limit:
+        if self.reserved + size_bytes > self.limit:
             raise QuotaExceededError("full")
-        self.held += size_bytes
+        self.reserved += size_bytes
 
     def release_room(self, size_bytes: int, /) -> None:
-        self.held -= size_bytes
+        self.reserved -= size_bytes
 
 
 class Desk:
@@ -63,16 +63,16 @@ def upload(desk: Desk, room: Room) -> Upload:
     return Upload(desk, lambda size: None, room)  # type: ignore[arg-type]
 
 
-def test_room_is_held_while_parts_come_and_given_back_at_an_abort_i3() -> None:
+def test_room_is_reserved_while_parts_come_and_given_back_at_an_abort_i3() -> None:
     desk, room = Desk(), Room()
     one = upload(desk, room)
     one.add([START])
     one.add([bytes(5000)])
-    assert room.held == len(START) + 5000
+    assert room.reserved == len(START) + 5000
     one.abort()
-    assert room.held > 0  # until the thread has let go of the file
+    assert room.reserved > 0  # until the thread has closed the file
     desk.finish_jobs()
-    assert (room.held, desk.removed, desk.uploads, desk.waiting_bytes) == (0, 1, 0, 0)
+    assert (room.reserved, desk.removed, desk.uploads, desk.waiting_bytes) == (0, 1, 0, 0)
 
 
 def test_what_does_not_fit_is_removed_at_once_and_refused_at_its_end_i3() -> None:
@@ -81,7 +81,7 @@ def test_what_does_not_fit_is_removed_at_once_and_refused_at_its_end_i3() -> Non
     one.add([START])
     desk.finish_jobs()
     one.add([bytes(5000)])
-    assert (room.held, desk.removed, desk.uploads, one.is_over) == (0, 1, 0, False)
+    assert (room.reserved, desk.removed, desk.uploads, one.is_over) == (0, 1, 0, False)
     one.add([bytes(5000)])
     ended: list[int] = []
     one.finish(lambda: ended.append(1))
@@ -90,7 +90,7 @@ def test_what_does_not_fit_is_removed_at_once_and_refused_at_its_end_i3() -> Non
         one.payload()
 
 
-def test_one_upload_too_many_is_refused_and_the_others_go_on() -> None:
+def test_one_upload_too_many_is_refused_and_the_others_continue() -> None:
     desk, room = Desk(limit=2), Room()
     uploads = [upload(desk, room) for _ in range(2)]
     for each in uploads:

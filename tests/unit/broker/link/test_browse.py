@@ -55,7 +55,7 @@ async def test_what_a_browser_answers_changes_nothing_i1(broker, message, state)
     assert broker.engine.runtime("orders").dead_letter_message_count == 0
 
 
-async def test_a_drain_tells_the_end_i3(broker, message):
+async def test_a_drain_shows_the_end_i3(broker, message):
     client = broker.client()
     await fill(client, message, *map(str, range(150)))
     link = browse(client, credit=0)
@@ -67,7 +67,7 @@ async def test_a_drain_tells_the_end_i3(broker, message):
     assert [event for event in client.seen(CreditChanged) if event.link is link]
 
 
-async def test_credit_is_kept_to_and_gone_on_from_i2(broker, message):
+async def test_credit_is_kept_to_and_continued_from_i2(broker, message):
     client = broker.client()
     await fill(client, message, "a", "b", "c")
     link = browse(client, credit=2)

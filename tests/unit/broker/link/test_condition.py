@@ -30,7 +30,7 @@ def test_a_missing_entity_reads_as_clients_expect():
 
 
 @pytest.mark.parametrize("error", [RuntimeError("/secret/path"), errors.StoreError("IO error: /secret/path")])
-def test_nothing_of_the_inside_is_told_i1(error):
+def test_nothing_of_the_inside_is_reported_i1(error):
     reported = refusal(error)
     assert reported.condition == "amqp:internal-error"
     assert "secret" not in reported.text

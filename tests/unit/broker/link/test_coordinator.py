@@ -73,7 +73,7 @@ def condition(state: Any) -> str:
     return str(state.error.condition)
 
 
-def held(broker: Any, path: str = "orders") -> list[str]:
+def contents(broker: Any, path: str = "orders") -> list[str]:
     queue = broker.engine.receiver(path)
     payloads = queue.peek(0, 1000)
     return [str(section.decode_properties(one, section.locate(one).properties)["message_id"]) for one in payloads]
@@ -110,10 +110,10 @@ async def test_sends_become_visible_together_with_the_discharge(broker: Any, con
     assert (type(state), state.txn_id, type(state.outcome)) == (TransactionalState, txn_id, Accepted)
     batch = envelope([make("b"), make("c")])
     assert isinstance(await control.send(link, batch, txn_id, message_format=BATCH_FORMAT), TransactionalState)
-    assert held(broker) == []
+    assert contents(broker) == []
     syncs = broker.store.syncs
     assert isinstance(await control.discharge(txn_id), Accepted)
-    assert held(broker) == ["a", "b", "c"]
+    assert contents(broker) == ["a", "b", "c"]
     assert broker.store.syncs == syncs + 1
 
 
@@ -126,11 +126,11 @@ async def test_a_failing_discharge_undoes_sends_and_settlements(broker: Any, con
     state = await control.dispose(receiver, delivery, txn_id, Accepted())
     assert (type(state), state.txn_id, type(state.outcome)) == (TransactionalState, txn_id, Accepted)
     assert isinstance(await control.discharge(txn_id, fail=True), Accepted)
-    assert held(broker) == ["old"]
+    assert contents(broker) == ["old"]
     assert broker.engine.runtime("orders").locked_message_count == 1
     receiver.dispose(delivery, delivery, Accepted(), settled=False)
     await control.client.settle()
-    assert held(broker) == []
+    assert contents(broker) == []
     assert broker.engine.runtime("orders").locked_message_count == 0
 
 
@@ -176,7 +176,7 @@ async def test_after_a_roll_back_a_delivery_may_be_settled_otherwise_i5(broker: 
     txn_id = await control.declare()
     await control.dispose(receiver, three, txn_id, Accepted())
     assert isinstance(await control.discharge(txn_id), Accepted)
-    assert held(broker) == ["one", "two"]
+    assert contents(broker) == ["one", "two"]
     assert broker.engine.runtime("orders").locked_message_count == 0
     (settled, state) = reported(control, two)[-1]
     assert settled
@@ -232,11 +232,11 @@ async def test_what_a_client_releases_within_a_transaction_waits_for_its_end_i5(
     assert broker.engine.runtime("orders").locked_message_count == 1
     receiver.dispose(one, one, Accepted(), settled=False)
     await control.client.settle()
-    assert held(broker) == ["two"]
+    assert contents(broker) == ["two"]
 
 
 async def test_a_settled_disposition_that_is_refused_dooms_its_transaction(broker: Any, control: Control) -> None:
-    """The client takes no answer: it must not be told that all is done."""
+    """The client takes no answer: it must not get one that says that all is done."""
     await put(broker, "one", "two")
     broker.engine.create_queue("other")
     await put(broker, "far", queue="other")
@@ -249,7 +249,7 @@ async def test_a_settled_disposition_that_is_refused_dooms_its_transaction(broke
     await control.client.settle()
     assert broker.engine.runtime("other").locked_message_count == 0
     assert condition(await control.discharge(txn_id)) == "amqp:transaction:rollback"
-    assert (held(broker), held(broker, "other")) == (["one", "two"], ["far"])
+    assert (contents(broker), contents(broker, "other")) == (["one", "two"], ["far"])
 
 
 async def test_what_the_disk_refuses_settles_deliveries_as_lost_i5(broker: Any, control: Control) -> None:
@@ -276,9 +276,9 @@ async def test_a_link_that_closes_leaves_its_part_to_the_discharge_i5(broker: An
     await control.client.settle()
     other = await control.declare()
     await control.discharge(other)
-    assert held(broker) == ["one", "two"]
+    assert contents(broker) == ["one", "two"]
     assert isinstance(await control.discharge(txn_id), Accepted)
-    assert held(broker) == []
+    assert contents(broker) == []
 
 
 # ---- sessions
@@ -321,16 +321,16 @@ async def test_a_transaction_over_two_sessions(broker: Any, control: Control, se
     await control.send(sender, in_session("c", "c1"), txn_id)
     await control.dispose(a, a1, txn_id, Accepted())
     await control.dispose(b, b1, txn_id, Rejected(Error(Symbol("com.microsoft:dead-letter"), None, {})))
-    assert sorted(held(broker, "sessions")) == ["a1", "a2", "b1", "b2"]
+    assert sorted(contents(broker, "sessions")) == ["a1", "a2", "b1", "b2"]
     assert isinstance(await control.discharge(txn_id), Accepted)
     await control.client.settle()
-    assert sorted(held(broker, "sessions")) == ["a2", "a3", "b2", "c1"]
-    assert held(broker, "sessions/$DeadLetterQueue") == ["b1"]
+    assert sorted(contents(broker, "sessions")) == ["a2", "a3", "b2", "c1"]
+    assert contents(broker, "sessions/$DeadLetterQueue") == ["b1"]
     assert [settled for settled, _ in reported(control, a1)] == [False, True]
     assert control.client.bodies(a) == [b"a1", b"a2", b"a3"]
 
 
-async def test_a_session_goes_on_in_order_after_a_roll_back(broker: Any, control: Control, sessions: Any) -> None:
+async def test_a_session_continues_in_order_after_a_roll_back(broker: Any, control: Control, sessions: Any) -> None:
     sender, receiver = control.client.sender("sessions"), session_receiver(control.client, "a")
     a1, a2 = await delivered(control, receiver, 2)
     txn_id = await control.declare()
@@ -342,7 +342,7 @@ async def test_a_session_goes_on_in_order_after_a_roll_back(broker: Any, control
         receiver.dispose(delivery, delivery, Released(), settled=True)
     await control.client.settle()
     assert control.client.bodies(receiver) == [b"a1", b"a2", b"a1", b"a2"]
-    assert sorted(held(broker, "sessions")) == ["a1", "a2", "b1", "b2"]
+    assert sorted(contents(broker, "sessions")) == ["a1", "a2", "b1", "b2"]
 
 
 @pytest.mark.parametrize("how", ["closed", "expired"])
@@ -362,14 +362,14 @@ async def test_the_end_of_a_session_rolls_back_what_was_settled_in_it(
         broker.engine.tick()
     await control.client.settle()
     assert condition(await control.discharge(txn_id)) == "amqp:transaction:rollback"
-    assert sorted(held(broker, "sessions")) == ["a1", "a2", "b1", "b2"]
+    assert sorted(contents(broker, "sessions")) == ["a1", "a2", "b1", "b2"]
     client = broker.client()
     again = session_receiver(client, "a")
     await client.settle()
     assert client.bodies(again) == [b"a1", b"a2"]
 
 
-async def test_a_message_without_session_is_refused_and_the_rest_goes_on(
+async def test_a_message_without_session_is_refused_and_the_rest_continues(
     broker: Any, control: Control, sessions: Any
 ) -> None:
     sender = control.client.sender("sessions")
@@ -377,7 +377,7 @@ async def test_a_message_without_session_is_refused_and_the_rest_goes_on(
     assert condition(await control.send(sender, make("x"), txn_id)) == "amqp:not-allowed"
     await control.send(sender, in_session("d", "d1"), txn_id)
     assert isinstance(await control.discharge(txn_id), Accepted)
-    assert sorted(held(broker, "sessions")) == ["a1", "a2", "b1", "b2", "d1"]
+    assert sorted(contents(broker, "sessions")) == ["a1", "a2", "b1", "b2", "d1"]
 
 
 async def test_messages_to_the_coordinator_are_not_sent_settled(broker: Any, control: Control) -> None:
@@ -388,7 +388,7 @@ async def test_messages_to_the_coordinator_are_not_sent_settled(broker: Any, con
     control.client.pump()
     assert control.client.detached(control.link) == "amqp:not-allowed"
     assert control.client.peer.statistics()["open_transactions"] == 0
-    assert held(broker) == []
+    assert contents(broker) == []
 
 
 @pytest.mark.parametrize(
@@ -438,13 +438,13 @@ async def test_receive_and_send_via_in_one_transaction(broker: Any, control: Con
     txn_id = await control.declare()
     await control.send(via, make("out"), txn_id)
     await control.dispose(receiver, delivery, txn_id, Accepted())
-    assert (held(broker), held(broker, "next")) == (["in"], [])
+    assert (contents(broker), contents(broker, "next")) == (["in"], [])
     assert isinstance(await control.discharge(txn_id), Accepted)
-    assert (held(broker), held(broker, "next")) == ([], ["out"])
+    assert (contents(broker), contents(broker, "next")) == ([], ["out"])
 
 
 async def test_a_second_entity_is_refused_unless_via(broker: Any, control: Control) -> None:
-    """As clients are that do not ask for more: each link has an AMQP session of its own."""
+    """As simple clients do: each link has an AMQP session of its own."""
     broker.engine.create_queue("next")
     client = control.client
     first = client.sender("orders", "s1")
@@ -457,7 +457,7 @@ async def test_a_second_entity_is_refused_unless_via(broker: Any, control: Contr
     answers = [e for e in client.seen(Disposed) if e.link is second and e.first == second_id]
     assert condition(answers[-1].state) == "amqp:not-allowed"
     assert isinstance(await control.discharge(txn_id), Accepted)
-    assert (held(broker), held(broker, "next")) == (["a"], [])
+    assert (contents(broker), contents(broker, "next")) == (["a"], [])
 
 
 @pytest.mark.parametrize("fail", [False, True])
@@ -482,11 +482,11 @@ async def test_sends_to_other_entities_on_the_same_amqp_session_go_via_the_first
     assert condition(await control.dispose(other, far, txn_id, Accepted())) == "amqp:not-allowed"
     assert isinstance(await control.discharge(txn_id, fail=fail), Accepted)
     subscription = "news/Subscriptions/all"
-    found = held(broker), held(broker, "next"), held(broker, subscription)
+    found = contents(broker), contents(broker, "next"), contents(broker, subscription)
     assert found == ((["in"], ["far"], []) if fail else ([], ["far", "out", "out too"], ["told"]))
 
 
-async def test_unknown_ids_are_told(broker: Any, control: Control) -> None:
+async def test_unknown_ids_are_reported(broker: Any, control: Control) -> None:
     await put(broker, "one")
     sender, receiver = control.client.sender("orders"), control.client.receiver("orders", 1)
     (delivery,) = await delivered(control, receiver, 1)
@@ -500,7 +500,7 @@ async def test_unknown_ids_are_told(broker: Any, control: Control) -> None:
     other = Control(broker.client())
     txn_id = await control.declare()
     assert condition(await other.discharge(txn_id, fail=True)) == unknown
-    assert held(broker) == ["one"]
+    assert contents(broker) == ["one"]
 
 
 async def test_a_transaction_ends_after_two_minutes(broker: Any, control: Control) -> None:
@@ -512,7 +512,7 @@ async def test_a_transaction_ends_after_two_minutes(broker: Any, control: Contro
     broker.clock.advance(1_000)
     assert condition(await control.send(link, make("c"), txn_id)) == "amqp:transaction:timeout"
     assert condition(await control.discharge(txn_id)) == "amqp:transaction:timeout"
-    assert held(broker) == []
+    assert contents(broker) == []
 
 
 @pytest.mark.parametrize("how", ["link", "session", "connection"])
@@ -529,7 +529,7 @@ async def test_the_end_of_the_coordinator_rolls_back(broker: Any, how: str) -> N
     else:
         client.peer.lost()
     await client.settle()
-    assert held(broker) == []
+    assert contents(broker) == []
     assert not broker.engine.has_staged
     assert client.peer.statistics()["open_transactions"] == 0
 
@@ -544,7 +544,7 @@ async def test_a_lost_lock_rolls_back_all(broker: Any, control: Control) -> None
     broker.clock.advance(61_000)
     broker.engine.tick()
     assert condition(await control.discharge(txn_id)) == "amqp:transaction:rollback"
-    assert held(broker) == ["one"]
+    assert contents(broker) == ["one"]
 
 
 async def test_what_does_not_fit_any_more_rolls_back_all(broker: Any, control: Control) -> None:
@@ -557,7 +557,7 @@ async def test_what_does_not_fit_any_more_rolls_back_all(broker: Any, control: C
     broker.engine.sender("small").accept([section.encode_message(b"x" * 1_000_000)])
     await broker.namespace.commits.wait_idle()
     assert condition(await control.discharge(txn_id)) == "amqp:transaction:rollback"
-    assert len(held(broker, "small")) == 1
+    assert len(contents(broker, "small")) == 1
 
 
 async def test_a_refused_settled_send_dooms_its_transaction(broker: Any, control: Control) -> None:
@@ -566,7 +566,7 @@ async def test_a_refused_settled_send_dooms_its_transaction(broker: Any, control
     await control.send(link, make("a"), txn_id)
     send_with_state(link, b"no message", within(txn_id), settled=True)
     assert condition(await control.discharge(txn_id)) == "amqp:transaction:rollback"
-    assert held(broker) == []
+    assert contents(broker) == []
 
 
 async def test_a_hundred_messages_and_no_more(broker: Any, control: Control) -> None:
@@ -576,7 +576,7 @@ async def test_a_hundred_messages_and_no_more(broker: Any, control: Control) -> 
     await control.send(link, batch, txn_id, message_format=BATCH_FORMAT)
     assert condition(await control.send(link, make("more"), txn_id)) == "amqp:resource-limit-exceeded"
     assert isinstance(await control.discharge(txn_id), Accepted)
-    assert len(held(broker)) == 100
+    assert len(contents(broker)) == 100
 
 
 async def test_so_many_transactions_and_no_more(control: Control) -> None:
@@ -585,13 +585,13 @@ async def test_so_many_transactions_and_no_more(control: Control) -> None:
     assert condition(await control.outcome(declare(control.link))) == "amqp:resource-limit-exceeded"
 
 
-async def test_what_the_disk_refuses_is_told_at_the_discharge(broker: Any, control: Control) -> None:
+async def test_what_the_disk_refuses_is_reported_at_the_discharge(broker: Any, control: Control) -> None:
     link = control.client.sender("orders")
     txn_id = await control.declare()
     await control.send(link, make("a"), txn_id)
     broker.store.error = StoreError("the disk is gone")
     assert condition(await control.discharge(txn_id)) == "amqp:transaction:rollback"
-    assert held(broker) == []
+    assert contents(broker) == []
 
 
 async def test_what_the_coordinator_cannot_read_is_refused(broker: Any, control: Control) -> None:
@@ -613,7 +613,7 @@ async def test_a_coordinator_is_there_before_the_first_token(broker: Any) -> Non
     link = client.sender("orders")
     await control.send(link, make("a"), txn_id)
     assert isinstance(await control.discharge(txn_id), Accepted)
-    assert held(broker) == ["a"]
+    assert contents(broker) == ["a"]
 
 
 # ---- rights that end before the discharge
@@ -627,7 +627,7 @@ async def test_a_transaction_whose_right_to_send_was_revoked_is_rolled_back(brok
     await control.send(client.sender("orders"), make("a"), txn_id)
     broker.namespace.authority.keyring.put(AuthorizationRule("root", "new", "other", ["Send", "Listen", "Manage"]))
     assert condition(await control.discharge(txn_id)) == "amqp:transaction:rollback"
-    assert held(broker) == []
+    assert contents(broker) == []
 
 
 async def test_a_transaction_whose_token_has_expired_is_rolled_back(broker: Any) -> None:
@@ -640,7 +640,7 @@ async def test_a_transaction_whose_token_has_expired_is_rolled_back(broker: Any)
     await control.dispose(receiver, delivery, txn_id, Accepted())
     broker.clock.advance(31_000)
     assert condition(await control.discharge(txn_id)) == "amqp:transaction:rollback"
-    assert held(broker) == ["old"]
+    assert contents(broker) == ["old"]
 
 
 async def test_a_transaction_without_the_right_to_send_on_is_rolled_back(broker: Any) -> None:
@@ -657,10 +657,10 @@ async def test_a_transaction_without_the_right_to_send_on_is_rolled_back(broker:
     await control.send(link, make("a"), txn_id)
     broker.clock.advance(31_000)
     assert condition(await control.discharge(txn_id)) == "amqp:transaction:rollback"
-    assert held(broker, "next") == []
+    assert contents(broker, "next") == []
 
 
-async def test_a_request_whose_right_is_gone_at_the_discharge_is_not_carried_out(broker: Any) -> None:
+async def test_a_request_whose_right_was_revoked_at_the_discharge_is_not_carried_out(broker: Any) -> None:
     client = broker.client(None)
     requests, _ = put_token(client, broker.token("sb://host/orders"))
     control = Control(client)
@@ -681,7 +681,7 @@ async def test_a_renewed_token_with_the_same_rights_lets_the_transaction_commit(
     send_token(client, requests, broker.token("sb://host/orders", seconds=300))
     broker.clock.advance(31_000)
     assert isinstance(await control.discharge(txn_id), Accepted)
-    assert held(broker) == ["a"]
+    assert contents(broker) == ["a"]
 
 
 # ---- requests
@@ -772,9 +772,9 @@ async def test_scheduled_messages_are_cancelled_in_a_transaction(broker: Any, co
     assert await ask(node, "cancel-scheduled-message", off(*own), txn_id) == not_found
     assert await ask(node, "cancel-scheduled-message", off(first, first), txn_id, settled=True) == (200, "")
     assert await ask(node, "cancel-scheduled-message", off(first, second), txn_id) == not_found
-    assert held(broker) == ["a", "b"]
+    assert contents(broker) == ["a", "b"]
     assert isinstance(await control.discharge(txn_id, fail=fail), Accepted)
-    assert held(broker) == (["a", "b"] if fail else ["b", "own"])
+    assert contents(broker) == (["a", "b"] if fail else ["b", "own"])
 
 
 async def test_a_message_that_is_due_before_its_cancellation_is_committed_rolls_back_all(
@@ -789,7 +789,7 @@ async def test_a_message_that_is_due_before_its_cancellation_is_committed_rolls_
     broker.engine.tick()
     assert condition(await control.discharge(txn_id)) == "amqp:transaction:rollback"
     await control.client.settle()
-    assert held(broker) == ["a"]
+    assert contents(broker) == ["a"]
     assert broker.engine.runtime("orders").scheduled_message_count == 0
 
 
@@ -807,11 +807,11 @@ async def test_what_is_scheduled_in_a_transaction_comes_when_it_is_due_and_once(
     broker.clock.advance(60_000)
     broker.engine.tick()
     await control.client.settle()
-    assert held(broker, "once") == ["b", "a"]
+    assert contents(broker, "once") == ["b", "a"]
     assert len({*numbers, *past}) == 3
 
 
-async def test_numbers_are_told_once_nothing_else_can_get_them(broker: Any, control: Control) -> None:
+async def test_numbers_are_reported_once_nothing_else_can_get_them(broker: Any, control: Control) -> None:
     """Not even after a kill that ended the transaction: a cancellation must never hit another message."""
     node = Node(control.client, "orders")
     txn_id = await control.declare()
@@ -831,7 +831,7 @@ async def test_numbers_that_the_disk_refuses_end_their_transaction(broker: Any, 
     assert (await ask(node, "schedule-message", later(broker, "a"), txn_id))[0] >= 500
     broker.store.error = None
     assert condition(await control.discharge(txn_id)) == "amqp:transaction:rollback"
-    assert held(broker) == []
+    assert contents(broker) == []
 
 
 async def test_scheduling_keeps_the_limits_of_a_transaction(broker: Any, control: Control) -> None:
@@ -868,12 +868,12 @@ async def test_deferred_messages_are_settled_by_request_in_a_transaction(
     assert await ask(node, "update-disposition", request, txn_id) == (200, "")
     assert await ask(node, "update-disposition", request, txn_id) == (410, "com.microsoft:message-lock-lost")
     assert (await ask(node, "renew-lock", {"lock-tokens": tokens}, txn_id))[0] == 200
-    assert held(broker) == ["one"]
+    assert contents(broker) == ["one"]
     assert isinstance(await control.discharge(txn_id, fail=fail), Accepted)
-    assert held(broker) == (["one"] if fail else [])
+    assert contents(broker) == (["one"] if fail else [])
     status, _, _ = await node.ask("update-disposition", request)
     assert status == (200 if fail else 410)
-    assert held(broker) == []
+    assert contents(broker) == []
 
 
 async def test_what_cannot_take_part_is_refused_by_a_reply(broker: Any, control: Control) -> None:

@@ -125,7 +125,7 @@ async def test_a_disk_that_stalls_holds_the_answer_and_nothing_else_i1(broker, m
 
 
 @pytest.mark.parametrize("how", ENDS)
-async def test_a_commit_that_fails_is_told_before_the_end_i1(broker, message, how):
+async def test_a_commit_that_fails_is_reported_before_the_end_i1(broker, message, how):
     client = broker.client()
     link = await ready(client, message)
     wire = Wire(client)
@@ -149,7 +149,7 @@ async def test_all_ends_at_once_are_answered_in_their_order_i1(broker, message):
     assert wire.order() == ["outcome", "detach", "end", "close"]
 
 
-async def test_who_owes_nothing_is_answered_in_the_same_turn_i2(broker):
+async def test_who_owes_nothing_is_answered_in_the_same_iteration_i2(broker):
     client = broker.client()
     link = client.sender("orders")
     wire = Wire(client)

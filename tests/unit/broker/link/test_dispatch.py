@@ -77,7 +77,7 @@ async def test_a_lost_connection_leaves_nothing_behind(broker, message):
     }  # fmt: skip
 
 
-async def test_links_of_a_deleted_queue_are_told(broker, message):
+async def test_links_of_a_deleted_queue_are_detached(broker, message):
     client = broker.client()
     sender, receiver = client.sender("orders"), client.receiver("orders", credit=5)
     broker.engine.delete_queue("orders")

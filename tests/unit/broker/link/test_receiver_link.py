@@ -189,7 +189,7 @@ async def test_credit_is_topped_up(broker, message):
     assert link.credit > CREDIT // 2
 
 
-async def test_a_transaction_that_nobody_declared_is_rejected(broker, message):
+async def test_an_undeclared_transaction_is_rejected(broker, message):
     client = broker.client()
     link = client.sender("orders")
     writer = link._writer

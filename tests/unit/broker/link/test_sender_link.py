@@ -73,7 +73,7 @@ async def test_a_drain_waits_for_a_wire_that_takes_no_more(broker, message, coun
     client.is_writable = False
     link.grant(10, drain=True)
     await client.settle()
-    assert (client.payloads(link), link.credit) == ([], 10)  # not told that there is nothing
+    assert (client.payloads(link), link.credit) == ([], 10)  # not answered that there is nothing
     client.is_writable = True
     client.peer.writable()
     await client.settle()
@@ -104,7 +104,7 @@ async def test_drain_in_receive_and_delete_mode(broker, message, count):
     assert link.credit == 0
 
 
-async def test_receive_and_delete_sends_only_what_is_gone_from_the_disk_i1(broker, message):
+async def test_receive_and_delete_sends_only_what_was_removed_from_the_disk_i1(broker, message):
     client = broker.client()
     await fill(client, message, "a", "b")
     broker.store.gate.clear()
@@ -138,7 +138,7 @@ async def test_a_deletion_that_failed_leaves_the_receiver_its_credit(broker, mes
 
 @pytest.mark.parametrize("failures", [1, 3])
 async def test_what_the_store_has_deleted_although_it_failed_is_sent(broker, message, monkeypatch, failures):
-    """On a disk that refuses a sync, or has no room left, what was written before stands: nobody else has the messages."""
+    """On a disk that refuses a sync, or has no room left, what was written before remains: no other client has the messages."""
     monkeypatch.setattr("isthmus.broker.peer._RETRY_SECONDS", 0.0)
     monkeypatch.setattr(broker.store, "reopen", lambda: None)
     client = broker.client()
@@ -169,7 +169,7 @@ async def test_what_the_store_has_deleted_although_it_failed_is_sent_before_the_
     monkeypatch.setattr("isthmus.broker.namespace._BODY_SECONDS", 0.2)
     client = broker.client()
     await fill(client, message, "a")
-    broker.engine.tick()  # the next one that keeps house is ten seconds away
+    broker.engine.tick()  # the next periodic clean-up is ten seconds away
     await client.settle()
     link = client.receiver("orders", snd_settle_mode=1, rcv_settle_mode=0)
     if refused == "sync":
@@ -267,7 +267,7 @@ async def test_a_message_that_is_deleted_at_delivery_has_an_empty_section(broker
     assert client.bodies(link) == [b"a"]
 
 
-@pytest.mark.parametrize("cause", ["disabled", "disabled, told by the tick", "unauthorised"])
+@pytest.mark.parametrize("cause", ["disabled", "disabled, noticed by the tick", "unauthorised"])
 async def test_what_is_deleted_for_a_link_is_sent_before_the_link_is_ended_from_this_side_i3(broker, message, cause):
     client = broker.client()
     await fill(client, message, "a", "b")
@@ -381,7 +381,7 @@ async def test_nothing_overtakes_a_large_message_that_waits_for_the_window_i2(br
     rival = client.receiver("orders", name="rival")
 
     async def say():
-        """The client says what it has to say, and reads nothing."""
+        """The client sends everything, and reads nothing."""
         client.peer.receive(client.connection.take())
         for _ in range(5):
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Receivers of sessions: what they ask for, what they get, how they lose it; and sessions over `$management`."""
+"""Receivers of sessions: requests, locks and lost locks; and sessions over `$management`."""
 
 import asyncio
 import uuid
@@ -229,7 +229,7 @@ async def test_many_sessions_over_fewer_receivers(broker, client, message):
     receivers = [broker.client() for _ in range(50)]
     got = {}
     links = {number: attach(one, None, "r0") for number, one in enumerate(receivers)}
-    for turn in range(1, sessions // 50 + 1):
+    for iteration in range(1, sessions // 50 + 1):
         await asyncio.sleep(0)
         for number, one in enumerate(receivers):
             link = links[number]
@@ -238,7 +238,7 @@ async def test_many_sessions_over_fewer_receivers(broker, client, message):
             got.setdefault(granted(link), []).extend(bodies)
             link.dispose(*_ids(one, link), Accepted(), settled=True)
             link.detach()
-            links[number] = attach(one, None, f"r{turn}")
+            links[number] = attach(one, None, f"r{iteration}")
         await broker.namespace.commits.wait_idle()
     assert got == {f"s{n}": [f"{n}-{part}".encode() for part in range(3)] for n in range(sessions)}
     assert broker.engine.runtime("sessions").active_message_count == 0
@@ -411,7 +411,7 @@ async def test_receivers_of_an_entity_are_limited(broker, client):
 
 @pytest.mark.parametrize("end", ["detach", "connection", "granted"])
 async def test_a_wait_that_is_over_leaves_no_timer(broker, client, send, end):
-    """A client may ask for weeks, again and again: each timer held its connection."""
+    """A client may ask for weeks, again and again: each timer kept its connection in memory."""
     loop = asyncio.get_running_loop()
     before = len(loop._scheduled)
     links = [attach(client, None, name=f"r{number}", timeout_ms=2**32 - 1) for number in range(3)]
@@ -466,14 +466,14 @@ async def test_a_grant_that_fails_gives_the_session_back_i3(broker, client, send
 
 
 async def test_every_attach_is_answered_when_many_tokens_have_expired_i1(broker, client, send):
-    held = attach(client, "a", "holder", credit=0)
+    receiver = attach(client, "a", "holder", credit=0)
     waiting = [attach(client, None, f"w{n}", credit=0) for n in range(240)]
     other = broker.client()
     last = attach(other, None, "last", credit=0)
     client.peer._access.drop_expired = lambda: False
     client.peer._access.permits = lambda *_: False
     await send("a1")
-    held.detach()
+    receiver.detach()
     await client.settle()
     await other.settle()
     assert {client.detached(link) for link in waiting} == {"amqp:unauthorized-access"}

@@ -68,7 +68,7 @@ async def fill(client, message, *texts):
 
 
 async def take(client, count):
-    """Lock messages over a link, then let the link go: (lock tokens, sequence numbers)."""
+    """Lock messages over a link, then detach it: (lock tokens, sequence numbers)."""
     link = client.receiver("orders", credit=count, name=f"r{uuid.uuid4()}")
     await client.settle()
     tags = [tag for event in client.seen(Transfers) if event.link is link for tag in event.tags]
@@ -139,7 +139,7 @@ async def test_renew(broker, client, orders, message):
     [("completed", (0, 0)), ("abandoned", (1, 0)), ("defered", (0, 0)), ("suspended", (0, 1))],
     ids=["completed", "abandoned", "defered", "suspended"],
 )
-async def test_settling_by_lock_token_after_the_link_has_gone(broker, client, orders, message, status, left):
+async def test_settling_by_lock_token_after_the_link_was_closed(broker, client, orders, message, status, left):
     await fill(client, message, "a")
     tokens, _ = await take(client, 1)
     request = {"disposition-status": status, "lock-tokens": Array(UUIDS, tokens), "deadletter-reason": "r"}
@@ -288,8 +288,8 @@ async def test_a_deferred_message_whose_delivery_annotations_are_broken(client, 
     assert (await orders.ask("update-disposition", settled))[0] == 200
 
 
-async def test_a_filter_takes_numbers_that_it_can_tell_again(client):
-    """Kept as a plain number, a greater one could be told to nobody who lists the rules."""
+async def test_a_filter_accepts_numbers_that_it_can_report_again(client):
+    """Kept as a plain number, a greater one could not be returned in a list of the rules."""
     node = Node(client, "flights/Subscriptions/all")
     for number, status in ((ULong(2**63), 400), (ULong(2**63 - 1), 200)):
         rule = {"correlation-filter": {"properties": {"n": number}}}

@@ -67,7 +67,7 @@ async def test_who_went_away_is_forgotten_i1(gate, port):
     await until_async(has_waiting(gate))
     writer.transport.abort()
     await until_async(lambda: not gate._waiting)
-    gate.open(lambda: pytest.fail("nobody waits"))
+    gate.open(lambda: pytest.fail("nothing waits"))
 
 
 async def test_what_still_waits_at_the_end_is_ended(gate, port):

@@ -1,4 +1,4 @@
-"""One port, several protocols: over real loopback sockets, since looking at bytes without taking them is the point."""
+"""One port, several protocols: over real loopback sockets, since bytes are peeked at without being read."""
 
 import asyncio
 import errno
@@ -93,7 +93,7 @@ async def test_an_accept_that_fails_ends_no_listener_i2(serve, monkeypatch, numb
     assert not faults
 
 
-async def test_what_nobody_speaks_is_dropped_and_logged_i1(serve, caplog):
+async def test_an_unknown_protocol_is_dropped_and_logged_i1(serve, caplog):
     port = serve()
     assert await ask(port, b"SSH-2.0-hello") == b""
     assert await ask(port, b"GET / HTTP/1.1\r\n\r\n") == b"http:GET / HTTP/1.1\r\n\r\n"

@@ -60,7 +60,7 @@ def open_shell(broker, monkeypatch):
     return made, transport
 
 
-async def test_a_closed_connection_is_gone_soon_though_its_client_reads_nothing_i4(open_shell):
+async def test_a_closed_connection_is_removed_soon_though_its_client_reads_nothing_i4(open_shell):
     made, transport = open_shell
     made.write(b"x" * 1000)
     assert made.unsent_bytes == 1000
@@ -108,7 +108,7 @@ def large_shell(open_shell, monkeypatch):
     return made, transport
 
 
-async def test_a_large_message_gets_one_read_a_turn_i3(large_shell):
+async def test_a_large_message_gets_one_read_an_iteration_i3(large_shell):
     made, transport = large_shell
     for _ in range(3):
         read(made, 1000)
@@ -120,7 +120,7 @@ async def test_a_large_message_gets_one_read_a_turn_i3(large_shell):
     assert transport.reading
 
 
-async def test_the_next_turn_reads_on_only_if_the_peer_wants_it_i3(large_shell):
+async def test_the_next_iteration_reads_on_only_if_the_peer_wants_it_i3(large_shell):
     made, transport = large_shell
     read(made, 1000)
     made.pause_reading()
@@ -136,7 +136,7 @@ async def test_the_next_turn_reads_on_only_if_the_peer_wants_it_i3(large_shell):
     assert transport.reading
 
 
-async def test_a_connection_that_ends_between_two_turns_is_left_alone_i3(large_shell):
+async def test_a_connection_that_ends_between_two_iterations_is_left_alone_i3(large_shell):
     made, transport = large_shell
     read(made, 1000)
     made.connection_lost(None)

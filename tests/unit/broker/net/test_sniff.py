@@ -19,7 +19,7 @@ LINES = [
 
 
 @pytest.mark.parametrize(("first_bytes", "speech"), LINES)
-def test_a_protocol_is_told_by_its_first_bytes(first_bytes, speech):
+def test_a_protocol_is_recognised_by_its_first_bytes(first_bytes, speech):
     assert recognise(first_bytes) is speech
 
 

@@ -38,15 +38,15 @@ async def test_a_client_that_goes_before_it_is_answered_is_no_fault(broker, capl
 
 
 @pytest.mark.parametrize(
-    ("standing", "said"),
+    ("valid", "said"),
     [("Version: 13", "Version: \udcc0"), ("websocket\r\n", "\udcc0\r\n"), ("Key: dGhl", "Key: \udc80Ghl")],
 )
-async def test_a_handshake_with_bytes_that_are_no_text_is_refused(broker, caplog, standing, said):
+async def test_a_handshake_with_bytes_that_are_no_text_is_refused(broker, caplog, valid, said):
     app = web.Application()
     add_websocket(app, broker.namespace)
     async with TestServer(app) as server:
         reader, writer = await asyncio.open_connection(server.host, server.port)
-        writer.write(HELLO.replace(standing, said).encode(errors="surrogateescape"))
+        writer.write(HELLO.replace(valid, said).encode(errors="surrogateescape"))
         assert (await asyncio.wait_for(reader.readline(), 10)).startswith(b"HTTP/1.1 400 ")
         writer.close()
         await writer.wait_closed()
@@ -123,7 +123,7 @@ async def test_what_is_no_handshake_is_refused(server, lacking):
     writer.close()
 
 
-async def test_a_closed_connection_is_gone_soon_though_its_client_reads_nothing_i2(broker, server, monkeypatch):
+async def test_a_closed_connection_is_removed_soon_though_its_client_reads_nothing_i2(broker, server, monkeypatch):
     monkeypatch.setattr(shell, "CLOSE_SECONDS", 0.01)
     reader, writer = await asyncio.open_connection(server.host, server.port)
     writer.write(HELLO.encode())

@@ -1,4 +1,4 @@
-"""A namespace that serves hybrid connections, and a listener of the protocol's own words."""
+"""A namespace that serves hybrid connections, and a listener that sends the protocol's own frames."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ async def test_a_slow_requester_stops_the_rendezvous(served):
     answer = await asked
     sending = asyncio.create_task(meeting.send_bytes(b"x" * (16 << 20)))
     await passes(100)
-    # What is held is bounded by the sockets' buffers and one exchange's.
+    # What is buffered is bounded by the sockets' buffers and those of one exchange.
     assert not sending.done()
     total = 0
     async for part in answer.content.iter_any():
@@ -205,13 +205,13 @@ async def test_a_listener_that_goes_leaves_a_clear_answer_i2(served, large):
     await listener.reported()
     await listener.socket.close()
     status, body, answer = await asked
-    # 502: nobody has it. 504: somebody may.
+    # 502: no listener has it. 504: a listener may have it.
     assert (status, "Via" in answer.headers) == (502 if large else 504, False)
     assert b"The listener is gone" in body
 
 
 def hurry(served):
-    """Let listeners have little time."""
+    """Shorten the time that listeners have."""
     served.relay.limits = replace(served.relay.limits, relay_accept_timeout_ms=300, relay_response_timeout_ms=300)
 
 
@@ -350,7 +350,7 @@ async def test_who_may_listen(served):
         assert answer.status == 400
 
 
-async def test_an_own_token_reaches_nobody_and_others_pass(served):
+async def test_an_own_token_reaches_no_client_and_others_pass(served):
     listener = await served.listen("open")
     asked = served.begin("open?sb-hc-token=secret&x=1", headers={"Authorization": "Basic mine"})
     reported = (await listener.reported())["request"]
@@ -427,8 +427,8 @@ async def test_when_one_side_vanishes_the_other_is_closed_i3(served, side):
     connecting = served.connect()
     theirs = await listener.meet((await listener.reported())["accept"]["address"])
     mine = await connecting
-    gone, other = (mine, theirs) if side == "requester" else (theirs, mine)
-    gone._writer.transport.abort()
+    lost, other = (mine, theirs) if side == "requester" else (theirs, mine)
+    lost._writer.transport.abort()
     assert (await other.receive(timeout=10)).data == 1001
     await other.close()
     await until_async(lambda: served.relay._at_work == 0)
@@ -474,7 +474,7 @@ async def test_who_left_is_noticed_behind_a_side_that_does_not_read_i4(served, l
 
 
 async def test_sockets_of_a_listener_are_no_strangers(served):
-    """Who shows an address that only a listener was told of goes before no stranger."""
+    """A requester that shows an address given only to a listener has no precedence over others."""
     listener = await served.listen()
     connecting = served.connect()
     connected = await listener.meet((await listener.reported())["accept"]["address"])
@@ -519,7 +519,7 @@ async def test_a_listener_rejects_a_connection(served):
         assert await refusal(connecting) == expected[0]
 
 
-async def test_connections_that_nobody_takes(served):
+async def test_connections_that_are_not_accepted(served):
     hurry(served)
     assert await refusal(served.connect()) == 404
     listener = await served.listen()

@@ -58,7 +58,7 @@ def test_no_line_end_passes_i2() -> None:
 
 
 @pytest.mark.parametrize("status", [99, 101, 1000, "x", None, True])
-def test_a_status_that_http_has_not_is_told(status: object) -> None:
+def test_a_status_that_http_does_not_have_is_reported(status: object) -> None:
     found = read_command(said(statusCode=status))
     assert isinstance(found, Response)
     assert found.status == 0

@@ -1,4 +1,4 @@
-"""By which address a listener is told to meet a requester."""
+"""By which address a listener accepts a requester."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_an_expired_grant_opens_nothing_i1(access, clock):
     assert not access.drop_expired()
 
 
-def test_a_fresh_token_takes_the_place_of_the_one_before(access, clock):
+def test_a_fresh_token_replaces_the_one_before(access, clock):
     put(access, token(clock, seconds=5))
     put(access, token(clock, seconds=50))
     clock.advance(6000)
@@ -80,7 +80,7 @@ def test_a_fresh_token_takes_the_place_of_the_one_before(access, clock):
         (lambda clock: "ey.jw.t", "MalformedToken: "),
     ],
 )
-def test_a_bad_token_is_answered_401_and_never_told_i2(access, clock, make, text):
+def test_a_bad_token_is_answered_401_and_never_reported_i2(access, clock, make, text):
     shown = make(clock)
     reply = put(access, shown)
     assert (reply.status, reply.condition) == (401, "com.microsoft:auth-failed")

@@ -134,7 +134,7 @@ def test_i2_unknown_name_and_wrong_key_get_the_same_answer(authority: Authority)
     assert texts == {"InvalidSignature: The token has an invalid signature."}
 
 
-def test_a_bad_signature_is_not_told_that_it_is_expired(authority: Authority) -> None:
+def test_a_bad_signature_is_not_reported_that_it_is_expired(authority: Authority) -> None:
     with pytest.raises(InvalidSignatureError):
         authority.authorise_token(token("sb://h/q", "root", "wrong", NOW_MS - 1), "sb://h/q", NOW_MS)
 
@@ -179,9 +179,9 @@ def test_plain_with_a_key_that_several_entities_share_opens_each_with_its_rights
     monkeypatch.setitem(ENTITY_RULES, "invoices", [rule("partner", ["Listen"])])
     grants = {grant.scope_path: grant.rights for grant in authority.authorise_plain("partner", "primary-partner")}
     assert grants == {"orders": {Right.SEND}, "invoices": {Right.LISTEN}}
-    held = authority.authorise_plain("partner", "primary-partner")
+    granted = authority.authorise_plain("partner", "primary-partner")
     monkeypatch.delitem(ENTITY_RULES, "invoices")
-    assert {grant.scope_path: authority.is_current(grant) for grant in held} == {"orders": True, "invoices": False}
+    assert {grant.scope_path: authority.is_current(grant) for grant in granted} == {"orders": True, "invoices": False}
 
 
 def test_a_scope_of_many_segments_is_not_looked_up_segment_by_segment(authority: Authority) -> None:

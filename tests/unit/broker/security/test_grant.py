@@ -13,7 +13,7 @@ def test_i1_it_reaches_its_scope_and_what_is_below() -> None:
     assert not grant.covers("orders", Right.LISTEN)
 
 
-def test_manage_stands_for_the_others() -> None:
+def test_manage_includes_the_others() -> None:
     grant = Grant("", frozenset({Right.MANAGE}), "root")
     assert all(grant.covers("any/path", right) for right in Right)
 

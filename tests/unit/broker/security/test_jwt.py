@@ -1,4 +1,4 @@
-"""Web tokens: every reason for which one is refused, and what a good one opens."""
+"""Web tokens: every reason for which one is refused, and the rights of a valid one."""
 
 import base64
 import json
@@ -115,7 +115,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_is_wrong_with_a_token_is_told_and_nothing_of_it_i1_i2_i3(issuer, case):
+def test_what_is_wrong_with_a_token_is_reported_and_nothing_of_it_i1_i2_i3(issuer, case):
     token, reason = BAD[case]
     with pytest.raises(TokenError) as caught:
         issuer.check(token, NOW * 1000)

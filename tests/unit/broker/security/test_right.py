@@ -20,7 +20,7 @@ from isthmus.entities import AuthorizationRule
 
 KEY = "key-1"
 ALL = {Right.SEND, Right.LISTEN, Right.MANAGE}
-# What a client may hold. Manage stands for all three, as the service has it.
+# The rights of a client. Manage includes all three, as in the service.
 HOLDERS = {
     "nothing": set(),
     "Send": {Right.SEND},
@@ -69,7 +69,7 @@ HTTP = [(verb, path) for verb in ("GET", "HEAD", "PUT", "DELETE", "POST", "PATCH
 
 
 @pytest.fixture(params=HOLDERS)
-def held(request, broker):
+def rights(request, broker):
     """The rights that the client holds; the broker has a rule "holder" with them."""
     rights = HOLDERS[request.param]
     rules = [AuthorizationRule("root", KEY, "key-2", sorted(map(str, Right)))]
@@ -79,15 +79,15 @@ def held(request, broker):
     return rights
 
 
-def client_of(broker, held):
-    return broker.client("holder" if held else None)
+def client_of(broker, rights):
+    return broker.client("holder" if rights else None)
 
 
 @pytest.mark.parametrize(("what", "kind", "address", "needed"), LINKS, ids=[row[0] for row in LINKS])
-async def test_links(broker, held, what, kind, address, needed):
-    client = client_of(broker, held)
+async def test_links(broker, rights, what, kind, address, needed):
+    client = client_of(broker, rights)
     link = getattr(client, kind)(address)
-    allowed = needed is None or bool(held & needed)
+    allowed = needed is None or bool(rights & needed)
     assert client.attached(link) is allowed
     assert client.detached(link) == ("" if allowed else "amqp:unauthorized-access")
 
@@ -97,9 +97,9 @@ def test_the_table_has_every_management_operation():
 
 
 @pytest.mark.parametrize("operation", MANAGEMENT)
-async def test_management_operations(broker, held, operation):
-    client = client_of(broker, held)
-    if not held:
+async def test_management_operations(broker, rights, operation):
+    client = client_of(broker, rights)
+    if not rights:
         assert client.detached(client.sender("orders/$management")) == "amqp:unauthorized-access"
         return
     requests = client.sender("orders/$management", "m")
@@ -118,11 +118,11 @@ async def test_management_operations(broker, held, operation):
     await client.settle()
     [reply] = client.payloads(replies)
     status = section.decode_map(reply, section.locate(reply).application_properties)["statusCode"]
-    assert (status == 401) is not bool(held & MANAGEMENT[operation])
+    assert (status == 401) is not bool(rights & MANAGEMENT[operation])
 
 
 @pytest.mark.parametrize(("verb", "path"), HTTP, ids=[f"{verb} {path}" for verb, path in HTTP])
-async def test_http(broker, held, verb, path):
+async def test_http(broker, rights, verb, path):
     async def commit():
         return None
 
@@ -133,19 +133,19 @@ async def test_http(broker, held, verb, path):
     before = broker.engine.list_queues(), broker.engine.list_topics()
     async with TestClient(TestServer(app)) as http:
         answer = await http.request(verb, f"/{path}", headers={"Authorization": token})
-        assert (answer.status == 401) is (Right.MANAGE not in held)
+        assert (answer.status == 401) is (Right.MANAGE not in rights)
         bare = await http.request(verb, f"/{path}")
         assert bare.status == 401
-    if Right.MANAGE not in held:
+    if Right.MANAGE not in rights:
         assert (broker.engine.list_queues(), broker.engine.list_topics()) == before
 
 
-@pytest.mark.parametrize("way", ["put", "rule"])
-async def test_a_key_that_is_taken_away_drops_what_it_opened(broker, way):
+@pytest.mark.parametrize("how", ["put", "rule"])
+async def test_a_key_that_is_taken_away_drops_what_it_opened(broker, how):
     keyring = broker.namespace.authority.keyring
     client, other = broker.client("reader"), broker.client("root")
     links = client.receiver("orders"), other.sender("orders")
-    if way == "put":
+    if how == "put":
         keyring.put(AuthorizationRule("reader", "fresh", "key-2", ["Listen"]))
     else:
         keyring.replace([rule for rule in keyring.rules if rule.key_name != "reader"])
@@ -157,7 +157,7 @@ async def test_a_key_that_is_taken_away_drops_what_it_opened(broker, way):
     assert other.attached(links[1])
 
 
-async def test_a_rotated_key_cuts_nobody_who_holds_the_other(broker):
+async def test_a_rotated_key_closes_no_connection_with_the_other(broker):
     keyring = broker.namespace.authority.keyring
     client = broker.client("reader")
     link = client.receiver("orders")

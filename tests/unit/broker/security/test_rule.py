@@ -39,10 +39,10 @@ def test_i1_no_error_text_holds_a_key() -> None:
         assert "primary-a" not in str(reported.value)
 
 
-def test_a_key_that_is_not_written_is_the_one_that_stands_or_a_new_one() -> None:
-    standing = rule("a", ["Send"])
+def test_a_key_that_is_not_written_is_the_existing_one_or_a_new_one() -> None:
+    existing = rule("a", ["Send"])
     written = [AuthorizationRule("a", "", "other", ["Send"]), AuthorizationRule("b", "", "", ["Listen"])]
-    kept, made = merge_rules(written, [standing], 1000)
+    kept, made = merge_rules(written, [existing], 1000)
     assert (kept.primary_key, kept.secondary_key, kept.modified_at_ms) == ("primary-a", "other", 1000)
     assert made.primary_key
     assert made.primary_key != made.secondary_key

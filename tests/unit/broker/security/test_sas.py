@@ -157,7 +157,7 @@ def test_i1_nothing_appended_to_a_segment_is_covered(scope: str, tail: str) -> N
     assert covers(scope, f"{scope}/{tail}")
 
 
-def test_i4_errors_tell_the_reason_and_no_secret() -> None:
+def test_i4_errors_show_the_reason_and_no_secret() -> None:
     assert str(InvalidSignatureError()) == "InvalidSignature: The token has an invalid signature."
     assert str(ExpiredTokenError(0)).startswith(
         "ExpiredToken: The token is expired. Expiration time: '1970-01-01T00:00:00Z'"

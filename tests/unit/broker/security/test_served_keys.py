@@ -58,7 +58,7 @@ def test_rules_that_the_service_refuses_leave_the_file_as_it_is(tmp_path: Path) 
     assert (tmp_path / KEY_FILE).read_text() == before
 
 
-def test_i2_what_cannot_be_read_leaves_the_keys_and_is_told_once(
+def test_i2_what_cannot_be_read_leaves_the_keys_and_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     refreshed: list[int] = []

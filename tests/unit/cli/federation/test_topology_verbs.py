@@ -142,7 +142,7 @@ def test_namespaces_that_do_not_answer_are_named_at_once(
     assert [fault["line"] for fault in answer["faults"]] == [3, 4]
 
 
-def test_what_only_the_operator_can_mend_is_bad_input_though_another_namespace_is_away(
+def test_what_only_the_operator_can_mend_is_bad_input_though_another_namespace_is_unavailable(
     folder: Path, namespaces: dict[str, FakeAdministration], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "isthmus.yaml").write_text(SOUND)
@@ -187,7 +187,7 @@ def test_a_conflict_is_bad_input_and_changes_nothing(folder: Path, namespaces: d
     assert not any(namespace.changes for namespace in namespaces.values())
 
 
-def test_a_run_that_is_alive_is_told_where_something_changes(
+def test_a_run_that_is_alive_is_reported_where_something_changes(
     folder: Path, namespaces: dict[str, FakeAdministration]
 ) -> None:
     """A member that was added would get its copies twice: they bear the mark that it has read."""
@@ -202,7 +202,9 @@ def test_a_run_that_is_alive_is_told_where_something_changes(
     assert not any(reported in each for each in call_json("apply")[1]["notes"])  # nothing changes
 
 
-def test_a_failed_apply_tells_done_from_not_begun(folder: Path, namespaces: dict[str, FakeAdministration]) -> None:
+def test_a_failed_apply_distinguishes_done_from_not_begun(
+    folder: Path, namespaces: dict[str, FakeAdministration]
+) -> None:
     (folder / "isthmus.yaml").write_text(SOUND)
     namespaces["jfk"].refuse_after = 1
     code, output = call("apply")
@@ -228,7 +230,7 @@ def _interrupted(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int,
     return result.exit_code, json.loads(result.stdout)
 
 
-def test_ctrl_c_ends_apply_after_the_change_that_is_under_way_and_what_was_done_is_told(
+def test_ctrl_c_ends_apply_after_the_change_that_is_under_way_and_what_was_done_is_reported(
     folder: Path, namespaces: dict[str, FakeAdministration], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ended in the middle of a change, and printed nothing."""
@@ -379,12 +381,12 @@ def test_a_claim_that_another_operator_made_meanwhile_stays(
     code, answer = call_json("remove", "isthmus.yaml", "lga", "--yes")
     assert (code, answer["ok"], answer["removed"]["pending"]) == (0, True, [])
     assert "isthmus.claims" not in {each["path"] for each in answer["removed"]["applied"]}
-    held = lga.inventory("lga").topic("isthmus.claims")
-    assert held is not None
-    assert [each.name for each in held.subscriptions] == ["gates"]
+    claims_topic = lga.inventory("lga").topic("isthmus.claims")
+    assert claims_topic is not None
+    assert [each.name for each in claims_topic.subscriptions] == ["gates"]
 
 
-def test_what_waits_in_a_spool_of_a_task_that_is_gone_is_told(
+def test_what_waits_in_a_spool_of_a_removed_task_is_reported(
     shrunk: dict[str, FakeAdministration], folder: Path
 ) -> None:
     """Its source has it no more, and no run of the file would send it."""
@@ -401,7 +403,7 @@ def test_what_waits_in_a_spool_of_a_task_that_is_gone_is_told(
     assert "spools" not in call_json("apply")[1]
 
 
-def test_what_was_deleted_before_a_namespace_went_away_is_told(
+def test_what_was_deleted_before_a_namespace_went_away_is_reported(
     shrunk: dict[str, FakeAdministration], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lga, make = shrunk["lga"], FakeAdministration.make
@@ -425,7 +427,7 @@ def test_what_was_deleted_before_a_namespace_went_away_is_told(
 def test_what_came_into_an_orphan_until_nothing_forwarded_to_it_is_not_deleted_unsaid(
     namespaces: dict[str, FakeAdministration], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An application's queue goes on to forward into the topic of a split while its messages are counted."""
+    """An application's queue continues to forward into the topic of a split while its messages are counted."""
     task = "  gone: {pattern: split, source: ewr, queue: q, targets: [{to: jfk, queue: a}]}\n"
     (folder / "isthmus.yaml").write_text(SOUND + task)
     assert call("apply")[0] == 0
@@ -473,7 +475,7 @@ def test_an_alias_of_the_same_namespace_loses_no_task_its_entities(
     assert not any(change.action == "delete" for change in namespaces["ewr"].changes)
 
 
-def test_what_was_applied_is_told_though_the_search_for_orphans_failed(
+def test_what_was_applied_is_reported_though_the_search_for_orphans_failed(
     shrunk: dict[str, FakeAdministration], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = folder / "isthmus.yaml"
@@ -496,11 +498,11 @@ def test_nothing_is_deleted_under_a_run_that_holds_the_claim(
 ) -> None:
     asked: list[object] = []
 
-    def held(_: object, wanted: list[tuple[str, str]]) -> None:
+    def refuse(_: object, wanted: list[tuple[str, str]]) -> None:
         asked.extend(wanted)
         raise TaskClaimedError("flights", "lga", "process 7 on here")
 
-    monkeypatch.setattr("isthmus.supervisor.claim.removal.held_claims", held)
+    monkeypatch.setattr("isthmus.supervisor.claim.removal.held_claims", refuse)
     for arguments in (("apply", "--prune", "--yes"), ("remove", "isthmus.yaml", "lga", "--yes")):
         code, answer = call_json(*arguments)
         assert (code, answer["ok"], answer["error"]["code"], answer["removed"]) == (1, False, "task-claimed", None)
@@ -520,18 +522,18 @@ def test_what_another_file_with_this_task_still_moves_is_not_deleted_under_its_r
     (folder / "isthmus.yaml").write_text(SOUND)
     asked: list[tuple[str, str]] = []
 
-    def held(_: object, wanted: list[tuple[str, str]]) -> None:
+    def refuse(_: object, wanted: list[tuple[str, str]]) -> None:
         asked.extend(wanted)
         raise TaskClaimedError("flights", "ewr", "process 7 on here")
 
-    monkeypatch.setattr("isthmus.supervisor.claim.removal.held_claims", held)
+    monkeypatch.setattr("isthmus.supervisor.claim.removal.held_claims", refuse)
     code, answer = call_json("apply", "--prune", "--yes")
     assert [row["path"] for row in answer["orphans"]] == ["flights/Subscriptions/isthmus.flights.lga"]
     assert (code, answer["error"]["code"], answer["removed"]) == (1, "task-claimed", None)
     assert ("flights", "ewr") in asked
 
 
-def test_plan_tells_by_its_exit_code_whether_there_are_changes(
+def test_plan_shows_by_its_exit_code_whether_there_are_changes(
     folder: Path, namespaces: dict[str, FakeAdministration]
 ) -> None:
     (folder / "isthmus.yaml").write_text(SOUND)
@@ -560,7 +562,7 @@ def test_init_without_a_pattern_lists_them(folder: Path) -> None:
 def test_what_a_task_has_left_at_its_former_topic_is_noted(
     folder: Path, namespaces: dict[str, FakeAdministration], verb: str
 ) -> None:
-    """Before the new one's are made: then nothing tells of the former one but `--prune`."""
+    """Before the new one's are made: then only `--prune` names the former one."""
     (folder / "isthmus.yaml").write_text(SOUND)
     assert call("apply")[0] == 0
     (folder / "isthmus.yaml").write_text(SOUND.replace("topic: flights", "topic: arrivals"))
@@ -572,7 +574,7 @@ def test_what_a_task_has_left_at_its_former_topic_is_noted(
     ]
 
 
-def test_what_a_namespace_does_not_tell_of_former_topics_is_no_fault_of_a_plan(
+def test_what_a_namespace_does_not_report_of_former_topics_is_no_fault_of_a_plan(
     folder: Path, namespaces: dict[str, FakeAdministration], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(alias: str) -> NamespaceState:

@@ -28,15 +28,15 @@ from isthmus.operations.resubmit import Resubmission
 TARGET = SimpleNamespace(name="host", open=lambda path: nullcontext(None))
 
 
-def failed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
+def failed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
     with pytest.raises(SystemExit) as ended:
-        main(words)
+        main(arguments)
     assert ended.value.code == 1
     return capsys.readouterr()
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
-def test_a_send_that_fails_half_way_tells_how_many_were_accepted(
+def test_a_send_that_fails_half_way_shows_how_many_were_accepted(
     is_lost: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     groups = [1]
@@ -58,7 +58,7 @@ def test_a_send_that_fails_half_way_tells_how_many_were_accepted(
     assert f"{501 if is_lost else 502} of 700 messages were accepted" in reported
 
 
-def test_an_export_tells_what_could_not_be_removed(
+def test_an_export_shows_what_could_not_be_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(export, "target_of", lambda *_: TARGET)
@@ -81,7 +81,7 @@ def test_receive_names_the_options_that_an_entity_with_sessions_needs(
 
 
 @pytest.mark.usefixtures("interrupts")
-def test_ctrl_c_lets_what_resubmit_has_sent_leave_its_queue_and_tells_it(
+def test_ctrl_c_lets_what_resubmit_has_sent_leave_its_queue_and_shows_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     census = Census(RunSet(), RunSet(), RunSet())
@@ -127,7 +127,7 @@ def interrupted(done: Any) -> Callable[..., Any]:
 
 @pytest.mark.usefixtures("interrupts")
 @pytest.mark.parametrize(
-    ("words", "place", "work", "reported"),
+    ("arguments", "place", "work", "reported"),
     [
         (
             "purge orders --yes",
@@ -152,7 +152,7 @@ def interrupted(done: Any) -> Callable[..., Any]:
     ids=["purge", "export", "import", "receive"],
 )
 def test_ctrl_c_and_sigterm_end_a_verb_in_good_order(
-    words: str,
+    arguments: str,
     place: str,
     work: Any,
     reported: str,
@@ -169,7 +169,7 @@ def test_ctrl_c_and_sigterm_end_a_verb_in_good_order(
     monkeypatch.setattr("isthmus.operations.peek.take_census", lambda *_, **__: census)
     monkeypatch.setattr(f"isthmus.operations.{place}", work)
     with pytest.raises(SystemExit) as ended:
-        main(words.split())
+        main(arguments.split())
     out, err = capsys.readouterr()
     assert ended.value.code == 130
     assert out.strip() == reported
@@ -193,7 +193,7 @@ def test_an_export_that_is_terminated_leaves_no_file(tmp_path: Path, monkeypatch
 
 @pytest.mark.usefixtures("interrupts")
 @pytest.mark.parametrize("as_json", [False, True])
-def test_a_send_that_is_interrupted_tells_how_many_were_accepted(
+def test_a_send_that_is_interrupted_shows_how_many_were_accepted(
     as_json: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def deliver(client: Any, sender: Any, payloads: list[bytes]) -> list[IsthmusError | None]:
@@ -214,7 +214,7 @@ def test_a_send_that_is_interrupted_tells_how_many_were_accepted(
         assert out == "orders: sent 500 messages of 700: interrupted\n"
 
 
-def test_resubmit_tells_what_is_deferred(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resubmit_shows_what_is_deferred(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """It is not sent: a receiver gets it only by its sequence number."""
     census = Census(RunSet(), RunSet(), RunSet())
     census.active.add(1, 3)

@@ -38,10 +38,10 @@ def answering(status, body):
 
 @pytest.fixture
 def ask(tmp_path, capsys):
-    def run(*words, data=tmp_path):
+    def run(*given, data=tmp_path):
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
-            main(["namespace", "health", "--data", str(data), *words, "--json"])
+            main(["namespace", "health", "--data", str(data), *given, "--json"])
         return ended.value.code or 0, json.loads(capsys.readouterr().out)
 
     return run
@@ -53,7 +53,7 @@ def test_a_namespace_that_serves(ask):
         running.stop()
         assert ask(data=running.data)[0] == 1
         running.start()
-        running.kill()  # what it said of itself stays behind
+        running.kill()  # its status file remains
         code, reported = ask("--wait", "0.3", data=running.data)
         assert (code, reported["status"]) == (1, "absent")
         assert "does not answer" in reported["reason"]
@@ -81,7 +81,7 @@ def test_a_namespace_that_serves(ask):
         (200, b'{"status": "healthy", "partition_stores_down": "all"}', 1, None),
     ],
 )
-def test_what_is_told_decides(ask, tmp_path, status, body, code, reported):
+def test_what_is_reported_decides(ask, tmp_path, status, body, code, reported):
     with answering(status, body) as port:
         write_running(tmp_path, {"host": "127.0.0.1", "ports": {"http": port}, "plain": True})
         found = ask()
@@ -91,5 +91,5 @@ def test_what_is_told_decides(ask, tmp_path, status, body, code, reported):
         )
 
 
-def test_a_folder_that_nobody_serves_from(ask, tmp_path):
+def test_a_folder_that_is_not_served(ask, tmp_path):
     assert ask() == (1, {"status": "absent", "reason": f"No process is recorded as serving from '{tmp_path}'."})

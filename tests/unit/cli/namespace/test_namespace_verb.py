@@ -47,7 +47,7 @@ def test_it_prints_one_object_and_ends_cleanly(tmp_path, number):
     assert "SharedAccessKey" not in errors
 
 
-def test_without_json_it_tells_people(tmp_path):
+def test_without_json_the_output_is_for_people(tmp_path):
     process = subprocess.Popen(
         [*COMMAND, "--data", str(tmp_path / "data"), *ANY_PORTS],
         stdout=subprocess.PIPE,
@@ -106,7 +106,7 @@ def test_it_stops_under_load_and_keeps_what_it_acknowledged(tmp_path):
     gc.collect()  # here, where the warning is ignored, and not in a later test
 
 
-def test_faults_of_a_file_are_told_all_at_once_with_exit_code_2(tmp_path):
+def test_faults_of_a_file_are_reported_all_at_once_with_exit_code_2(tmp_path):
     file = tmp_path / "entities.yaml"
     file.write_text("queus: {}\nqueues:\n  orders: {lock_duration: soon}\n")
     refused = run("--data", str(tmp_path / "data"), *ANY_PORTS, "--config", str(file))
@@ -115,7 +115,7 @@ def test_faults_of_a_file_are_told_all_at_once_with_exit_code_2(tmp_path):
     assert "entities.yaml:3:" in refused.stderr
 
 
-def test_the_kit_tells_why_a_namespace_did_not_start(tmp_path):
+def test_the_kit_shows_why_a_namespace_did_not_start(tmp_path):
     with pytest.raises(NamespaceStartError, match="queus"), namespace(tmp_path / "data", config="queus: {}\n"):
         pass
 

@@ -19,7 +19,7 @@ tasks:
 
 
 @pytest.mark.parametrize(
-    ("words", "text"),
+    ("arguments", "text"),
     [
         (["spillover"], "there is no drill for spillover: write active-passive or all-active"),
         (["all-active", "--task", "flights"], "--task and --subscription go with --file"),
@@ -30,18 +30,18 @@ tasks:
     ],
 )
 def test_what_is_no_drill_is_refused(
-    words: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "isthmus.yaml"
     file.write_text(FILE, encoding="utf-8")
     with pytest.raises(SystemExit) as ended:
-        main(["drill", *(str(file) if word == "FILE" else word for word in words)])
+        main(["drill", *(str(file) if word == "FILE" else word for word in arguments)])
     assert ended.value.code == 2
     assert text in capsys.readouterr().err
 
 
-def test_a_drill_to_which_nobody_answers_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A member that nobody made unreachable is not lost: its RPO and RTO would be those of nothing."""
+def test_a_drill_without_an_answer_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that was not made unreachable is not lost: its RPO and RTO would be those of nothing."""
     operator = drill._Operator()
     monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
     operator.lose("ewr")

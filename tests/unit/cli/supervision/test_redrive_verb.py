@@ -98,7 +98,7 @@ def test_the_dead_letters_of_an_archive_are_counted(
     assert "ends in a table" in row["error"]
 
 
-def test_a_queue_that_is_lost_half_way_tells_what_its_target_has(
+def test_a_queue_that_is_lost_half_way_shows_what_its_target_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     half = Redriven(sent=2, left=1, failure="127.0.0.1:5702: Connection refused")
@@ -117,7 +117,7 @@ def test_a_queue_that_is_lost_half_way_tells_what_its_target_has(
         ),
     ],
 )
-def test_a_queue_into_which_nobody_could_look_has_no_count(
+def test_a_queue_that_could_not_be_read_has_no_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, text: str
 ) -> None:
     looks: Iterator[SetAside | Exception] = iter([error, SetAside()])
@@ -134,7 +134,7 @@ def test_a_queue_into_which_nobody_could_look_has_no_count(
     assert reported["queues"][0]["error"] == text
 
 
-def test_what_the_divert_queue_dead_lettered_itself_is_told_with_the_way_back(
+def test_what_the_divert_queue_dead_lettered_itself_is_reported_with_how_to_return_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def count_queue(*_: object, **__: object) -> SetAside:
@@ -147,7 +147,7 @@ def test_what_the_divert_queue_dead_lettered_itself_is_told_with_the_way_back(
     assert f"$DeadLetterQueue: isthmus resubmit {queue}" in shown
 
 
-def test_ctrl_c_lets_what_was_sent_leave_its_queue_and_tells_it(
+def test_ctrl_c_lets_what_was_sent_leave_its_queue_and_shows_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], interrupts: object
 ) -> None:
     def answer(*_: object, is_stopped: Callable[[], bool], **__: object) -> Redriven:

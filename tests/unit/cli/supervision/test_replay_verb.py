@@ -24,7 +24,7 @@ tasks:
 
 
 @pytest.mark.parametrize("options", [(), ("--json",), ("--name", "again")])
-def test_a_replay_that_is_killed_has_told_its_name(
+def test_a_replay_that_is_killed_has_reported_its_name(
     options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without it another run gives the messages other ids, and what was sent is in the target twice."""

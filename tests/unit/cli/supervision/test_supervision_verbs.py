@@ -82,9 +82,9 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def code_of(*words: str) -> int:
+def code_of(*arguments: str) -> int:
     with pytest.raises(SystemExit) as ended:
-        main(words)
+        main(arguments)
     return int(ended.value.code or 0)
 
 
@@ -119,7 +119,7 @@ def fake_run(ended_well: bool) -> Callable[..., bool]:
 
 
 @pytest.mark.parametrize(("ended_well", "code"), [(True, 0), (False, 1)])
-def test_run_tells_changes_and_the_end(
+def test_run_shows_changes_and_the_end(
     ended_well: bool, code: int, file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(run_module, "run_federation", fake_run(ended_well))
@@ -171,7 +171,7 @@ def test_status_of_nothing_says_so(
 
 
 @pytest.mark.parametrize(("well", "code"), [(True, 0), (False, 1)])
-def test_status_of_a_living_run_tells_by_its_code_whether_all_routes_are_well(
+def test_status_of_a_living_run_shows_by_its_code_whether_all_routes_are_well(
     well: bool, code: int, file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     routes = [ROUTE | {"well": True}, ROUTE | {"name": "flights.jfk.ewr", "well": well}]
@@ -181,7 +181,7 @@ def test_status_of_a_living_run_tells_by_its_code_whether_all_routes_are_well(
     assert "run by process 7 since 10:00" in capsys.readouterr().out
 
 
-def test_run_and_status_tell_what_was_set_aside(
+def test_run_and_status_show_what_was_set_aside(
     file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     aside = ROUTE | {"phase": "done", "state": "done", "dead_lettered": 2, "diverted": 6, "discarded": 3, "dropped": 4}
@@ -326,7 +326,7 @@ def test_verify_shows_hours_of_each_flow_where_there_are_several(
     ]
 
 
-def test_verify_ends_with_3_where_it_cannot_tell(
+def test_verify_ends_with_3_where_it_cannot_decide(
     file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     holdings = {"ewr": Holding([1, 2], {"ewr": [1, 2]}), "jfk": Holding([], {"ewr": [2]})}
@@ -352,7 +352,7 @@ def test_verify_ends_with_3_where_it_cannot_tell(
     assert "cannot tell: 1 consumed: the copy may have been taken out" in shown
 
 
-def test_verify_of_a_namespace_that_is_away_cannot_tell(
+def test_verify_of_a_namespace_that_is_unavailable_cannot_decide(
     file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def verify(_: Federation, **__: str) -> Iterator[Reconciliation]:
@@ -413,7 +413,7 @@ def test_verify_of_one_task_that_cannot_be_read_hides_no_other(
 
 
 @pytest.mark.parametrize(("alive", "code"), [(True, 0), (False, 1)])
-def test_the_code_of_a_watched_status_tells_of_the_last_look(
+def test_the_code_of_a_watched_status_reflects_the_last_look(
     alive: bool, code: int, file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     head = {"process": 7, "started_at": "10:00", "state": "running", "age_seconds": 0.1, "routes": []}
@@ -454,7 +454,7 @@ def test_a_task_without_routes_is_not_called_paused(file: str, capsys: pytest.Ca
         (None, "no run is alive in /", "when a run of it starts; none is alive in /"),
     ],
 )
-def test_whether_a_run_follows_is_told_of_the_task(
+def test_whether_a_run_follows_is_reported_for_the_task(
     routes: list[dict[str, str]] | None,
     paused: str,
     resumed: str,

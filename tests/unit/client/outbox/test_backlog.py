@@ -205,7 +205,7 @@ def test_a_record_that_a_living_writer_is_at_is_waited_for(tmp_path: Path) -> No
 def test_a_record_that_becomes_whole_while_the_drain_looks_is_delivered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
 ) -> None:
-    """A writer that goes on, or ends, after the drain has read half of its record has written all of it."""
+    """A writer that continues, or ends, after the drain has read half of its record has written all of it."""
     folder = Folder(tmp_path)
     writer = journal(folder, segment_bytes=150)
     writer.append([b"first"])
@@ -329,7 +329,7 @@ def test_what_the_drain_read_of_a_group_whose_write_failed_costs_no_later_messag
     assert found == numbers(0, 5)
 
 
-def test_a_failed_sync_is_told_as_unknown_and_the_file_is_not_used_again(tmp_path: Path) -> None:
+def test_a_failed_sync_is_reported_as_unknown_and_the_file_is_not_used_again(tmp_path: Path) -> None:
     """I1 of `journal`."""
     folder = Folder(tmp_path)
     fails: list[bool] = []
@@ -462,7 +462,7 @@ def test_a_file_that_is_removed_while_it_is_written_is_written_again(tmp_path: P
     assert drained(folder) == [b"b"]
 
 
-def test_a_full_disk_is_told_before_a_message_is_given_out_not_after_it_was_sent(
+def test_a_full_disk_is_reported_before_a_message_is_given_out_not_after_it_was_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I5: what is sent and cannot be noted is sent again and again."""

@@ -84,7 +84,7 @@ def test_no_error_of_a_source_ends_the_delivery(
 def test_a_message_that_is_refused_for_itself_shows_that_the_namespace_permits_sending(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else nothing more would be accepted, and nothing be left to be tried by which the sender learned better."""
+    """Otherwise nothing more would be accepted, and nothing that is left to try could show the sender otherwise."""
     drain = Drain(FailingSource([]), cast("Lane", cast("Any", NoLane())))
     monkeypatch.setattr(drain._closing, "wait", lambda seconds: False)
     drain._follow(Batch([b"one"]), Attempt(PermissionError(), Failure.FORBIDDEN))

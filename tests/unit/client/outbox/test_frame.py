@@ -67,7 +67,7 @@ def test_what_is_no_record_is_none() -> None:
 
 
 def test_more_than_a_record_is_read_with_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise it would be acknowledged, and set aside as damaged by whoever delivers it."""
+    """Otherwise it would be acknowledged, and set aside as damaged by the drain that delivers it."""
     monkeypatch.setattr(frame, "LARGEST_BODY_BYTES", 100)
     assert isinstance(read_record(encode_record([b"x" * 46, b"y" * 46], 1)), Record)
     with pytest.raises(InvalidArgumentError, match="2 messages of 101 bytes are more than one call may send, 100"):

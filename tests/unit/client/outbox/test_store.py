@@ -94,7 +94,7 @@ def test_what_was_delivered_is_not_sent_again_because_the_disk_takes_no_progress
         patched.setattr(os, "pwrite", full)
         with pytest.raises(OSError, match="No space"):
             source.done(batch)
-        source.release()  # as a drain goes on after an error
+        source.release()  # as a drain continues after an error
         assert source.acquire()
         with pytest.raises(OSError, match="No space"):
             source.next_batch(1000, 10)
@@ -109,7 +109,7 @@ def test_what_was_delivered_is_not_sent_again_because_the_disk_takes_no_progress
 def test_of_two_that_begin_an_outbox_for_two_entities_one_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else one would deliver what the other has kept, to its own entity."""
+    """Otherwise one would deliver what the other has kept, to its own entity."""
     both, write = threading.Barrier(2), store.write_file
 
     def write_file(*args: Any, **options: Any) -> None:

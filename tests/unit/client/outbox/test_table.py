@@ -55,7 +55,7 @@ def test_an_outbox_is_made_over_a_connection_with_a_transaction_from_the_beginni
 
 
 def test_entities_of_one_database_are_delivered_side_by_side(tmp_path: Path, connection: sqlite3.Connection) -> None:
-    """A second entity's messages would wait for as long as the first one's delivery lives."""
+    """A second entity's messages would wait for as long as the first one's delivery exists."""
     add(connection, "orders", b"order")
     add(connection, "invoices", b"invoice")
     both = [source(tmp_path, entity) for entity in ("orders", "invoices")]
@@ -95,7 +95,7 @@ def test_a_refused_message_that_is_to_be_sent_again_is_not_deleted_with_later_on
 def test_what_was_delivered_is_not_sent_again_because_the_application_has_the_table_locked(
     tmp_path: Path, connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a drain goes on: it lets go of the source after an error, and opens it again."""
+    """As a drain continues: it closes the source after an error, and opens it again."""
     monkeypatch.setattr("isthmus.client.outbox.table._BUSY_SECONDS", 0.05)
     add(connection, "orders", b"a", b"b")
     here = source(tmp_path, "orders")
@@ -140,7 +140,7 @@ def test_a_table_that_was_made_anew_loses_nothing_for_what_was_delivered_before(
 
 
 def test_one_database_under_two_names_is_delivered_by_one(tmp_path: Path, connection: sqlite3.Connection) -> None:
-    """SQLite follows links, and tells no upper case of tables."""
+    """SQLite follows links, and ignores the case of table names."""
     add(connection, "orders", b"order")
     (tmp_path / "elsewhere").mkdir()
     link = tmp_path / "elsewhere" / "link.db"
@@ -152,7 +152,7 @@ def test_one_database_under_two_names_is_delivered_by_one(tmp_path: Path, connec
 
 
 def test_no_more_is_read_than_a_batch_takes(tmp_path: Path, connection: sqlite3.Connection) -> None:
-    """Else a table of large messages is read again whole for every few that are sent."""
+    """Otherwise a table of large messages is read again whole for every few that are sent."""
     add(connection, "orders", *[bytes(100_000)] * 200)
     here = source(tmp_path, "orders")
     tracemalloc.start()
@@ -168,7 +168,7 @@ def test_no_more_is_read_than_a_batch_takes(tmp_path: Path, connection: sqlite3.
 
 @pytest.fixture
 def delivery(tmp_path: Path, connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> SqliteDelivery:
-    """One that has a message to deliver, and no thread that does."""
+    """One that has a message to deliver, and no thread that delivers it."""
     add(connection, "orders", b"order")
     monkeypatch.setattr(Drain, "start", lambda self: None)
     endpoint = "Endpoint=sb://localhost/;SharedAccessKeyName=k;SharedAccessKey=a2V5"

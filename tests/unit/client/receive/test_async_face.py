@@ -16,7 +16,7 @@ CONNECTION = "Endpoint=sb://localhost;SharedAccessKeyName=k;SharedAccessKey=v"
 async def test_an_opening_that_is_cancelled_leaves_nothing_that_receives(
     kind: type[ReplicatedReceiver | FailoverReceiver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A receiver that nobody has would keep messages locked as long as the process lives."""
+    """A receiver without a reference would keep messages locked as long as the process lives."""
     receiver = kind(CONNECTION, CONNECTION, "orders")
     engine = receiver._engine
     begun, go_on = threading.Event(), threading.Event()

@@ -57,7 +57,7 @@ class Receiver:
 
 
 class Client:
-    """Of the SDK; also stands for the endpoint that makes it."""
+    """Of the SDK; also used as the endpoint that makes it."""
 
     host = "localhost"
 
@@ -129,7 +129,7 @@ def test_a_delivery_is_settled_on_the_link_that_it_came_by() -> None:
 
 @pytest.mark.parametrize("action", list(Action))
 def test_a_delivery_of_a_link_that_is_lost_is_not_settled_on_the_next_one(action: Action) -> None:
-    """B5: there its number is that of another message, which would be gone unhandled."""
+    """B5: there its number is that of another message, which would be completed unhandled."""
     stage = Stage()
     stage.open()
     message = Message()
@@ -185,7 +185,7 @@ def test_a_connection_of_which_nothing_is_received_is_kept_alive(monkeypatch: py
 
 
 def test_what_is_asked_of_a_branch_that_has_ended_is_answered() -> None:
-    """Whoever asks has found it a moment before its end, and waits for the answer."""
+    """The caller has found it a moment before its end, and waits for the answer."""
     stage = Stage()
     stage.open()
     stage.branch._finish()
@@ -231,14 +231,14 @@ def test_a_dead_letter_is_confirmed_by_its_namespace(is_old: bool) -> None:
     receiver = stage.open()
     if not is_old:
         receiver._await_settlement_outcome = True  # type: ignore[attr-defined]
-    ways: list[bool] = []
-    receiver.defer_message = lambda message: ways.append(message._is_deferred_message)  # type: ignore[attr-defined]
+    deferred: list[bool] = []
+    receiver.defer_message = lambda message: deferred.append(message._is_deferred_message)  # type: ignore[attr-defined]
     message = Message()
     stage.deliver(message)
     future = stage.branch.settle_by(cast("Any", message), "defer_message")
     stage.run()
     future.result(0)
-    assert ways == [is_old]  # by its lock token
+    assert deferred == [is_old]  # by its lock token
     assert not message._is_deferred_message
 
 
@@ -259,7 +259,7 @@ class Hanging(Receiver):
 
 
 def test_a_branch_that_is_left_ends_though_its_namespace_hangs() -> None:
-    """B3: its thread and its connection would stay for as long as TCP has hope."""
+    """B3: its thread and its connection would stay until TCP times out."""
     stage = Stage()
     stage.open()
     receiver = Hanging()

@@ -30,7 +30,7 @@ CONNECTION = "Endpoint=sb://localhost;SharedAccessKeyName=k;SharedAccessKey=v"
 
 
 class Time:
-    """Stands for the module `time` in the engine."""
+    """Replaces the module `time` in the engine."""
 
     def __init__(self) -> None:
         self.later = self.slept = self.stepped = 0.0
@@ -82,7 +82,7 @@ def names(messages: list[ServiceBusReceivedMessage]) -> list[str]:
     return [str(each) for each in messages]
 
 
-def test_what_another_receiver_handled_while_this_process_stood_still_is_not_handed_over(
+def test_what_another_receiver_handled_while_this_process_was_suspended_is_not_handed_over(
     engine: Engine, seen: MemorySeen, clock: ManualClock, later: Time
 ) -> None:
     """Not even when the lease was renewed meanwhile, by the next message."""
@@ -114,7 +114,7 @@ def test_nothing_is_handed_over_after_the_lease_ran_out_until_the_list_is_asked(
 def test_nothing_is_handed_over_after_the_machine_slept_or_its_clock_stepped(
     engine: Engine, seen: MemorySeen, clock: ManualClock, later: Time, how: str
 ) -> None:
-    """The monotonic clock tells of neither, and by the list's clock the lease has run out."""
+    """The monotonic clock shows neither, and by the list's clock the lease has expired."""
     engine.on_messages(A, [message("m1", 1)])
     keys = engine._handed[engine._messages[1]].keys
     clock.advance(60_000)
@@ -145,7 +145,9 @@ def test_a_message_that_was_abandoned_is_claimed_no_more(engine: Engine, seen: M
     assert seen.claim([keys], "another") == [Verdict.NEW]
 
 
-def test_what_cannot_be_dead_lettered_since_its_namespace_is_away_comes_again(engine: Engine, seen: MemorySeen) -> None:
+def test_what_cannot_be_dead_lettered_since_its_namespace_is_unavailable_comes_again(
+    engine: Engine, seen: MemorySeen
+) -> None:
     engine.on_messages(A, [message("m1", 1)])
     [one] = engine.take(10)
     keys = engine._handed[one].keys
@@ -165,7 +167,7 @@ def test_messages_that_the_application_forgets_are_not_kept(engine: Engine) -> N
     assert len(engine._messages) <= 101
 
 
-def test_an_answer_that_was_on_its_way_while_the_message_was_handled_hands_nothing_over(
+def test_an_answer_that_was_in_transit_while_the_message_was_handled_hands_nothing_over(
     engine: Engine, seen: MemorySeen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The list answers both namespaces at once; one answer comes late, when the copy has been handled."""
@@ -191,7 +193,7 @@ def test_an_answer_that_was_on_its_way_while_the_message_was_handled_hands_nothi
 def test_a_claim_that_is_being_taken_back_hands_nothing_over(
     engine: Engine, seen: MemorySeen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another receiver may have the message as soon as the list has heard of it."""
+    """Another receiver may get the message as soon as the list has recorded it."""
     engine.on_messages(A, [message("m1", 1)])
     [one] = engine.take(10)
     keys = engine._handed[one].keys
@@ -213,7 +215,7 @@ def test_a_claim_that_is_being_taken_back_hands_nothing_over(
 def test_what_was_not_dead_lettered_in_time_is_not_dead_lettered_later(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The application was told that the message comes again, and its copy is handed over."""
+    """It was reported to the application that the message comes again, and its copy is handed over."""
     monkeypatch.setattr(engine_module, "SETTLE_SECONDS", 0.0)
     branch = Branch(A, Endpoint.of(CONNECTION), Source(entity="orders"), engine)  # its namespace hangs
     engine._branches[A] = branch
@@ -242,7 +244,7 @@ def test_what_came_again_while_a_slow_handler_had_it_is_not_handed_over_once_it_
     engine.on_messages(A, [message("m1", 1)])
     [one] = engine.take(10)
     later.later = 301.0
-    engine.on_poll(A)  # nobody renews its lock from here on
+    engine.on_poll(A)  # its lock is not renewed from here on
     engine.on_messages(A, [message("m1", 1)])
     engine.on_messages(B, [message("m1", 7)])
     engine.complete(one)
@@ -292,7 +294,7 @@ def test_a_message_that_is_abandoned_while_it_is_being_completed_is_not_handed_o
 
 
 class Noted:
-    """Stands for a branch: what it was asked to settle."""
+    """Replaces a branch: what it was asked to settle."""
 
     def __init__(self) -> None:
         self.settled: list[tuple[str, Action]] = []
@@ -324,7 +326,7 @@ class Noted:
 def test_a_message_is_settled_though_the_engine_forgets_old_ones_meanwhile(
     engine: Engine, seen: MemorySeen, monkeypatch: pytest.MonkeyPatch, is_handled: bool
 ) -> None:
-    """Every namespace's thread forgets what is not in hand any more, also while the list of seen messages is told of this one."""
+    """Every namespace's thread forgets what is no longer being handled, also while this message is written to the list of seen messages."""
     branch: Any = Noted()
     for number in range(1, 150):
         engine.on_messages(A, [message(f"m{number}", number)])
@@ -334,14 +336,14 @@ def test_a_message_is_settled_though_the_engine_forgets_old_ones_meanwhile(
     [one] = engine.take(10)
     engine._branches[A] = branch
 
-    def turn(what: Callable[..., Any]) -> Callable[..., Any]:
+    def polled(what: Callable[..., Any]) -> Callable[..., Any]:
         def during(*arguments: Any) -> Any:
             engine.on_poll(B)
             return what(*arguments)
 
         return during
 
-    monkeypatch.setattr(seen, "release", turn(seen.release))
+    monkeypatch.setattr(seen, "release", polled(seen.release))
 
     def settled(message: ServiceBusReceivedMessage, is_handled: bool) -> None:
         engine.on_poll(B)
@@ -363,7 +365,7 @@ def branches(engine: Engine) -> dict[str, Any]:
 
 
 def test_a_message_is_deferred_where_the_application_will_look_for_it(engine: Engine, branches: dict[str, Any]) -> None:
-    """Its copy has another number, at a namespace that the application was not told of: nobody would ever get it."""
+    """Its copy has another number, at a namespace that the application does not know: it would never be received."""
     engine.on_messages(A, [message("m1", 1)])
     engine.on_messages(B, [message("m1", 7)])
     [one] = engine.take(10)
@@ -417,7 +419,7 @@ def test_a_deferred_message_is_completed_only_where_its_namespace_has_said_so(
 
 
 def test_a_receiver_that_is_closed_opens_nothing(engine: Engine) -> None:
-    """A fail-over that is under way would go on receiving, and locking, what nobody handles."""
+    """A fail-over that is under way would continue to receive, and lock, what is not handled."""
     engine.close()
     engine.open_side(A)
     assert engine._branches == {}
@@ -439,7 +441,7 @@ def test_a_session_that_is_found_after_the_end_is_given_back(engine: Engine) -> 
     assert sorted(closed) == ["client", "receiver"]
 
 
-def test_what_is_counted_of_a_namespace_goes_on_when_it_is_read_again(
+def test_what_is_counted_of_a_namespace_continues_when_it_is_read_again(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A counter never falls."""
@@ -479,7 +481,7 @@ def test_a_completion_that_is_repeated_since_the_list_did_not_answer_is_counted_
 def test_a_completion_that_is_repeated_while_it_is_under_way_is_counted_once(
     engine: Engine, seen: MemorySeen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With asyncio a call that timed out goes on in its thread."""
+    """With asyncio a call that timed out continues in its thread."""
     engine.on_messages(A, [message("m1", 1)])
     [one] = engine.take(10)
     handle = seen.handle
@@ -521,7 +523,7 @@ def test_a_list_that_fails_in_its_own_way_is_asked_again(
     assert len(asks) == 1
 
 
-def test_an_answer_from_before_this_process_stood_still_hands_nothing_over(
+def test_an_answer_from_before_this_process_was_suspended_hands_nothing_over(
     engine: Engine, seen: MemorySeen, clock: ManualClock, later: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C1, though the lease was renewed by another thread before the answer was looked at."""
@@ -562,7 +564,7 @@ def test_a_branch_that_is_left_is_watched_to_its_end(engine: Engine, monkeypatch
 
 
 @pytest.mark.parametrize("has_copy", [True, False])
-def test_what_was_dead_lettered_though_the_list_did_not_answer_is_let_go(
+def test_what_was_dead_lettered_though_the_list_did_not_answer_is_released(
     engine: Engine, seen: MemorySeen, branches: dict[str, Any], monkeypatch: pytest.MonkeyPatch, has_copy: bool
 ) -> None:
     """The call may not be repeated: nothing else would ever end its delivery."""

@@ -56,7 +56,7 @@ def test_a_machine_that_is_moved_by_hand_moves_by_hand_alone() -> None:
     assert machine.changes == 1
 
 
-def test_the_way_back_is_publishers_drain_consumers() -> None:
+def test_the_fail_back_is_publishers_drain_consumers() -> None:
     """F1, F2."""
     machine = Failover(SECONDARY, drain_seconds=5)
     assert machine.fail_back_requested() == [Save(PUBLISHERS), SwitchPublishers(A)]
@@ -65,7 +65,7 @@ def test_the_way_back_is_publishers_drain_consumers() -> None:
     assert machine.published(A, 100) == [Save(DRAINING)]
     machine.arrived(is_local=True, now=103)
     assert tick(machine, 107) == []  # a message that was sent there came 4 s ago
-    machine.arrived(is_local=False, now=107.5)  # a copy keeps nothing up
+    machine.arrived(is_local=False, now=107.5)  # a copy delays nothing
     assert tick(machine, 108, unsettled=1) == []
     assert tick(machine, 108, is_caught_up=False) == []
     assert tick(machine, 108) == [Save(PRIMARY), Read(A)]
@@ -79,7 +79,7 @@ def test_publishers_that_have_not_switched_keep_consumers_at_the_secondary() -> 
     assert machine.state is PUBLISHERS
 
 
-def test_the_way_back_begins_by_itself_once_the_primary_has_answered_for_long_enough() -> None:
+def test_the_fail_back_begins_by_itself_once_the_primary_has_answered_for_long_enough() -> None:
     machine = Failover(SECONDARY, fail_back_after=60)
     machine.answered(A, 0)
     machine.answered(A, 50)
@@ -90,7 +90,7 @@ def test_the_way_back_begins_by_itself_once_the_primary_has_answered_for_long_en
 
 
 @pytest.mark.parametrize("state", [PUBLISHERS, DRAINING])
-def test_a_primary_that_fails_on_the_way_back_ends_it(state: FailoverState) -> None:
+def test_a_primary_that_fails_during_the_fail_back_ends_it(state: FailoverState) -> None:
     """F5."""
     machine = Failover(state)
     machine.start(0)
@@ -118,7 +118,7 @@ def test_a_secondary_that_does_not_answer_is_not_taken_for_drained() -> None:
 
 
 @pytest.mark.parametrize("state", [SECONDARY, PUBLISHERS, DRAINING])
-def test_the_way_back_can_be_forced(state: FailoverState) -> None:
+def test_the_fail_back_can_be_forced(state: FailoverState) -> None:
     machine = Failover(state)
     assert machine.fail_back_requested(at_once=True) == [SwitchPublishers(A), Save(PRIMARY), Read(A)]
     assert machine.fail_back_requested(at_once=True) == []

@@ -102,7 +102,7 @@ def test_a_list_that_does_not_answer_is_asked_again_and_nothing_is_handed_over(m
     assert merge.take(1, 1) == [1]
 
 
-def test_an_answer_for_a_delivery_that_is_gone_gives_the_claim_back(merge: Merge) -> None:
+def test_an_answer_for_a_removed_delivery_gives_the_claim_back(merge: Merge) -> None:
     merge.received(delivery(1, A, "m"), OTHERS, 0)
     [ask] = merge.tick(1)
     merge.lost(A, 1)
@@ -116,7 +116,7 @@ def test_a_claim_of_ours_that_nothing_here_has_is_asked_for_again_before_it_is_b
     assert merge.received(delivery(1, B, "m"), MINE, 0) == []
     [ask] = merge.tick(0)
     assert isinstance(ask, Ask)
-    assert merge.answered(ask, MINE, 0) == []  # nobody else has it: its release was lost
+    assert merge.answered(ask, MINE, 0) == []  # no other receiver has it: its release was lost
     assert merge.take(1, 0) == [1]
 
 
@@ -205,14 +205,14 @@ def test_a_handler_that_takes_too_long_loses_its_claim_and_its_copy_goes_back(me
     assert merge.handled(1) == []
 
 
-def test_a_message_that_nobody_takes_goes_back_in_time(merge: Merge) -> None:
+def test_a_message_that_is_not_taken_goes_back_in_time(merge: Merge) -> None:
     """M4: an application that hangs keeps nothing from other receivers."""
     merge.received(delivery(1, A, "m"), NEW, 0)
     assert merge.tick(300) == [Release(key("m")), Settle(1, A, Action.GIVE_BACK)]
     assert merge.take(1, 300) == []
 
 
-def test_after_standing_still_the_list_is_asked_before_anything_is_handed_over(merge: Merge) -> None:
+def test_after_a_suspension_the_list_is_asked_before_anything_is_handed_over(merge: Merge) -> None:
     """M1: another receiver may have handled it when this one's lease was over."""
     merge.received(delivery(1, A, "m"), NEW, 0)
     merge.received(delivery(2, B, "m"), MINE, 0)
@@ -248,7 +248,7 @@ def test_demand_is_what_fits_and_what_the_application_asks_for() -> None:
     merge.received(delivery(2, A, "n"), OTHERS, 0)
     assert (merge.demand(A), merge.demand(B)) == (1, 3)
     merge.take(1, 0)
-    assert merge.demand(A) == 2  # what the application has is its own affair
+    assert merge.demand(A) == 2  # what the application has is not looked at
 
 
 def test_a_dead_lettered_message_is_not_settled_again_and_its_copy_is_completed(merge: Merge) -> None:
@@ -302,7 +302,7 @@ class TestOrder:
         merge.tick(100)
         assert merge.take(10, 100) == [1, 2, 3, 4]
 
-    def test_what_comes_in_the_turn_that_ends_the_waiting_does_not_overtake_either(self, merge: Merge) -> None:
+    def test_what_comes_in_the_iteration_that_ends_the_waiting_does_not_overtake_either(self, merge: Merge) -> None:
         merge.received(delivery(1, A, "1"), OTHERS, 0)
         for number in (2, 3):
             merge.received(delivery(number, A, str(number)), NEW, 0)
@@ -380,9 +380,9 @@ class TestOrder:
         merge.received(delivery(1, A, "1"), NEW, 0)
         merge.received(delivery(2, A, "2"), NEW, 100)
         merge.received(delivery(3, B, "3"), NEW, 299.5)
-        gone = [("1", 1, A), ("2", 2, A), ("3", 3, B)]
+        lost = [("1", 1, A), ("2", 2, A), ("3", 3, B)]
         assert merge.tick(300) == [
-            each for name, number, side in gone for each in (Release(key(name)), Settle(number, side, Action.GIVE_BACK))
+            each for name, number, side in lost for each in (Release(key(name)), Settle(number, side, Action.GIVE_BACK))
         ]
         assert merge.take(10, 300) == []
         assert len(merge) == 0
@@ -427,7 +427,7 @@ class _Namespace:
     def settle(self, number: int, action: Action, now: float) -> None:
         name = self.delivered.pop(number, None)
         if name is None or self.available_at.get(name, 0.0) <= now:
-            return  # the lock is gone
+            return  # the lock is lost
         if action is Action.COMPLETE:
             del self.available_at[name]
         else:
@@ -452,12 +452,12 @@ class _Run:
     def __init__(self, seed: int, keeps_order: bool, receivers: int) -> None:
         self.chance = random.Random(seed)
         self.names = [f"m{number}" for number in range(30)]
-        stands: dict[str, list[str]] = {A: [], B: []}
+        by_side: dict[str, list[str]] = {A: [], B: []}
         for name in self.names:
             at = self.chance.choice(["a", "b", "ab", "ab", "aB", "aB"])  # sent to one, to both, or copied by a route
             for stand in at:
-                stands[A if stand in "aA" else B].append(f"{name}/{stand}")
-        self.sides = {side: _Namespace(each) for side, each in stands.items()}
+                by_side[A if stand in "aA" else B].append(f"{name}/{stand}")
+        self.sides = {side: _Namespace(each) for side, each in by_side.items()}
         self.window = Window(Bounds())
         self.keeps_order = keeps_order
         self.now, self.number, self.owners = 0.0, 0, 0
@@ -494,7 +494,7 @@ class _Run:
         self.carry_out(receiver, following)
 
     def soon(self, what: Callable[[], None]) -> None:
-        """Now, or after something else: threads and networks take their time."""
+        """Now, or after something else: threads and networks are slow."""
         if self.chance.random() < 0.7:
             what()
         else:

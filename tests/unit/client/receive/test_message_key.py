@@ -148,7 +148,7 @@ def test_messages_that_rules_made_of_one_and_forwarded_to_a_queue_are_messages_o
         assert len(set().union(*found)) == sum(map(len, found))
 
 
-def test_a_copy_tells_when_its_original_was_enqueued_in_an_entity() -> None:
+def test_a_copy_shows_when_its_original_was_enqueued_in_an_entity() -> None:
     """Of several the last time, and of none nothing."""
     entered = encoded()
     passed = section.encode_message(

@@ -35,7 +35,7 @@ class Receiver:
 
     def __enter__(self) -> Self:
         if self._hangs:
-            assert self._cut.wait(30), "nobody ended it"
+            assert self._cut.wait(30), "it was not ended"
             raise ConnectionError("cut")
         return self
 
@@ -44,7 +44,7 @@ class Receiver:
 
 
 class Namespace:
-    """Stands for the endpoint and its client."""
+    """Replaces the endpoint and its client."""
 
     def __init__(self, hangs: bool) -> None:
         self.hangs = hangs
@@ -63,7 +63,7 @@ def endpoints(*hang: bool) -> dict[str, Endpoint]:
     return {side: cast("Endpoint", Namespace(each)) for side, each in zip(("primary", "secondary"), hang, strict=True)}
 
 
-def test_a_namespace_that_hangs_keeps_nobody_from_a_session_of_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_namespace_that_hangs_keeps_no_receiver_from_a_session_of_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """N2: it accepts the connection, and says nothing."""
     monkeypatch.setattr(next_session, "_GRACE_SECONDS", 0.0)
     monkeypatch.setattr(next_session, "_ASK_SECONDS", 0.0)

@@ -17,8 +17,8 @@ RELAY = "Endpoint=sb://127.0.0.1:1/;SharedAccessKeyName=k;SharedAccessKey=v;UseD
 SECONDS = 10.0
 
 
-def test_a_thread_that_waits_is_told_where_another_closes_the_requester() -> None:
-    """It would wait for ever: its request goes on to the other relay, in a loop that has ended."""
+def test_a_waiting_thread_gets_an_error_where_another_closes_the_requester() -> None:
+    """It would wait for ever: its request continues at the other relay, in a loop that has ended."""
     requester = RelayRequester(RELAY, RELAY, "orders")
     began = threading.Event()
 
@@ -49,7 +49,7 @@ def test_a_requester_that_is_closed_says_so(use: Callable[[RelayRequester], Any]
         use(requester)
 
 
-def test_a_thread_that_waits_until_it_listens_is_told_where_another_closes_the_listener() -> None:
+def test_a_thread_that_waits_until_it_listens_gets_an_error_where_another_closes_the_listener() -> None:
     listener = RelayListener(RELAY, None, "orders", on_request=lambda _: None)  # type: ignore[arg-type,return-value]
     began = threading.Event()
     inner: Any = listener._inner

@@ -31,9 +31,9 @@ KEY = "SharedAccessKeyName=k;SharedAccessKey=v"
         (";UseDevelopmentEmulator=true", "ws://relay.example.org/$hc/orders", "ws://relay.example.org/$hc/orders"),
     ],
 )
-def test_a_listener_that_came_by_tls_never_goes_on_without(more: str, reported: str, wanted: str) -> None:
-    place = RelayAddress(f"Endpoint=sb://relay.example.org/;{KEY}{more}", "orders").resolve()
-    assert _secured(reported, place) == wanted
+def test_a_listener_that_came_by_tls_never_continues_without(more: str, reported: str, wanted: str) -> None:
+    resolved = RelayAddress(f"Endpoint=sb://relay.example.org/;{KEY}{more}", "orders").resolve()
+    assert _secured(reported, resolved) == wanted
 
 
 class Gone:
@@ -49,7 +49,7 @@ class GoneAsync:
 
 
 @pytest.mark.parametrize("credential", [Gone(), GoneAsync()])
-async def test_a_token_service_that_is_gone_is_no_end_of_the_other_relay(credential: Any) -> None:
+async def test_a_token_service_that_was_stopped_is_no_end_of_the_other_relay(credential: Any) -> None:
     address = RelayAddress(("127.0.0.1", credential), "orders")
     with pytest.raises(TokenError, match="no connection"):
         await address.resolve().token()
@@ -101,7 +101,7 @@ async def test_a_refusal_of_the_other_relay_does_not_hide_that_the_first_may_hav
 
 
 async def test_a_requester_that_is_closed_sends_nothing_more() -> None:
-    """A request that goes on to the other relay meanwhile would leave a connection that nobody closes."""
+    """A request that continues at the other relay meanwhile would leave a connection that is never closed."""
     text = f"Endpoint=sb://127.0.0.1:1/;{KEY};UseDevelopmentEmulator=true"
     requester = RelayRequester(text, text, "orders")
     await requester.close()
@@ -116,7 +116,7 @@ async def test_no_error_ends_a_listener(monkeypatch: pytest.MonkeyPatch) -> None
     class Address:
         def resolve(self) -> Any:
             tries.put_nowait(None)
-            raise RuntimeError("what nobody expects")
+            raise RuntimeError("an unexpected error")
 
     class Backoff:
         def __init__(self, *_: float) -> None:
@@ -137,7 +137,7 @@ async def test_no_error_ends_a_listener(monkeypatch: pytest.MonkeyPatch) -> None
     running = asyncio.create_task(channel.run())
     for _ in range(3):
         await asyncio.wait_for(tries.get(), 10)
-    assert channel.state.error == "what nobody expects"
+    assert channel.state.error == "an unexpected error"
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
@@ -153,7 +153,7 @@ async def test_no_error_ends_a_listener(monkeypatch: pytest.MonkeyPatch) -> None
         RelayResponse("200"),  # type: ignore[arg-type]
     ],
 )
-async def test_a_handler_that_gives_no_answer_leaves_nobody_waiting_and_the_channel_whole(given: Any) -> None:
+async def test_a_handler_that_gives_no_answer_leaves_no_caller_waiting_and_the_channel_whole(given: Any) -> None:
     """The head of an answer without its body would be taken together with the next answer."""
     sent: list[Any] = []
 

@@ -44,7 +44,7 @@ async def test_a_handler_that_sends_and_receives_at_once_takes_the_connection_on
 
 @pytest.mark.parametrize("error", [aiohttp.ClientConnectionError("gone"), TimeoutError("gone"), OSError("gone")])
 async def test_a_requester_that_has_left_is_a_connection_that_is_lost(error: Exception) -> None:
-    """Else it looks like a fault of the handler."""
+    """Otherwise it looks like a fault of the handler."""
 
     async def join(subprotocol: str) -> Any:
         raise error

@@ -53,7 +53,7 @@ def test_what_an_answer_says(status: int, via: list[str], expected: Outcome) -> 
     assert outcome_of_status(status, via, "relay.example:5671") is expected
 
 
-def test_errors_tell_and_are_pickled() -> None:
+def test_errors_have_texts_and_are_pickled() -> None:
     error = RelayUnavailableError("stock", {"primary": "away"}, unknown=True)
     assert str(error) == (
         "no listener of 'stock' answered (primary: away); one may have handled the request: "

@@ -47,7 +47,7 @@ class Region:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
-    """A connection that nobody closed is told of when it is collected: here, and not in another test."""
+    """A connection that was not closed is reported when it is collected: here, and not in another test."""
     yield
     gc.collect()
 
@@ -90,7 +90,7 @@ def both(regions: dict[str, Region]) -> tuple[str, str]:
     return regions["primary"].text, regions["secondary"].text
 
 
-async def test_requests_and_connections_by_way_of_both(regions):
+async def test_requests_and_connections_through_both(regions):
     async with (
         RelayListener(*both(regions), "stock", on_request=echo, on_connect=talk) as listener,
         RelayRequester(*both(regions), "stock", source=random.Random(1)) as requester,
@@ -142,7 +142,7 @@ async def test_when_both_fail_the_roles_stay(regions):
     async with RelayRequester(*both(regions), "stock", source=random.Random(1)) as requester:
         before = requester.active
         with pytest.raises(RelayUnavailableError, match="no listeners") as caught:
-            await requester.request("POST", body=b"x")  # nobody has it: the other one is tried
+            await requester.request("POST", body=b"x")  # no listener has it: the other one is tried
         assert (set(caught.value.failures), caught.value.unknown) == (set(SIDES), False)
         for region in regions.values():
             region.cut()
@@ -173,7 +173,7 @@ async def test_a_request_that_may_have_been_handled_is_not_sent_again(regions):
             assert set(caught.value.failures) == set(SIDES)
 
 
-async def test_a_region_that_stands_still_is_noticed(regions):
+async def test_a_region_that_hangs_is_noticed(regions):
     async with (
         RelayListener(*both(regions), "stock", on_request=echo, heartbeat=0.6) as listener,
         RelayRequester(*both(regions), "stock", timeout=1.0, source=random.Random(1)) as requester,
@@ -251,7 +251,7 @@ async def test_a_connection_that_is_lost_says_so(regions):
         assert await again.receive() == "x"
 
 
-async def test_whoever_is_closed_tells_the_other_end(regions):
+async def test_an_end_that_is_closed_notifies_the_other(regions):
     codes: asyncio.Queue[int | None] = asyncio.Queue()
 
     async def note(connection: RelayConnection) -> None:
@@ -318,7 +318,7 @@ async def test_the_classes_for_threads(regions):
 
 
 async def test_no_password_of_netrc_goes_to_a_relay_and_none_of_a_proxy_into_an_error(monkeypatch, tmp_path):
-    """The relay gives headers on to whoever listens there."""
+    """The relay passes headers on to the listener there."""
     seen: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

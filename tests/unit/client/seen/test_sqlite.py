@@ -42,7 +42,7 @@ class TestSqliteSeen(SeenConformance):
             each.close()
 
 
-def test_what_was_handled_stands_after_the_store_is_opened_again(tmp_path: Path) -> None:
+def test_what_was_handled_stays_after_the_store_is_opened_again(tmp_path: Path) -> None:
     store = SqliteSeen(tmp_path / "seen.db")
     store.handle([(b"a" * 16,)], "one")
     store.close()
@@ -75,8 +75,8 @@ def test_the_file_does_not_grow_beyond_its_bounds(tmp_path: Path) -> None:
     path = tmp_path / "seen.db"
     store = SqliteSeen(path, Bounds(max_count=2000))
     sizes = []
-    for turn in range(10):
-        store.handle([(b"%016d" % number,) for number in range(turn * 2000, turn * 2000 + 2000)], "one")
+    for iteration in range(10):
+        store.handle([(b"%016d" % number,) for number in range(iteration * 2000, iteration * 2000 + 2000)], "one")
         store.sweep()
         sizes.append(path.stat().st_size + (tmp_path / "seen.db-wal").stat().st_size)
     assert store.count() == 2000
@@ -135,8 +135,8 @@ def test_what_handle_returned_for_is_there_after_kill_9_of_one_of_two_processes(
     store.close()
 
 
-def test_a_commit_that_is_interrupted_is_told_to_all_that_share_it(tmp_path: Path) -> None:
-    """The main thread commits for all when Ctrl-C comes; whoever is told that a message is handled settles it."""
+def test_a_commit_that_is_interrupted_is_reported_to_all_that_share_it(tmp_path: Path) -> None:
+    """The main thread commits for all when Ctrl-C comes; a receiver that gets a message as handled settles it."""
     seen = SqliteSeen(tmp_path / "seen.db")
     run = seen._run
 

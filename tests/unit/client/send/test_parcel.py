@@ -104,7 +104,7 @@ def test_the_envelope_is_that_of_the_first_message_also_after_the_disk() -> None
         AmqpAnnotatedMessage(data_body=b"1", annotations={1.5: 1}),
     ],
 )
-def test_what_the_sdk_encodes_and_nobody_can_read_is_sent_all_the_same(message: AmqpAnnotatedMessage) -> None:
+def test_what_the_sdk_encodes_and_that_cannot_be_read_is_sent_all_the_same(message: AmqpAnnotatedMessage) -> None:
     """The namespace judges it; an outbox would otherwise deliver nothing more."""
     parcel = Parcel.of(message)
     assert Parcel.of_payloads(parcel.payloads).payloads == parcel.payloads

@@ -37,7 +37,7 @@ def test_the_file_of_the_roles_has_the_last_swap_whichever_thread_writes_last(tm
     assert RoleState(tmp_path / "roles").load() is Side.PRIMARY
 
 
-def test_a_warm_up_that_hangs_is_given_up_without_the_connection_that_took_its_place(
+def test_a_warm_up_that_hangs_is_given_up_without_the_connection_that_replaced_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its thread hangs where no socket is to be cut, e.g. in the resolution of a name."""
@@ -98,7 +98,7 @@ def taken(parcel: Parcel, timeout: float) -> Any:
     return SimpleNamespace(done=done, wait=done.result, seconds_left=1.0)
 
 
-def test_what_one_side_took_is_told_though_the_sender_is_closed_before_the_other_is_tried(
+def test_what_one_side_took_is_reported_though_the_sender_is_closed_before_the_other_is_tried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with ReplicatedSender(NOWHERE, NOWHERE, "orders") as sender:
@@ -176,7 +176,7 @@ def test_what_one_side_took_of_a_send_that_was_interrupted_is_kept_for_the_other
     assert status(tmp_path / "outbox" / "secondary").messages == 1
 
 
-def test_a_switch_that_does_not_survive_a_restart_is_told(tmp_path: Path) -> None:
+def test_a_switch_that_does_not_survive_a_restart_is_reported(tmp_path: Path) -> None:
     """It holds in this process; a fail-over, after which the message has been taken, is logged alone."""
     folder = tmp_path / "state"
     folder.mkdir()
@@ -209,7 +209,7 @@ def test_a_side_whose_lane_begins_no_thread_does_not_keep_the_other_from_taking_
 def test_an_outbox_that_cannot_be_looked_at_keeps_no_message_from_a_namespace(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was no more than the question which side still has to get earlier ones."""
+    """It only asked which side still has to get earlier ones."""
 
     def fails(sender: object, *_: object) -> Any:
         raise error

@@ -13,7 +13,7 @@ from isthmus.client.send.replication import Keep, RegionsUnavailableError, Repli
 
 PRIMARY, SECONDARY = Side.PRIMARY, Side.SECONDARY
 OK = Attempt(seconds=0.01)
-GONE = Attempt(ConnectionError("gone"), Failure.GONE, is_definite=True)
+UNREACHABLE = Attempt(ConnectionError("gone"), Failure.GONE, is_definite=True)
 CUT = Attempt(ConnectionError("cut"), Failure.GONE, is_definite=False, was_sent=True, was_open=True, seconds=0.1)
 SILENT = Attempt(TimeoutError("silent"), Failure.UNKNOWN, is_definite=False, was_sent=True, seconds=0.8)
 LARGE = Attempt(MessageSizeExceededError(), Failure.REFUSED, was_sent=True)
@@ -65,7 +65,7 @@ def test_passive_sends_to_the_active_one_alone() -> None:
     assert script.asked == [Try((PRIMARY,))]
 
 
-@pytest.mark.parametrize("failure", [GONE, SILENT])
+@pytest.mark.parametrize("failure", [UNREACHABLE, SILENT])
 def test_passive_takes_the_other_and_swaps_the_roles(failure: Attempt) -> None:
     """I1."""
     script = passive()
@@ -77,17 +77,17 @@ def test_passive_takes_the_other_and_swaps_the_roles(failure: Attempt) -> None:
     assert script.asked == [Try((SECONDARY,))]
 
 
-def test_an_unknown_outcome_is_told() -> None:
+def test_an_unknown_outcome_is_reported() -> None:
     """I3."""
     assert passive().send(primary=SILENT, secondary=OK).unknown == ("primary",)
-    assert passive().send(primary=GONE, secondary=OK).unknown == ()
+    assert passive().send(primary=UNREACHABLE, secondary=OK).unknown == ()
 
 
 def test_if_both_fail_the_roles_stay_and_the_error_is_raised() -> None:
     """I1."""
     script = passive()
     with pytest.raises(RegionsUnavailableError) as raised:
-        script.send(primary=SILENT, secondary=GONE)
+        script.send(primary=SILENT, secondary=UNREACHABLE)
     assert script.replication.active is PRIMARY
     assert raised.value.failures == {"primary": "unknown", "secondary": "gone"}
     assert raised.value.unknown == ("primary",)
@@ -135,7 +135,7 @@ def test_there_is_no_second_attempt_with_too_little_time() -> None:
 def test_what_failed_a_moment_ago_is_not_tried_and_later_it_is() -> None:
     script = passive()
     with pytest.raises(RegionsUnavailableError):
-        script.send(primary=GONE, secondary=GONE)
+        script.send(primary=UNREACHABLE, secondary=UNREACHABLE)
     with pytest.raises(RegionsUnavailableError, match="not tried"):
         script.send()
     assert script.asked == []
@@ -148,7 +148,7 @@ def test_a_send_that_was_late_does_not_swap_back_what_another_has_swapped() -> N
     replication = script.replication
     slow = replication.send(lambda: 0.0)
     assert next(slow) == Try((PRIMARY,))
-    script.send(primary=GONE, secondary=OK)
+    script.send(primary=UNREACHABLE, secondary=OK)
     assert replication.active is SECONDARY
     with pytest.raises(StopIteration):
         slow.send({PRIMARY: OK})
@@ -165,7 +165,7 @@ def test_active_sends_to_both_at_the_same_time() -> None:
     assert script.asked == [Try((PRIMARY, SECONDARY))]
 
 
-@pytest.mark.parametrize("failure", [GONE, SILENT, FORBIDDEN])
+@pytest.mark.parametrize("failure", [UNREACHABLE, SILENT, FORBIDDEN])
 def test_active_succeeds_with_one_and_keeps_the_message_for_the_other(failure: Attempt) -> None:
     """I2."""
     script = active(has_outbox=True)
@@ -176,8 +176,8 @@ def test_active_succeeds_with_one_and_keeps_the_message_for_the_other(failure: A
     assert result.unknown == (("primary",) if failure is SILENT else ())
 
 
-def test_without_an_outbox_the_other_one_is_told_as_missed() -> None:
-    result = active().send(primary=OK, secondary=GONE)
+def test_without_an_outbox_the_other_one_is_reported_as_missed() -> None:
+    result = active().send(primary=OK, secondary=UNREACHABLE)
     assert result.missed == ("secondary",)
     assert result.pending == ()
 
@@ -186,7 +186,7 @@ def test_an_outbox_that_is_full_does_not_fail_a_send_that_one_side_took() -> Non
     """I4."""
     script = active(has_outbox=True)
     script.disk_is_full = True
-    result = script.send(primary=OK, secondary=GONE)
+    result = script.send(primary=OK, secondary=UNREACHABLE)
     assert result.taken == ("primary",)
     assert result.missed == ("secondary",)
     assert result.pending == ()
@@ -196,7 +196,7 @@ def test_an_outbox_whose_disk_failed_while_it_synced_may_deliver_the_message_all
     """I3."""
     script = active(has_outbox=True)
     script.disk_is_full = script.disk_is_unsure = True
-    result = script.send(primary=OK, secondary=GONE)
+    result = script.send(primary=OK, secondary=UNREACHABLE)
     assert (result.missed, result.unknown) == (("secondary",), ("secondary",))
 
 
@@ -219,7 +219,7 @@ def test_while_an_outbox_is_not_empty_messages_go_behind_it() -> None:
 def test_with_nothing_else_a_side_that_is_behind_is_tried_at_once() -> None:
     script = active(has_outbox=True)
     script.behind = {SECONDARY}
-    result = script.send(primary=GONE, secondary=OK)
+    result = script.send(primary=UNREACHABLE, secondary=OK)
     assert result.taken == ("secondary",)
     assert result.pending == ("primary",)
 
@@ -247,8 +247,8 @@ def test_what_is_wrong_with_a_side_is_not_wrong_with_the_message(failure: Attemp
 
 def test_active_fails_if_no_side_took_it() -> None:
     with pytest.raises(RegionsUnavailableError):
-        active(has_outbox=True).send(primary=GONE, secondary=SILENT)
+        active(has_outbox=True).send(primary=UNREACHABLE, secondary=SILENT)
     with pytest.raises(MessageSizeExceededError):
         active(has_outbox=True).send(primary=SILENT, secondary=LARGE)
     with pytest.raises(ServiceBusAuthorizationError):
-        active().send(primary=GONE, secondary=FORBIDDEN)
+        active().send(primary=UNREACHABLE, secondary=FORBIDDEN)

@@ -29,7 +29,7 @@ def test_a_file_that_cannot_be_understood_is_logged(
     assert "roles cannot be read" in caplog.text
 
 
-def test_a_disk_that_refuses_is_told(tmp_path: Path) -> None:
+def test_a_disk_that_refuses_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot be written"):
         RoleState(tmp_path / "none" / "roles").save(Side.SECONDARY)
 

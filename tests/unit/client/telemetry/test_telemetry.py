@@ -94,7 +94,7 @@ async def test_a_sender_and_a_receiver(both, recorded, registry, tmp_path):
     assert handled.parent.span_id == sent.context.span_id
     assert spans["complete_message"].parent.span_id == handled.context.span_id
     gc.collect()
-    assert page(registry) == []  # both are gone
+    assert page(registry) == []  # both were collected
 
 
 async def test_a_relay(both, recorded, registry):
@@ -135,7 +135,7 @@ def test_an_error_passes_and_is_in_the_span_i2(recorded):
 
 @pytest.mark.parametrize("given", [[{"body": b"1"}, ServiceBusMessage(b"2")], [42], {"body": b"1"}])
 def test_what_a_client_takes_is_left_to_the_client_i2(recorded, given):
-    """A mapping stands for a message, too."""
+    """A mapping is accepted as a message, too."""
     taken: list[object] = []
 
     class Taking:

@@ -20,7 +20,7 @@ from still_carrier import STILL
 
 @pytest.mark.parametrize("payload", [b"\xff no message", b"\0Su\xa0\x09cut", b"\0St\xc1"])
 def test_i3_a_message_that_cannot_be_read_is_the_body_of_its_copy(payload: bytes) -> None:
-    """It would end its link each time, and hold up what is behind it for ever."""
+    """It would end its link each time, and delay what is behind it for ever."""
     letters = DeadLetters("dead", lambda: None)
     letters.send(1, payload, Disposition("dead-letter", "Malformed", "no AMQP message"))
     ((position, copy),) = letters._waiting
@@ -33,7 +33,7 @@ def test_i3_a_message_that_cannot_be_read_is_the_body_of_its_copy(payload: bytes
     }
 
 
-def test_what_was_not_stored_over_a_lost_link_is_told_once() -> None:
+def test_what_was_not_stored_over_a_lost_link_is_reported_once() -> None:
     """The owner does not settle it again: it comes as a new delivery."""
     letters = DeadLetters("dead", lambda: None)
     sender = SimpleNamespace(

@@ -10,13 +10,13 @@ from isthmus.amqp.types import Int, Symbol, UByte
 from isthmus.connectors.amqp.mapping import DUPLICATE_ID, Copier, with_header, with_properties
 from isthmus.connectors.amqp.option import read_target
 
-PLACE = {"url": "amqp://127.0.0.1:5672", "entity": "orders"}
+OPTIONS = {"url": "amqp://127.0.0.1:5672", "entity": "orders"}
 JMS = {"x-opt-jms-dest": 0, "x-opt-jms-msg-type": 5}
 BODY = section.encode_message(b"hello", properties={"message_id": "m1"}, application_properties={"a": 1})
 
 
 def copier(*, detects: bool = False, **options: str) -> Copier:
-    return Copier(read_target(PLACE | options), "", detects=detects)
+    return Copier(read_target(OPTIONS | options), "", detects=detects)
 
 
 def only_copy(made: Copier, *messages: bytes) -> bytes:
@@ -60,7 +60,7 @@ def test_a_message_stays_not_durable_where_that_is_wanted() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"origin": "mq/orders", "target": "jfk"}])
-def test_annotations_of_clients_go_on_and_those_of_service_bus_do_not(options: dict[str, str]) -> None:
+def test_annotations_of_clients_continue_and_those_of_service_bus_do_not(options: dict[str, str]) -> None:
     """I1"""
     own = {"x-opt-sequence-number": 5, "x-opt-enqueued-time": 7, "x-opt-lock-token": "t"}
     for reported in (JMS, JMS | own):
@@ -144,7 +144,7 @@ def test_a_message_that_cannot_be_read_does_not_stop_the_others(message: bytes, 
 
 
 @pytest.mark.parametrize("message", [b"\0Su\xa0\x01x", b"\0Sw\xa1\x01x\0Sx\xc1\x01\x00", b"\0Sx\xc1\x01\x00", b""])
-def test_application_properties_stand_before_the_body(message: bytes) -> None:
+def test_application_properties_come_before_the_body(message: bytes) -> None:
     """Standard 3.2: clients in Java drop what is in another order."""
     made = with_properties(message, {"why": "it is"})
     assert made.startswith(b"\0St")

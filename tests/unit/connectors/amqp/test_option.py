@@ -10,7 +10,7 @@ from isthmus.connectors.amqp.position import Positions
 from isthmus.connectors.amqp.remote import endpoint_of, receiver_terms, remote_of, sender_terms
 from isthmus.errors import ConfigError, UnauthorizedError
 
-PLACE = {"url": "amqps://mq.example.com", "entity": "orders"}
+OPTIONS = {"url": "amqps://mq.example.com", "entity": "orders"}
 LOGIN = {"username": "me", "password": "env:MQ_PASSWORD"}
 
 
@@ -37,22 +37,22 @@ LOGIN = {"username": "me", "password": "env:MQ_PASSWORD"}
 def test_each_wrong_option_is_named(options: dict[str, str], text: str) -> None:
     """isthmus.connectors.amqp.option, I1"""
     with pytest.raises(ConfigError) as caught:
-        read_source(PLACE | options)
+        read_source(OPTIONS | options)
     assert text in str(caught.value)
     assert "hunter2" not in str(caught.value)
 
 
 def test_a_target_has_its_own_options() -> None:
-    made = read_target(PLACE | {"duplicates": "origin", "origin": "ewr/orders", "durable": "false"})
+    made = read_target(OPTIONS | {"duplicates": "origin", "origin": "ewr/orders", "durable": "false"})
     assert (made.duplicates, made.durable, made.hop_budget) == ("origin", False, 8)
     with pytest.raises(ConfigError, match="origin has no alias"):
-        read_target(PLACE | {"origin": "orders"})
+        read_target(OPTIONS | {"origin": "orders"})
 
 
 def test_a_password_is_shown_by_plain_and_is_in_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """isthmus.connectors.amqp.remote, I1"""
     monkeypatch.setenv("MQ_PASSWORD", "hunter2")
-    options = read_source(PLACE | LOGIN)
+    options = read_source(OPTIONS | LOGIN)
     endpoint = endpoint_of(options)
     assert (endpoint.host, endpoint.port, endpoint.tls) == ("mq.example.com", 5671, True)
     assert (endpoint.login.mechanism, endpoint.login.response) == ("PLAIN", b"\0me\0hunter2")
@@ -62,12 +62,12 @@ def test_a_password_is_shown_by_plain_and_is_in_no_text(monkeypatch: pytest.Monk
 def test_no_password_goes_in_the_clear_to_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """isthmus.connectors.amqp.remote, I2"""
     monkeypatch.setenv("MQ_PASSWORD", "hunter2")
-    plain = read_source(PLACE | LOGIN | {"url": "amqp://mq.example.com"})
+    plain = read_source(OPTIONS | LOGIN | {"url": "amqp://mq.example.com"})
     with pytest.raises(UnauthorizedError, match="without TLS the password could be read"):
         endpoint_of(plain)
     monkeypatch.setenv("ISTHMUS_ALLOW_PLAIN_HOSTS", "mq.example.com")
     assert endpoint_of(plain).port == 5672
-    assert endpoint_of(read_source(PLACE | LOGIN | {"url": "amqp://localhost"})).login.mechanism == "PLAIN"
+    assert endpoint_of(read_source(OPTIONS | LOGIN | {"url": "amqp://localhost"})).login.mechanism == "PLAIN"
 
 
 @pytest.mark.parametrize(
@@ -80,16 +80,16 @@ def test_no_password_goes_in_the_clear_to_another_machine(monkeypatch: pytest.Mo
     ],
 )
 def test_how_the_client_says_who_it_is(options: dict[str, str], mechanism: str) -> None:
-    assert endpoint_of(read_source(PLACE | options)).login.mechanism == mechanism
+    assert endpoint_of(read_source(OPTIONS | options)).login.mechanism == mechanism
 
 
 def test_a_websocket_has_a_path() -> None:
-    endpoint = endpoint_of(read_source(PLACE | {"url": "wss://mq.example.com/amqp"}))
+    endpoint = endpoint_of(read_source(OPTIONS | {"url": "wss://mq.example.com/amqp"}))
     assert (endpoint.port, endpoint.websocket, endpoint.websocket_path) == (443, True, "/amqp")
 
 
 def test_a_queue_is_asked_for_by_its_capability() -> None:
-    source = receiver_terms(read_source(PLACE | {"entity_type": "queue"})).source
+    source = receiver_terms(read_source(OPTIONS | {"entity_type": "queue"})).source
     assert source is not None
     assert (source.address, source.capabilities, int(source.durable)) == ("orders", [Symbol("queue")], 0)
     target = sender_terms("orders", "any").target
@@ -99,12 +99,12 @@ def test_a_queue_is_asked_for_by_its_capability() -> None:
 
 def test_a_durable_subscription_outlives_its_link() -> None:
     """OASIS AMQP 1.0, 3.5.3: durable, never expires; its link keeps its name, and its container too."""
-    options = read_source(PLACE | {"entity_type": "topic", "subscription": "isthmus.t.ewr"})
+    options = read_source(OPTIONS | {"entity_type": "topic", "subscription": "isthmus.t.ewr"})
     terms = receiver_terms(options)
     assert terms.source is not None
     assert (int(terms.source.durable), terms.source.expiry_policy) == (2, Symbol("never"))
     assert (terms.name, terms.closes) == ("isthmus.t.ewr", False)
-    assert remote_of(options).connection_key != remote_of(read_source(PLACE)).connection_key
+    assert remote_of(options).connection_key != remote_of(read_source(OPTIONS)).connection_key
 
 
 def test_positions_ascend_whatever_the_clock_does() -> None:

@@ -70,7 +70,7 @@ def test_what_was_settled_long_before_is_another_message() -> None:
     assert memory.again(B, 90.0) == Again(6, is_settled=False)
 
 
-def test_what_is_settled_while_the_source_is_away_is_settled_when_it_comes_again() -> None:
+def test_what_is_settled_while_the_source_is_unavailable_is_settled_when_it_comes_again() -> None:
     memory = RedeliveryMemory()
     memory.delivered(range(5, 7), [A, B], 0.0, None)
     lost_with(memory, (5, 6))
@@ -112,7 +112,7 @@ def test_what_is_expected_is_forgotten_after_a_while() -> None:
     assert not memory.is_expecting
 
 
-def test_what_is_unsettled_is_known_however_long_the_target_is_away() -> None:
+def test_what_is_unsettled_is_known_however_long_the_target_is_unavailable() -> None:
     """I2: there is no credit meanwhile, so that the broker does not give it again before."""
     memory = RedeliveryMemory()
     memory.delivered(range(5, 7), [A, B], 0.0, None)

@@ -45,8 +45,8 @@ def test_i5_a_broker_that_settles_what_it_sends_is_refused(mode: int, kind: type
 
 
 @pytest.mark.parametrize("held_seconds", [0.0, 60.0])
-def test_i6_the_end_is_not_told_while_the_broker_may_hold_messages_for_a_lost_link(held_seconds: float) -> None:
-    """As over a network that stands still: for the broker they are on their way, and the queue has nothing to give."""
+def test_i6_the_end_is_not_reported_while_the_broker_may_hold_messages_for_a_lost_link(held_seconds: float) -> None:
+    """As over a network that hangs: for the broker they are in transit, and the queue has nothing to give."""
     pool = ConnectionPool()
     options = read_source({"url": "amqp://127.0.0.1", "entity": "q"})
 
@@ -107,7 +107,7 @@ def test_a_source_grants_no_credit_while_many_copies_are_not_stored(monkeypatch:
 
 
 @pytest.mark.parametrize("is_stored", [True, False])
-def test_a_closed_source_gives_nothing_back_whose_copy_is_on_its_way(is_stored: bool) -> None:
+def test_a_closed_source_gives_nothing_back_whose_copy_is_in_transit(is_stored: bool) -> None:
     """It would come again, and be set aside again."""
     pool = ConnectionPool()
     options = read_source({"url": "amqp://127.0.0.1", "entity": "q", "dead_letters": "dead"})

@@ -28,7 +28,7 @@ def play(seed: int, monkeypatch: pytest.MonkeyPatch) -> AmqpWorld:
     monkeypatch.setattr(amqp_source, "time", clock)
     monkeypatch.setattr(end_module, "time", clock)
     monkeypatch.setattr(amqp_source, "_POSITIONS", Positions(clock.time))
-    world.tell(e.Begin())
+    world.apply(e.Begin())
     world.run(200.0, 2_000)
     if not world.has_ended:
         world.calm()
@@ -36,7 +36,7 @@ def play(seed: int, monkeypatch: pytest.MonkeyPatch) -> AmqpWorld:
             world.end()
         else:
             world.run(3_000.0, 60_000)
-            assert world.is_done, f"it stands still: {world.lease.report(world.now)}"
+            assert world.is_done, f"it is stuck: {world.lease.report(world.now)}"
             assert world.has_ended or not world.spec.only_present, "it does not end by itself"
     if world.has_ended:
         world.leave()

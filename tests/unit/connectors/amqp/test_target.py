@@ -20,7 +20,7 @@ from still_carrier import STILL
 
 
 class _Client:
-    error = ConnectionLostError("gone")  # it is not closed politely
+    error = ConnectionLostError("gone")  # it is not closed with a Close frame
 
 
 class Sender:
@@ -61,7 +61,7 @@ def target() -> Iterator[AmqpTarget]:
     pool.close()
 
 
-def test_what_was_taken_of_an_envelope_that_is_refused_is_told(target: AmqpTarget) -> None:
+def test_what_was_taken_of_an_envelope_that_is_refused_is_reported(target: AmqpTarget) -> None:
     """Sent again with the others, it would be there twice."""
     assert target._sender is not None
     target._sender.outcomes += [Sent(0, 0, None), Sent(1, 1, ServerBusyError("q")), Sent(2, 3, None)]
@@ -72,7 +72,7 @@ def test_what_was_taken_of_an_envelope_that_is_refused_is_told(target: AmqpTarge
     assert single == Outcome(1, 1)
 
 
-def test_what_was_taken_of_an_envelope_is_told_before_the_connection_is_lost(target: AmqpTarget) -> None:
+def test_what_was_taken_of_an_envelope_is_reported_before_the_connection_is_lost(target: AmqpTarget) -> None:
     assert target._sender is not None
     target._sender.outcomes.append(Sent(1, 1, None))
     target.fail(ConnectionLostError("gone"))

@@ -66,7 +66,7 @@ def write(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("first", [503, 0])
-def test_a_failure_that_passes_holds_up_no_end(account: Account, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_that_passes_delays_no_end(account: Account, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last checkpoint is written within the time that an end has; the SDK waits 15 s by itself."""
     slept: list[float] = []
     monkeypatch.setattr(HttpTransport, "sleep", lambda _, seconds: slept.append(seconds))

@@ -18,7 +18,7 @@ from isthmus.connectors.system import removed_before
         (Checkpoint(-1, "4096"), False),
     ],
 )
-def test_an_offset_alone_tells_no_sequence_number(checkpoint: Checkpoint, is_numbered: bool) -> None:
+def test_an_offset_alone_shows_no_sequence_number(checkpoint: Checkpoint, is_numbered: bool) -> None:
     assert checkpoint.is_numbered is is_numbered
 
 

@@ -85,7 +85,7 @@ def test_i1_the_answer_to_an_earlier_opening_changes_nothing(checkpointer: Check
     assert checkpointer.kept == FIRST
 
 
-def test_i1_an_answer_that_nobody_waits_for_changes_nothing(checkpointer: Checkpointer, thread: Thread) -> None:
+def test_i1_an_answer_that_nothing_waits_for_changes_nothing(checkpointer: Checkpointer, thread: Thread) -> None:
     checkpointer.load(GROUP)
     thread.answers = [Loaded(thread.loads[0], FIRST, None)]
     assert checkpointer.take(0.0, is_opening=False) is None

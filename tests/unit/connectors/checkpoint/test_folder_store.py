@@ -13,7 +13,7 @@ from isthmus.connectors.checkpoint.folder_store import FolderStore
 KEY = GroupKey("ns-1", "host", "Flights", "$Default")
 
 
-def test_what_was_written_stands(tmp_path: Path) -> None:
+def test_what_was_written_stays(tmp_path: Path) -> None:
     FolderStore(str(tmp_path / "a" / "b")).write(KEY, {0: Checkpoint(7, "1:2:3"), 3: Checkpoint(-1, "-1")})
     again = FolderStore(str(tmp_path / "a" / "b"))
     assert again.load(KEY) == {0: Checkpoint(7, "1:2:3"), 3: Checkpoint(-1, "-1")}
@@ -66,7 +66,7 @@ def test_no_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
         '{"sequence_number": 1, "offset": "", "created_ms": "7"}',
     ],
 )
-def test_what_is_no_checkpoint_is_told_with_its_place(tmp_path: Path, text: str) -> None:
+def test_what_is_no_checkpoint_is_reported_with_its_place(tmp_path: Path, text: str) -> None:
     store = FolderStore(str(tmp_path))
     store.write(KEY, {0: Checkpoint(1)})
     file = next(tmp_path.rglob("0.json"))
@@ -75,7 +75,7 @@ def test_what_is_no_checkpoint_is_told_with_its_place(tmp_path: Path, text: str)
         store.load(KEY)
 
 
-def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_used_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match="checkpoints in"):
         FolderStore(str(tmp_path / "file")).write(KEY, {0: Checkpoint(1)})

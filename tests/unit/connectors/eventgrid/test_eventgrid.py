@@ -22,7 +22,7 @@ from isthmus.connectors.wrap.cloud_event_message import to_json
 from isthmus.errors import InvalidArgumentError
 
 NOW = 1_700_000_000.0
-PLACE = {"endpoint": "http://127.0.0.1:1", "entity": "flights"}
+OPTIONS = {"endpoint": "http://127.0.0.1:1", "entity": "flights"}
 
 
 class Service:
@@ -55,7 +55,7 @@ class Service:
 
 
 def puller(*events: dict[str, Any]) -> EventGridPuller:
-    options = read_source({**PLACE, "subscription": "sub"})
+    options = read_source({**OPTIONS, "subscription": "sub"})
     assert isinstance(options, PullOptions)
     made = EventGridPuller(options, lambda: NOW)
     made._receiving = Service(events=list(events))  # type: ignore[assignment]
@@ -63,7 +63,7 @@ def puller(*events: dict[str, Any]) -> EventGridPuller:
 
 
 def requester(service: Service, now: float = 0.0) -> EventGridRequester:
-    options = read_target(PLACE)
+    options = read_target(OPTIONS)
     assert isinstance(options, TargetOptions)
     clock = iter([0.0, *[now] * 100])
     made = EventGridRequester(options, lambda: next(clock))
@@ -87,17 +87,17 @@ def test_two_events_of_one_id_are_two_messages() -> None:
     assert puller(first).receive(10)[0].lease.name == found[0].lease.name
     locks = Locks(0)
     assert locks.arrive(found, 0.0) == 2
-    assert [held.lease.receipt for held in locks.take(10)] == ["t0", "t1"]
+    assert [one.lease.receipt for one in locks.take(10)] == ["t0", "t1"]
 
 
-def test_i3_an_event_that_nobody_can_read_holds_up_no_other() -> None:
+def test_i3_an_event_that_cannot_be_read_delays_no_other() -> None:
     found = puller(event("\ud800"), event("2"), {"id": 5}).receive(10)
     assert [bool(each.unreadable) for each in found] == [True, False, True]
     assert all(section.locate(each.message).body[1] for each in found)
 
 
 def test_i4_a_message_lives_as_long_as_it_was_given() -> None:
-    """Its event tells the time at which it was made, which may be long before it was published."""
+    """Its event contains the time at which it was made, which may be long before it was published."""
     made = section.encode_message(b"x", properties={"message_id": "1", "creation_time": round(NOW * 1000) - 3_600_000})
     header = section.encode_header(section.Header(ttl_ms=60_000))
     (found,) = puller(json.loads(event_of(header + made, "cloudevents", "ewr/flights", None))).receive(1)  # type: ignore[arg-type]
@@ -124,7 +124,7 @@ def test_i3_what_was_taken_is_not_sent_again(status: int | None, error: type[Bus
 
 
 def test_a_slow_service_is_no_service_that_does_not_answer() -> None:
-    """All events of a batch that is refused are sent alone; their answers come before anybody gives up waiting."""
+    """All events of a refused batch are sent alone; their answers come before a caller times out."""
     service = Service(400, 200, 200)
     with pytest.raises(BusyError) as raised:
         requester(service, 31.0).send([message("a"), message("b"), message("c")])
@@ -147,7 +147,7 @@ def test_a_body_that_only_python_takes_for_json_is_no_data_of_an_event() -> None
 
 
 def test_an_answer_that_is_cut_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else events that are acknowledged would be taken for gone."""
+    """Otherwise events that are acknowledged would be taken for lost."""
     made = puller()
     assert made._receiving is not None
     monkeypatch.setattr(made._receiving, "ask", lambda *_: Answer(200, "", {}, b"", is_whole=False))
@@ -155,11 +155,11 @@ def test_an_answer_that_is_cut_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
         made.receive(1)
 
 
-def test_a_key_that_no_header_can_hold_is_told_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_no_header_can_hold_is_reported_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRID_KEY", "hunter2\nmore")
     with socket.create_server(("127.0.0.1", 0)) as server:
-        place = {**PLACE, "endpoint": f"http://127.0.0.1:{server.getsockname()[1]}", "key": "env:GRID_KEY"}
-        made = EventGridRequester(read_target(place))
+        settings = {**OPTIONS, "endpoint": f"http://127.0.0.1:{server.getsockname()[1]}", "key": "env:GRID_KEY"}
+        made = EventGridRequester(read_target(settings))
         made.open()
         with pytest.raises(InvalidArgumentError, match="GRID_KEY") as raised:
             made.send([message("a")])
@@ -168,11 +168,11 @@ def test_a_key_that_no_header_can_hold_is_told_without_it(monkeypatch: pytest.Mo
 
 
 def test_a_receive_may_take_as_long_as_the_service_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a quiet subscription is lost again and again, with what it gave to requests that had ended."""
+    """Otherwise a quiet subscription is lost again and again, with what it gave to requests that had ended."""
     monkeypatch.setenv("GRID_KEY", "key")
     with socket.create_server(("127.0.0.1", 0)) as server:
-        place = {**PLACE, "endpoint": f"http://127.0.0.1:{server.getsockname()[1]}", "key": "env:GRID_KEY"}
-        options = read_source({**place, "subscription": "sub", "timeout_seconds": "1"})
+        settings = {**OPTIONS, "endpoint": f"http://127.0.0.1:{server.getsockname()[1]}", "key": "env:GRID_KEY"}
+        options = read_source({**settings, "subscription": "sub", "timeout_seconds": "1"})
         assert isinstance(options, PullOptions)
         made = EventGridPuller(options)
         made.open()

@@ -20,7 +20,7 @@ KEY = GroupKey("identity", "host", "planes", "isthmus")
 
 
 class Hubs:
-    """Partitions, as they are told."""
+    """Partitions, as they are reported."""
 
     def __init__(self, *views: PartitionView) -> None:
         self._views = dict(enumerate(views))
@@ -94,7 +94,7 @@ def test_i1_a_group_that_was_made_in_part_is_made_whole(
     missing = [number for number in (2, 1, 0) if number not in kept]
     end = dict.fromkeys(missing, Checkpoint(9, "90"))
     stays = {number: each._replace(created_ms=0) for number, each in kept.items()}
-    assert begun(options, view, view, view, from_end=True) == end | stays, "what stands is not passed over"
+    assert begun(options, view, view, view, from_end=True) == end | stays, "what exists is not passed over"
     assert written == missing
     observed = administration.observe("a", [wanted]).log("planes")
     assert observed is not None

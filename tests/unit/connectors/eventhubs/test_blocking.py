@@ -20,7 +20,7 @@ from isthmus.errors import ConnectionLostError, IsthmusError, UnauthorizedError
 from isthmus.transport import Endpoint
 
 OPTIONS = HubOptions(connection="env:NONE")
-PLACE = Endpoint("127.0.0.1", 1, tls=False)
+ENDPOINT = Endpoint("127.0.0.1", 1, tls=False)
 
 
 class FakeClient:
@@ -51,7 +51,7 @@ def _clients(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_connection_that_was_lost_is_closed_before_the_next_is_made() -> None:
-    hubs = BlockingHubs(OPTIONS, PLACE)
+    hubs = BlockingHubs(OPTIONS, ENDPOINT)
     assert hubs.identity() == "hub"
     FakeClient.made[0].error = ConnectionLostError("gone")
     assert hubs.identity() == "hub"
@@ -60,7 +60,7 @@ def test_a_connection_that_was_lost_is_closed_before_the_next_is_made() -> None:
 
 def test_a_hub_that_cannot_be_looked_at_leaves_no_connection() -> None:
     with pytest.raises(UnauthorizedError):
-        HubPeek(OPTIONS, "flights", hubs=BlockingHubs(OPTIONS, PLACE))
+        HubPeek(OPTIONS, "flights", hubs=BlockingHubs(OPTIONS, ENDPOINT))
     assert [each.is_closed for each in FakeClient.made] == [True]
 
 
@@ -104,16 +104,16 @@ def test_what_is_no_answer_of_the_administration_is_an_error_of_ours(
 ) -> None:
     monkeypatch.setattr(urllib.request, "build_opener", lambda *_: Refusing(error))
     with pytest.raises(wanted, match=reported):
-        BlockingHubs(OPTIONS, PLACE).create_hub("flights", 2)
+        BlockingHubs(OPTIONS, ENDPOINT).create_hub("flights", 2)
 
 
 def test_what_exists_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     exists = answer(409, io.BytesIO(b"SubCode=40900. Conflict"))
     monkeypatch.setattr(urllib.request, "build_opener", lambda *_: Refusing(exists))
-    BlockingHubs(OPTIONS, PLACE).create_hub("flights", 2)
+    BlockingHubs(OPTIONS, ENDPOINT).create_hub("flights", 2)
 
 
 def test_authorities_that_cannot_be_read_are_an_error_of_ours(tmp_path: Path) -> None:
-    place = Endpoint("127.0.0.1", 1, tls=True, ca_file=str(tmp_path / "missing.pem"))
+    unreachable = Endpoint("127.0.0.1", 1, tls=True, ca_file=str(tmp_path / "missing.pem"))
     with pytest.raises(ConnectionLostError, match=r"missing\.pem"):
-        BlockingHubs(OPTIONS, place).create_hub("flights", 2)
+        BlockingHubs(OPTIONS, unreachable).create_hub("flights", 2)

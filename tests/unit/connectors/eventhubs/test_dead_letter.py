@@ -20,7 +20,7 @@ from isthmus.errors import IsthmusError
 from still_carrier import STILL
 
 
-def test_a_message_names_the_event_hub_that_the_connection_has_told_of() -> None:
+def test_a_message_names_the_event_hub_that_the_connection_has_named() -> None:
     """Of an IoT hub that is known once it has redirected the reader."""
     path = "events"
     hub = DeadLetterHub("dead", lambda: path, lambda: None)

@@ -88,7 +88,7 @@ def test_what_a_broker_says_of_a_message_is_not_sent() -> None:
     assert parts(to_event(message).payload)[0] == {}
 
 
-def test_identity_is_made_of_where_an_event_stands() -> None:
+def test_identity_is_made_of_the_position_of_an_event() -> None:
     reader = EventReader("hub", gives_ids=True)
     (named, own) = (
         parts(reader.read(PARTITION, stored(event)).message)[1]["message_id"]
@@ -104,11 +104,11 @@ def test_an_event_without_key_can_be_given_its_partition() -> None:
     assert (annotations["x-opt-partition-key"], properties["group_id"]) == ("partition-3", "partition-3")
 
 
-def test_what_the_service_says_can_stand_in_properties() -> None:
+def test_what_the_service_allows_in_properties() -> None:
     event = section.encode_message(b"x", application_properties={"eventhubs-offset": "mine"})
     _, _, own = parts(EventReader("hub", tells_system=True).read(PARTITION, stored(event)).message)
     assert own == {
-        "eventhubs-offset": "mine",  # the producer's stands
+        "eventhubs-offset": "mine",  # the producer's is kept
         "eventhubs-partition": 3,
         "eventhubs-sequence-number": SEQUENCE,
         "eventhubs-enqueued-time": Timestamp(1_700_000_000_000),

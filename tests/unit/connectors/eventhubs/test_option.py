@@ -8,12 +8,12 @@ from isthmus.connectors.eventhubs.connector import CONNECTOR, dispositions_of
 from isthmus.connectors.eventhubs.option import read_hub, read_source, read_target
 from isthmus.errors import ConfigError
 
-PLACE = {"connection": "env:HUB", "topic": "flights"}
-SOURCE = PLACE | {"checkpoints": "/tmp/checkpoints"}
+OPTIONS = {"connection": "env:HUB", "topic": "flights"}
+SOURCE = OPTIONS | {"checkpoints": "/tmp/checkpoints"}
 
 
 def test_defaults() -> None:
-    source, target = read_source(SOURCE), read_target(PLACE)
+    source, target = read_source(SOURCE), read_target(OPTIONS)
     assert (source.group, source.start, source.owner_level, source.chosen) == ("$Default", "earliest", 0, None)
     assert (source.servicebus_options.connection, source.servicebus_options.entity) == ("env:HUB", "flights")
     assert target.partitioning == "key"
@@ -56,7 +56,7 @@ def test_what_cannot_be_is_refused_by_name(changed: dict[str, str], text: str) -
 )
 def test_what_a_target_cannot_be(changed: dict[str, str], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
-        read_target(PLACE | changed)
+        read_target(OPTIONS | changed)
 
 
 def test_a_connection_string_is_refused_and_not_repeated() -> None:
@@ -69,10 +69,10 @@ def test_a_connection_string_is_refused_and_not_repeated() -> None:
 
 @pytest.mark.parametrize("user", ["", "key:hunter2@"])
 def test_a_container_with_a_secret_is_refused_and_not_repeated(user: str) -> None:
-    """I2: it would stand in plans; and the signature would not be used."""
+    """I2: it would be in plans; and the signature would not be used."""
     container = f"https://{user}a.blob.core.windows.net/c" + ("" if user else "?sv=2021&sig=hunter2")
     with pytest.raises(ConfigError, match="write a key or a SAS into checkpoint_connection") as refused:
-        read_source(PLACE | {"checkpoint_container": container})
+        read_source(OPTIONS | {"checkpoint_container": container})
     assert "hunter2" not in str(refused.value)
 
 

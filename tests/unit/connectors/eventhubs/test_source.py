@@ -78,7 +78,7 @@ class Hub:
         return taken
 
     def open(self, last: int, begin: int = 0, checkpoint: int = -1, created_ms: int = 0, kept_ms: int = 0) -> list[Any]:
-        """The namespace answers what there is; what the owner is told. `created_ms`: when the hub was made, `kept_ms`: that of the checkpoint."""
+        """The namespace answers what there is; what is reported to the owner. `created_ms`: when the hub was made, `kept_ms`: that of the checkpoint."""
         source = self.source
         source.step = Step.ATTACHING
         source.client = SimpleNamespace(error=None)  # type: ignore[assignment]
@@ -93,7 +93,7 @@ class Hub:
         return reported
 
     def give(self, first: int, stop: int) -> list[int]:
-        """Events come; the positions that the owner is given."""
+        """Events arrive; the positions that the owner gets."""
         self.source._links._links[0].payloads += events(first, stop)  # type: ignore[attr-defined]
         return [at for each in self.source.poll(0.0) if isinstance(each, Arrived) for at in each.positions]
 
@@ -117,7 +117,7 @@ def lost(reported: list[Any]) -> str:
 
 
 def test_a_hub_that_was_made_again_is_read_from_its_beginning_though_it_has_grown_when_it_is_opened(hub: Hub) -> None:
-    """The first opening tells of it, and fails."""
+    """The first opening reports it, and fails."""
     hub.open(last=49)
     assert len(hub.give(0, 50)) == 50
     hub.source.settle(0, 49)
@@ -150,10 +150,10 @@ def test_a_hub_that_was_made_again_is_known_though_it_has_more_events_than_were_
 
 
 @pytest.mark.parametrize(("kept_ms", "begins_at"), [(1_000, -1), (2_000, 6), (0, 6)])
-def test_a_hub_that_was_made_again_while_nobody_read_is_known_by_its_checkpoint(
+def test_a_hub_that_was_made_again_without_a_reader_is_known_by_its_checkpoint(
     hub: Hub, kept_ms: int, begins_at: int
 ) -> None:
-    for _ in range(2):  # where it was, the first opening tells of it
+    for _ in range(2):  # where it was, the first opening reports it
         hub.open(last=9, checkpoint=5, created_ms=2_000, kept_ms=kept_ms)
     assert hub.begins_at == begins_at
     hub.give(max(begins_at, 0), 10)
@@ -163,7 +163,7 @@ def test_a_hub_that_was_made_again_while_nobody_read_is_known_by_its_checkpoint(
     assert not [each for each in reported if isinstance(each, SourceLost)], "the checkpoint was not written yet"
 
 
-def test_a_hub_that_is_made_again_twice_is_told_of_twice(hub: Hub) -> None:
+def test_a_hub_that_is_made_again_twice_is_reported_twice(hub: Hub) -> None:
     hub.open(last=49)
     hub.give(0, 50)
     hub.source.settle(0, 49)
@@ -225,7 +225,7 @@ def test_a_source_is_exhausted_once_what_was_set_aside_has_its_outcome(monkeypat
     assert Exhausted() in hub.source.poll(0.0)
 
 
-def test_links_lead_to_the_hub_that_the_connection_has_told_of(hub: Hub) -> None:
+def test_links_lead_to_the_hub_that_the_connection_has_named(hub: Hub) -> None:
     """That of an IoT hub is known once it is connected (`isthmus.connectors.iothub.source`)."""
     hub.source.path = "told"
     hub.open(last=0)
@@ -235,9 +235,7 @@ def test_links_lead_to_the_hub_that_the_connection_has_told_of(hub: Hub) -> None
     assert lost(list(hub.source.poll(0.0))).startswith("event hub 'told': the event at partition 0, sequence number 0")
 
 
-def test_a_gap_is_looked_at_in_the_hub_that_the_connection_has_told_of(
-    hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gap_is_looked_at_in_the_hub_that_the_connection_has_named(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[str] = []
 
     def query(client: Any, path: str, *_: Any) -> Any:
@@ -315,7 +313,7 @@ END = {number: Checkpoint(9, "90") for number in range(4)}
 BEGIN = Checkpoint(-1, START_OFFSET)
 
 
-def test_a_partition_that_was_added_while_nobody_read_is_read_from_its_first_event(latest: Hub) -> None:
+def test_a_partition_that_was_added_without_a_reader_is_read_from_its_first_event(latest: Hub) -> None:
     """What had been sent to it before the next reader came was passed over."""
     begins = _open_all(latest, [9, 9, 9, 4, 5], {0: END[0], 1: END[1], 2: END[2]})
     assert [begins[number][0] for number in range(5)] == [10, 10, 10, -1, -1]

@@ -34,7 +34,7 @@ from isthmus.errors import ConnectionLostError
 QUICK = 60
 STEPS, LAST_ROUNDS = 150, 80
 PARTITIONS = (0, 1)
-_TOLD = re.compile(r"partition (\d+): events (\d+) to (\d+)")
+_REPORTED = re.compile(r"partition (\d+): events (\d+) to (\d+)")
 
 
 class Log:
@@ -220,9 +220,9 @@ class World:
         number = self.chance.choice(PARTITIONS)
         log = self.logs[number]
         log.low = self.chance.randint(log.low, log.next)
-        gone = {each for each in log.there if each < log.low}
-        log.there -= gone
-        self.retired |= {number << PARTITION_SHIFT | each for each in gone}
+        removed = {each for each in log.there if each < log.low}
+        log.there -= removed
+        self.retired |= {number << PARTITION_SHIFT | each for each in removed}
 
     def compact(self) -> None:
         log = self.logs[self.chance.choice(PARTITIONS)]
@@ -255,7 +255,7 @@ class World:
             elif isinstance(event, SourceLost):
                 assert not event.is_fatal, event.text
                 self.credit = 0
-                self.hear(event.text)
+                self.on_report(event.text)
 
     def arrived(self, positions: Sequence[int]) -> None:
         self.credit -= len(positions)
@@ -298,10 +298,10 @@ class World:
         self.source.close()
         self.begin()
 
-    # ---- what is told and kept
+    # ---- what is reported and kept
 
-    def hear(self, text: str) -> None:
-        for partition, first, last in _TOLD.findall(text):
+    def on_report(self, text: str) -> None:
+        for partition, first, last in _REPORTED.findall(text):
             for sequence in range(int(first), int(last) + 1):
                 assert sequence not in self.logs[int(partition)].there, f"W3: {text}"
                 position = int(partition) << PARTITION_SHIFT | sequence
@@ -318,7 +318,7 @@ class World:
 
     def finish(self) -> None:
         self.is_flaky = False
-        for log in self.logs.values():  # what is removed up to the end of a partition is told with its next event
+        for log in self.logs.values():  # what is removed up to the end of a partition is reported with its next event
             log.there.add(log.next)
             log.next += 1
         for _ in range(LAST_ROUNDS):
@@ -337,8 +337,8 @@ class World:
             self.out.clear()
         there = {number << PARTITION_SHIFT | each for number, log in self.logs.items() for each in log.there}
         assert there <= self.done, f"W4: {sorted(there - self.done)}"
-        untold = self.retired - self.done - self.lost
-        assert not untold, f"W4: {sorted(untold)}"
+        unreported = self.retired - self.done - self.lost
+        assert not unreported, f"W4: {sorted(unreported)}"
 
 
 @pytest.mark.parametrize("seed", range(QUICK))

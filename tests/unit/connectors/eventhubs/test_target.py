@@ -62,8 +62,8 @@ def target() -> Iterator[EventHubsTarget]:
     pool.close()
 
 
-def test_credit_that_came_back_is_told_though_it_is_what_it_was_before(target: EventHubsTarget) -> None:
-    """The machine counts down with each delivery: untold, it would wait for ever for credit that is there."""
+def test_credit_that_came_back_is_reported_though_it_is_what_it_was_before(target: EventHubsTarget) -> None:
+    """The machine counts down with each delivery: without a report it would wait for ever for credit that is there."""
     assert list(target.poll(0.0)) == [Granted(CREDIT)]
     target.send(Send([section.encode_message(b"x")] * CREDIT))
     target._senders[0].answer()  # type: ignore[attr-defined]
@@ -94,7 +94,7 @@ def divided(target: EventHubsTarget) -> EventHubsTarget:
     return target
 
 
-def test_parts_of_an_envelope_that_were_stored_are_told_where_another_is_refused(divided: EventHubsTarget) -> None:
+def test_parts_of_an_envelope_that_were_stored_are_reported_where_another_is_refused(divided: EventHubsTarget) -> None:
     """Sent again with the refused part they would be there twice."""
     divided._senders[None].outcomes += [Sent(0, 0, None), Sent(1, 1, ServerBusyError("hub"))]
     outcome = divided.poll(0.0)[0]
@@ -104,7 +104,9 @@ def test_parts_of_an_envelope_that_were_stored_are_told_where_another_is_refused
     assert outcome.taken == (0, 2)
 
 
-def test_parts_of_an_envelope_that_were_stored_are_told_before_the_connection_is_lost(divided: EventHubsTarget) -> None:
+def test_parts_of_an_envelope_that_were_stored_are_reported_before_the_connection_is_lost(
+    divided: EventHubsTarget,
+) -> None:
     divided._senders[None].outcomes.append(Sent(1, 1, None))
     divided._take_outcomes()
     divided._senders.clear()

@@ -43,7 +43,7 @@ def test_i2_a_request_that_close_comes_before_is_not_made(server: socket.socket)
 
 
 def test_no_proxy_of_the_environment_is_asked(server: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/how-to/use-http.md says so: what is posted, and its secret, goes to the address that is named alone."""
+    """docs/how-to/use-http.md: what is posted, and its secret, goes only to the configured address."""
     asked: list[object] = []
 
     def connect(address: object, *_: object, **__: object) -> None:
@@ -106,8 +106,8 @@ def test_i3_interim_answers_are_passed_over(server: socket.socket) -> None:
     [b"Content-Length: 9\r\n\r\ntaken", b"Transfer-Encoding: chunked\r\n\r\n9\r\ntaken", b"Content-Length: 9\r\n\r\n"],
     ids=["length", "chunked", "nothing"],
 )
-def test_i3_a_status_is_told_though_the_body_is_cut(server: socket.socket, body: bytes) -> None:
-    """Else what the receiver has is sent to it a second time."""
+def test_i3_a_status_is_reported_though_the_body_is_cut(server: socket.socket, body: bytes) -> None:
+    """Otherwise what the receiver has is sent to it a second time."""
 
     def serve(connection: socket.socket) -> None:
         read_head(connection)
@@ -118,7 +118,7 @@ def test_i3_a_status_is_told_though_the_body_is_cut(server: socket.socket, body:
     assert (answer.status, answer.is_whole) == (200, False)
 
 
-def test_i3_a_status_is_told_though_the_body_goes_on(server: socket.socket) -> None:
+def test_i3_a_status_is_reported_though_the_body_continues(server: socket.socket) -> None:
     """An address that answers by a stream has the message, and would be sent it again and again."""
     is_over = threading.Event()
 
@@ -137,7 +137,7 @@ def test_i3_a_status_is_told_though_the_body_goes_on(server: socket.socket) -> N
     assert time.monotonic() < begun + 5
 
 
-def test_i3_a_refusal_is_told_that_comes_before_the_request_is_sent(server: socket.socket) -> None:
+def test_i3_a_refusal_is_reported_that_comes_before_the_request_is_sent(server: socket.socket) -> None:
     """A message that is too large would be sent again permanently."""
 
     def serve(connection: socket.socket) -> None:
@@ -166,7 +166,7 @@ def test_i4_no_error_holds_a_header(server: socket.socket) -> None:
 
 
 def test_a_connection_is_kept_alive(server: socket.socket) -> None:
-    """What lies between forgets one that is quiet, and the next request would wait for its time-out."""
+    """A firewall in between drops one that is idle, and the next request would wait for its time-out."""
     client = HttpClient(url(server), 2.0)
     sock = client._connection().sock
     assert sock is not None

@@ -65,7 +65,7 @@ def test_copies_of_two_messages_with_one_id_have_two() -> None:
     ],
 )
 def test_an_address_with_a_secret_is_refused_and_not_repeated(url: str) -> None:
-    """It would stand in plans and logs; and of a query, which some systems have their keys in, nothing would be sent."""
+    """It would be in plans and logs; and of a query, which some systems have their keys in, nothing would be sent."""
     with pytest.raises(ConfigError, match="write a secret into secret") as raised:
         read_target({"url": url, "entity": "hook"})
     assert SECRET not in str(raised.value)

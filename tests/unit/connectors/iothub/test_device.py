@@ -101,7 +101,7 @@ def test_a_redirect_says_where() -> None:
 
 
 def test_a_copy_without_a_message_id_has_the_same_one_each_time() -> None:
-    """A device that remembers ids knows the second of two that were sent since nobody knew what became of the first."""
+    """A device that remembers ids knows the second of two that were sent since the outcome of the first was unknown."""
     rewriter = MessageRewriter("ewr/orders", origin_namespace="here")
 
     def copied(sequence: int) -> str:

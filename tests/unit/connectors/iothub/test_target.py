@@ -94,7 +94,7 @@ def test_i2_one_record_answers_one_message(target: IotHubTarget) -> None:
     assert receiver.disposed == 0
 
 
-def test_credit_is_told_again_where_a_message_was_refused_unsent(target: IotHubTarget) -> None:
+def test_credit_is_reported_again_where_a_message_was_refused_unsent(target: IotHubTarget) -> None:
     """The machine has counted it."""
     assert list(target.poll(0.0)) == [Granted(Sender.sendable)]
     target.send(Send([section.encode_message(b"x")]))
@@ -114,7 +114,7 @@ def test_feedback_is_known_for_a_device_whose_id_is_percent_encoded_in_the_addre
         assert outcome.refusal is None
 
 
-def test_what_was_answered_before_the_connection_was_lost_is_told(target: IotHubTarget) -> None:
+def test_what_was_answered_before_the_connection_was_lost_is_reported(target: IotHubTarget) -> None:
     target._asks = False
     sender = target._sender
     assert sender is not None
@@ -190,7 +190,7 @@ class Counting(Sender):
 
 
 def test_an_envelope_is_one_delivery_and_goes_as_far_as_there_is_credit_i1(target: IotHubTarget) -> None:
-    """The outcome of one message is no other's: told by the wrong ordinal, it would complete what the hub has not got."""
+    """The outcome of one message is no other's: reported by the wrong ordinal, it would complete what the hub has not got."""
     target._asks = False
     sender = target._sender = Counting(3)  # type: ignore[assignment]
     target.send(Send([to_device(number) for number in range(4)], is_envelope=True))
@@ -209,7 +209,7 @@ def test_an_envelope_is_one_delivery_and_goes_as_far_as_there_is_credit_i1(targe
     assert (outcome.first, outcome.taken) == (0, (0, 1, 2))
 
 
-def test_what_was_taken_of_an_envelope_is_told_before_the_connection_is_lost(target: IotHubTarget) -> None:
+def test_what_was_taken_of_an_envelope_is_reported_before_the_connection_is_lost(target: IotHubTarget) -> None:
     """Sent again with the others, it would be there twice."""
     receiver = Receiver({"originalMessageId": "1", "deviceId": "d1", "statusCode": "Success"})
     target.send(Send([to_device(number) for number in range(3)], is_envelope=True))

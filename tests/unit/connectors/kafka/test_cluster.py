@@ -18,7 +18,7 @@ KNOWN = {18: (0, 3), 17: (0, 1), 36: (0, 1), 3: (0, 9), 0: (3, 8)}
 
 
 def serve(server: socket.socket) -> None:
-    """Tells its versions, and ends each connection with the login."""
+    """Sends its versions, and ends each connection with the login."""
     while True:
         try:
             connection, _ = server.accept()
@@ -35,8 +35,8 @@ def serve(server: socket.socket) -> None:
 
 
 def test_a_broker_that_goes_amid_a_login_has_not_refused_it() -> None:
-    """librdkafka tells of it by the code of a password that is wrong: what was in flight was given up, and sent again."""
-    heard: list[KafkaError] = []
+    """librdkafka reports it by the code of a wrong password: what was in flight was given up, and sent again."""
+    errors: list[KafkaError] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=serve, args=(server,))
         thread.start()
@@ -47,17 +47,17 @@ def test_a_broker_that_goes_amid_a_login_has_not_refused_it() -> None:
                 "sasl.mechanism": "PLAIN",
                 "sasl.username": "isthmus",
                 "sasl.password": "hush",
-                "error_cb": heard.append,
+                "error_cb": errors.append,
                 "log_level": 0,
             }
         )
         limit = time.monotonic() + 30
-        while not any(each.code() == KafkaError._AUTHENTICATION for each in heard) and time.monotonic() < limit:
+        while not any(each.code() == KafkaError._AUTHENTICATION for each in errors) and time.monotonic() < limit:
             producer.poll(0.05)
         del producer
         server.shutdown(socket.SHUT_RDWR)
         thread.join()
-    cut = next(each.str() for each in heard if each.code() == KafkaError._AUTHENTICATION)
+    cut = next(each.str() for each in errors if each.code() == KafkaError._AUTHENTICATION)
     assert "handshake failed" in cut
     assert error_of(KafkaError(KafkaError._AUTHENTICATION, cut), "orders").retryable
 
@@ -82,6 +82,6 @@ def test_a_login_that_was_refused_does_not_pass(text: str) -> None:
         "Operation timed out after 20000 milliseconds with 0 bytes received",
     ],
 )
-def test_a_token_that_nobody_issued_may_come(text: str) -> None:
+def test_a_token_without_an_issuer_may_come(text: str) -> None:
     error = KafkaError(KafkaError._AUTHENTICATION, f"Failed to acquire SASL OAUTHBEARER token: {text}")
     assert error_of(error, "orders").retryable

@@ -48,7 +48,7 @@ def test_a_coordinator_that_is_being_chosen_is_waited_for(monkeypatch: pytest.Mo
         offsets.committed("g", "t")
 
 
-def test_offsets_that_a_cluster_does_not_tell_are_not_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offsets_that_a_cluster_does_not_report_are_not_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     """`apply` would begin the group at the end, and pass over all that waits."""
 
     def committed(consumer: Consumer, places: list[TopicPartition], timeout: float) -> list[Any]:
@@ -73,7 +73,7 @@ class Edges(Consumer):
 
 
 class Client:
-    """An administration that answers so; the future of a group tells no error of a partition."""
+    """An administration that answers so; the future of a group contains no error of a partition."""
 
     answers: ClassVar[list[list[int | None]]] = []
     asked: ClassVar[list[list[int]]] = []
@@ -117,10 +117,10 @@ def client(monkeypatch: pytest.MonkeyPatch) -> type[Client]:
         (KafkaError.UNKNOWN_TOPIC_OR_PART, EntityNotFoundError, "t"),
     ],
 )
-def test_i4_an_offset_that_the_cluster_does_not_take_is_told(
+def test_i4_an_offset_that_the_cluster_does_not_take_is_reported(
     client: type[Client], code: int, error: type[Exception], text: str
 ) -> None:
-    """`apply` said that it was done, and the route began with the first record, whatever `start` said."""
+    """`apply` reported that it was done, and the route began with the first record, whatever `start` said."""
     client.answers = [[None, code]]
     with pytest.raises(error, match=text):
         group.GroupOffsets({"bootstrap_servers": "a"}).begin("g", "t", from_end=True)
@@ -190,7 +190,7 @@ class Partitions(Consumer):
         (5, [3, 4], 6, Waiting()),  # the mark of a transaction is the last
         (5, [3, 4, 8, 9], 11, Waiting(3, 1008)),
         (5, [3, 4], 5, Waiting()),
-        (5, None, 11, Waiting(6)),  # it does not tell
+        (5, None, 11, Waiting(6)),  # it does not report it
     ],
 )
 def test_i3_what_waits_begins_with_a_record(

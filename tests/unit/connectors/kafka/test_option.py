@@ -9,15 +9,15 @@ from isthmus.connectors.kafka.connector import CONNECTOR, dispositions_of
 from isthmus.connectors.kafka.option import read_source, read_target
 from isthmus.errors import ConfigError
 
-PLACE = {"bootstrap_servers": "a:9092", "topic": "t"}
-SOURCE = {**PLACE, "group": "g"}
+OPTIONS = {"bootstrap_servers": "a:9092", "topic": "t"}
+SOURCE = {**OPTIONS, "group": "g"}
 
 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
         ({"topic": "t", "group": "g"}, "needs bootstrap_servers"),
-        (PLACE, "needs group"),
+        (OPTIONS, "needs group"),
         ({**SOURCE, "grupp": "x"}, "has no option 'grupp'"),
         ({**SOURCE, "start": "middle"}, "write start: earliest or latest"),
         ({**SOURCE, "kafka.enable.auto.commit": "true"}, "kafka.enable.auto.commit is set by isthmus"),
@@ -78,7 +78,7 @@ def test_secrets_are_resolved_where_a_client_is_made(monkeypatch: pytest.MonkeyP
     assert settings["fetch.max.bytes"] == "1000"
 
 
-def test_a_log_sets_nothing_aside_unless_it_is_told_where() -> None:
+def test_a_log_sets_nothing_aside_unless_its_options_name_where() -> None:
     assert CONNECTOR.capabilities.is_log
     assert not CONNECTOR.capabilities.dispositions
     assert "dead-letter" not in dispositions_of(SOURCE)
@@ -98,6 +98,6 @@ def test_a_policy_is_read_and_what_a_record_cannot_have_is_refused() -> None:
 
 
 def test_a_connection_that_was_quiet_is_made_again() -> None:
-    """Where something lies between that forgets it after four minutes, a request over it would get no answer."""
-    assert settings(read_target(PLACE))["connections.max.idle.ms"] < 240_000
-    assert settings(read_target({**PLACE, "kafka.connections.max.idle.ms": "0"}))["connections.max.idle.ms"] == "0"
+    """Where a firewall in between drops it after four minutes, a request over it would get no answer."""
+    assert settings(read_target(OPTIONS))["connections.max.idle.ms"] < 240_000
+    assert settings(read_target({**OPTIONS, "kafka.connections.max.idle.ms": "0"}))["connections.max.idle.ms"] == "0"

@@ -45,10 +45,10 @@ class Consumer:
     def __init__(self, settings: Any) -> None:
         pass
 
-    def get_watermark_offsets(self, place: Any, timeout: float) -> tuple[int, int]:
+    def get_watermark_offsets(self, topic_partition: Any, timeout: float) -> tuple[int, int]:
         return 0, 3
 
-    def assign(self, places: Any) -> None:
+    def assign(self, topic_partitions: Any) -> None:
         pass
 
     def consume(self, count: int, timeout: float) -> list[Record]:

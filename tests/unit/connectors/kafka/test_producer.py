@@ -21,7 +21,7 @@ OPTIONS = read_target({"topic": "t", "bootstrap_servers": "127.0.0.1:1"})
 
 
 class Stored:
-    """What librdkafka tells of a record; `offset` None: it concludes that it is stored."""
+    """What librdkafka reports of a record; `offset` None: it concludes that it is stored."""
 
     def __init__(self, partition: int, offset: int | None) -> None:
         self._partition, self._offset = partition, offset
@@ -53,8 +53,8 @@ class FakeProducer:
         return [value for value, _, _ in self.sent]
 
     def answer(self, at: int, *, offset: int | None = 0, error: KafkaError | None = None) -> None:
-        _, partition, tell = self.sent[at]
-        tell(error, Stored(partition, offset))
+        _, partition, callback = self.sent[at]
+        callback(error, Stored(partition, offset))
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_i4_records_that_their_keys_place_wait_in_their_partition(rig: tuple[Pro
     assert len({partition for _, partition, _ in producer.sent}) == 1
 
 
-def test_i3_a_record_without_an_offset_is_not_told_as_stored(rig: tuple[ProducerThread, FakeProducer]) -> None:
+def test_i3_a_record_without_an_offset_is_not_reported_as_stored(rig: tuple[ProducerThread, FakeProducer]) -> None:
     thread, producer = rig
     thread.send(0, record("0"), 0)
     producer.answer(0, offset=None)
@@ -126,7 +126,7 @@ def test_i1_each_record_has_an_answer_though_the_first_is_refused(rig: tuple[Pro
     assert producer.values[-1] == b"3"
 
 
-def test_i1_a_first_record_that_the_producer_does_not_take_holds_up_none(
+def test_i1_a_first_record_that_the_producer_does_not_take_delays_none(
     rig: tuple[ProducerThread, FakeProducer],
 ) -> None:
     thread, producer = rig
@@ -219,13 +219,13 @@ class RaisingProducer(FakeProducer):
         self.polled.append(seconds)
         if len(self.polled) != 2:
             raise ValueError("a callback failed")
-        self.thread.send(0, record("late"), 0)  # the owner has not heard of it yet
+        self.thread.send(0, record("late"), 0)  # it was not reported to the owner yet
         self.thread._stops = True
         return 0
 
 
-def test_an_exception_in_a_callback_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The owner would wait for `stall_seconds` for answers that nobody takes any more."""
+def test_an_exception_in_a_callback_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owner would wait for `stall_seconds` for answers that are not taken any more."""
     woken: list[bool] = []
     thread = ProducerThread(OPTIONS, lambda: woken.append(thread.lost is not None))
     producer = RaisingProducer(thread)

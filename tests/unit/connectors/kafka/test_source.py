@@ -104,7 +104,7 @@ class Consumer:
 
 
 class Rig:
-    """A source whose thread is not started: the test takes its turns."""
+    """A source whose thread is not started: the test runs its iterations."""
 
     def __init__(self, **options: str) -> None:
         self.pool = EndPool()
@@ -185,7 +185,7 @@ def test_what_is_given_back_comes_again_in_order(rig: Rig) -> None:
     rig.poll()
     rig.source.settle(3, 3)
     rig.source.release(1, 2)
-    rig.read(6)  # was on its way
+    rig.read(6)  # was in transit
     rig.thread._go_back(rig.consumer)
     assert rig.consumer.seeks == [(0, 1)]
     rig.read(*range(1, 8))
@@ -323,7 +323,7 @@ def test_i4_what_was_set_aside_of_a_topic_that_was_made_again_settles_no_record_
 
 
 def test_what_is_set_aside_just_before_the_end_is_sent_and_committed() -> None:
-    """Else each run that ends there sets it aside again."""
+    """Otherwise each run that ends there sets it aside again."""
     rig = Rig(dead_letter_topic="d")
 
     class Producer:
@@ -351,7 +351,7 @@ def test_what_is_set_aside_just_before_the_end_is_sent_and_committed() -> None:
     rig.pool.close()
 
 
-def test_i3_a_dead_letter_topic_that_refuses_is_told_of_and_gets_the_record_again(
+def test_i3_a_dead_letter_topic_that_refuses_is_reported_and_gets_the_record_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rig = Rig(dead_letter_topic="d")
@@ -503,8 +503,8 @@ def test_i6_a_gap_is_looked_at(rig: Rig) -> None:
     assert rig.thread._removed.query(rig.consumer, 100.0) == "", "what is read again has no gap"
 
 
-def test_i6_what_was_given_back_and_does_not_come_again_is_told(rig: Rig) -> None:
-    """Nobody else knows that it existed."""
+def test_i6_what_was_given_back_and_does_not_come_again_is_reported(rig: Rig) -> None:
+    """Nothing else records that it existed."""
     rig.source.grant(10)
     rig.read(0, 1, 2, 3)
     rig.poll()
@@ -519,7 +519,7 @@ def test_i6_what_was_given_back_and_does_not_come_again_is_told(rig: Rig) -> Non
     assert rig.thread._delivered.account.to_commit() == {0: 2}
 
 
-def test_what_was_given_back_and_is_gone_holds_no_commit_up(rig: Rig) -> None:
+def test_what_was_given_back_and_was_removed_delays_no_commit(rig: Rig) -> None:
     """What is behind it was settled before: no settlement makes a commit due."""
     rig.source.grant(10)
     rig.read(0, 1, 2)
@@ -534,7 +534,7 @@ def test_what_was_given_back_and_is_gone_holds_no_commit_up(rig: Rig) -> None:
     assert rig.thread._commits.begin(time.monotonic()) == {0: 3}
 
 
-def test_i6_what_was_given_back_and_is_removed_is_told_at_the_end_of_a_reader(
+def test_i6_what_was_given_back_and_is_removed_is_reported_at_the_end_of_a_reader(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig.source.grant(10)
@@ -547,7 +547,7 @@ def test_i6_what_was_given_back_and_is_removed_is_told_at_the_end_of_a_reader(
     assert "records 0 to 2 were removed by the retention" in caplog.text
 
 
-def test_i6_a_loss_is_told_beside_another_reason(rig: Rig) -> None:
+def test_i6_a_loss_is_reported_beside_another_reason(rig: Rig) -> None:
     rig.source.grant(10)
     rig.read(0, 1, 5)
     rig.consumer.get_watermark_offsets = lambda place, timeout: (5, 9)  # type: ignore[attr-defined]
@@ -559,11 +559,11 @@ def test_i6_a_loss_is_told_beside_another_reason(rig: Rig) -> None:
     rig.consumer.consume = fail  # type: ignore[attr-defined]
     reported: list[Any] = []
 
-    def tell(event: Any) -> None:
+    def report(event: Any) -> None:
         reported.append(event)
         rig.thread._wants_open = True  # its owner opens it again at once
 
-    rig.thread._report = tell
+    rig.thread._report = report
     rig.thread._step()
     assert len(reported) == 1
     assert "all brokers are down" in reported[0].text
@@ -658,7 +658,7 @@ def test_i5_where_a_topic_begins_again_is_committed_before_it_is_read_again(star
     rig.read(0)
     assert rig.thread._fault.is_spent
     rig.thread._delivered.account.revoke([0, 1])
-    rig.thread._assignment.assigned(rig.consumer, [TopicPartition("t", 1)])  # somebody else may have the other one
+    rig.thread._assignment.assigned(rig.consumer, [TopicPartition("t", 1)])  # another reader may have the other one
     rig.thread._fault.is_spent = False
     rig.thread._assignment.assigned(rig.consumer, [TopicPartition("t", 0)])
     assert rig.thread._fault.is_spent, "it is not read before"
@@ -695,7 +695,7 @@ def test_i5_a_topic_that_was_made_again_is_known_by_its_id(rig: Rig, monkeypatch
     assert rig.positions() == []
 
 
-def test_i5_what_the_offsets_of_one_partition_tell_holds_for_all_of_the_topic(
+def test_i5_what_the_offsets_of_one_partition_show_holds_for_all_of_the_topic(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was settled of the others was committed: offsets of records that are not there any more."""
@@ -713,11 +713,11 @@ def test_i5_what_the_offsets_of_one_partition_tell_holds_for_all_of_the_topic(
     del views[0]
     rig.thread._connect()
     assert rig.consumer.commits == [{0: 0}, {1: 0}]
-    assert rig.thread._fault.take() is None, "it is told once"
+    assert rig.thread._fault.take() is None, "it is reported once"
 
 
 def test_i5_a_topic_that_was_made_again_is_noticed_while_it_is_read(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """librdkafka reads on behind the offset of the one before, and tells nothing."""
+    """librdkafka reads on after the offset of the one before, and reports nothing."""
     views = [TopicView("c", 2, topic_id="first"), TopicView("c", 2, topic_id="second")]
     monkeypatch.setattr(consumer, "describe_topic", lambda *_: views[0])
     rig.source.grant(10)
@@ -777,17 +777,17 @@ class Subscriber(Consumer):
 
 
 def test_i5_of_a_topic_that_is_not_there_nothing_is_committed(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next one of its name may be there by then, and a reader after this one would begin in its midst."""
+    """The next one of its name may be there by then, and a reader after this one would begin in its middle."""
     rig.source.grant(10)
     for number in (0, 1):
         rig.read(0, 1, partition=number)
         rig.source.settle(number << 48, (number << 48) + 1)
     assert len(rig.positions()) == 4
 
-    def gone(*_: Any) -> None:
+    def unavailable(*_: Any) -> None:
         raise EntityNotFoundError("t at a")
 
-    monkeypatch.setattr(consumer, "describe_topic", gone)
+    monkeypatch.setattr(consumer, "describe_topic", unavailable)
     rig.thread._wants_open = True
     rig.thread._report = lambda _: setattr(rig.thread, "_stops", True)  # type: ignore[method-assign]
     rig.thread._step()
@@ -798,7 +798,7 @@ def test_i5_of_a_topic_that_is_not_there_nothing_is_committed(rig: Rig, monkeypa
 
 @pytest.mark.parametrize("start", ["earliest", "latest"])
 def test_an_offset_that_does_not_exist_any_more_is_followed_by_the_first_that_does(start: str) -> None:
-    """With `latest` of librdkafka all that is left would be passed over, and no error would tell."""
+    """With `latest` of librdkafka all that is left would be passed over, without an error."""
     options = read_source({**OPTIONS, "start": start})
     assert consumer_settings(options, tells_ends=False)["auto.offset.reset"] == "earliest"
 

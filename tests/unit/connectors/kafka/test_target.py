@@ -51,7 +51,7 @@ class Thread(ProducerThread):
 
 
 def test_a_topic_that_is_the_source_takes_nothing() -> None:
-    """It would be read and written without end, or doubled once."""
+    """It would be read and written without end, or copied twice."""
     rig = Rig(origin="ewr/t", target="jfk")
     (lost,) = rig.opened("origin-id")
     assert lost.refusal.kind is RefusalKind.FATAL
@@ -123,7 +123,7 @@ def test_an_envelope_is_answered_once_when_all_of_it_is(rig: Rig) -> None:
     assert rig.target.poll(rig.now) == [Outcome(0, 0, BUSY, (1,)), Granted(CREDIT)]
 
 
-def test_what_was_stored_of_an_envelope_is_told_before_the_connection_is_lost(rig: Rig) -> None:
+def test_what_was_stored_of_an_envelope_is_reported_before_the_connection_is_lost(rig: Rig) -> None:
     """Sent again with the others, it would be there twice."""
     rig.opened()
     rig.send(record(1), record(2), record(3), is_envelope=True)
@@ -187,7 +187,7 @@ def test_what_cannot_be_read_is_refused_for_itself(rig: Rig) -> None:
     assert reported[0].refusal.kind is RefusalKind.MESSAGE
 
 
-def test_copies_tell_where_they_have_been_and_never_return() -> None:
+def test_copies_show_where_they_have_been_and_never_return() -> None:
     rig = Rig(origin="here/t", target="there")
     with pytest.raises(InvalidArgumentError):
         rig.target.copies(b"", [0], 0)

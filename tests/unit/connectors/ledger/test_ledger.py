@@ -82,7 +82,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     return [row for file in sorted(folder.glob("date=*/*.parquet")) for row in pq.ParquetFile(file).read().to_pylist()]
 
 
-def test_i1_an_outcome_is_noted_before_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_i1_an_outcome_is_noted_before_it_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inner, target = made(tmp_path)
     target.send(Send([message(1), message(2)]))
     target.send(Send([message(3), message(4)], is_envelope=True))
@@ -116,7 +116,7 @@ def test_of_an_envelope_that_is_refused_what_was_taken_is_noted_and_nothing_else
     assert sorted((row["outcome"], row["sequence_number"]) for row in rows(tmp_path)) == [("moved", 1), ("moved", 3)]
 
 
-def test_i2_while_it_cannot_be_written_nothing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_i2_while_it_cannot_be_written_nothing_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inner, target = made(tmp_path)
     target.send(Send([message(1)]))
     real = os.write
@@ -222,7 +222,7 @@ def test_a_lost_connection_begins_its_ordinals_again(tmp_path: Path) -> None:
     assert [row["sequence_number"] for row in rows(tmp_path)] == [2]
 
 
-def test_a_copy_tells_its_source_and_its_origin(tmp_path: Path) -> None:
+def test_a_copy_shows_its_source_and_its_origin(tmp_path: Path) -> None:
     rewriter = MessageRewriter("ewr/q", "jfk", 8, origin_namespace="one", target_namespace="two", entity="q")
     payload = message(7)
     (copy,), _ = rewriter.copy_all(payload, [0, len(payload)], 1_700_000_001_000)
@@ -268,7 +268,7 @@ def test_i2_a_kill_between_the_table_and_the_file_leaves_each_row_once(
     assert len(rows(tmp_path)) == 1
 
 
-def test_i3_a_torn_end_is_left_out_and_a_message_that_nobody_can_read_is_not(tmp_path: Path) -> None:
+def test_i3_a_torn_end_is_left_out_and_a_message_that_cannot_be_read_is_not(tmp_path: Path) -> None:
     file = LedgerFile(tmp_path)
     file.append([Record("r\nmoved", -1, 0, b"junk")])
     file.append([Record("r\nmoved", -1, 0, message(2))])
@@ -304,7 +304,7 @@ def test_a_route_keeps_its_target_behind_the_ledger(tmp_path: Path) -> None:
     pool.close()
 
 
-def test_a_path_that_cannot_be_a_ledger_is_told_before_anything_runs(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_a_ledger_is_reported_before_anything_runs(tmp_path: Path) -> None:
     def route(path: Path) -> Route:
         options = RouteOptions(ledger=LedgerOptions(str(path)))
         return Route(

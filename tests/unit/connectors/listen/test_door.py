@@ -109,7 +109,7 @@ def test_of_a_batch_with_one_bad_event_nothing_is_taken() -> None:
     ],
 )
 @pytest.mark.parametrize("handshakes", [False, True])
-def test_what_cannot_be_read_is_told_as_that(headers: dict[str, str], body: bytes, handshakes: bool) -> None:
+def test_what_cannot_be_read_is_reported_as_that(headers: dict[str, str], body: bytes, handshakes: bool) -> None:
     """A fault of the listener's would be sent again, and again."""
     store = Store()
     reply = door(store, handshakes=handshakes).post(headers, body)
@@ -119,7 +119,7 @@ def test_what_cannot_be_read_is_told_as_that(headers: dict[str, str], body: byte
     assert not store.kept
 
 
-def test_a_full_spool_is_told() -> None:
+def test_a_full_spool_is_reported() -> None:
     reply = door(Store(is_full=True)).post({}, b"x")
     assert isinstance(reply, Reply)
     assert (reply.status, reply.headers) == (503, {"Retry-After": "10"})

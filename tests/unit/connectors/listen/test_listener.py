@@ -67,7 +67,7 @@ def test_i3_a_sender_that_asks_before_it_sends_a_body_is_answered(sender: socket
         assert answers.readline() == b"HTTP/1.1 200 OK\r\n"
 
 
-def test_i2_a_sender_that_asks_whether_a_large_body_is_taken_is_told_so(sender: socket.socket) -> None:
+def test_i2_a_sender_that_asks_whether_a_large_body_is_accepted_gets_an_answer(sender: socket.socket) -> None:
     sender.sendall(HEAD + b"Expect: 100-continue\r\nContent-Length: 5000000\r\n\r\n")
     with sender.makefile("rb") as answers:
         assert answers.readline().startswith(b"HTTP/1.1 413 ")
@@ -89,7 +89,7 @@ def test_a_signature_over_a_compressed_body_is_right() -> None:
 
 
 def test_i4_a_certificate_that_was_replaced_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else every sender would be refused from the day on which the first one ends, as long as the process runs."""
+    """Otherwise every sender would be refused from the day on which the first one ends, as long as the process runs."""
     monkeypatch.setattr(listener, "CERTIFICATE_SECONDS", 0.005)
     certificate, key = client_certificate(tmp_path)
     options = replace(OPTIONS, certificate_file=str(certificate), key_file=str(key))

@@ -61,7 +61,7 @@ def outgoing(tmp_path: Path) -> Outgoing:
 
 
 def test_i2_a_lost_file_of_what_is_settled_keeps_no_segment(tmp_path: Path, outgoing: Outgoing) -> None:
-    """The spool begins at a later record; it would never be given up, and be full one day."""
+    """The spool begins at a later record; the segment would never be deleted, and the spool would fill up."""
     written(tmp_path, ["a"], ["b"], ["c"], segment_bytes=1)
     outgoing.open()
     for position, _ in given(outgoing)[:2]:
@@ -81,7 +81,7 @@ def test_i2_a_lost_file_of_what_is_settled_keeps_no_segment(tmp_path: Path, outg
     assert SpoolFolder(tmp_path).numbers() == [4]
 
 
-def test_i3_damage_is_told_with_its_numbers_and_holds_nothing_up(
+def test_i3_damage_is_reported_with_its_numbers_and_delays_nothing(
     tmp_path: Path, outgoing: Outgoing, caplog: pytest.LogCaptureFixture
 ) -> None:
     written(tmp_path, ["a"], ["b", "c"], ["d"], ["e"], ["f"], segment_bytes=200)
@@ -124,7 +124,7 @@ def test_i4_after_a_read_that_failed_nothing_is_passed_over(
     assert given(outgoing) == [(2, "b"), (3, "c")]  # the first was given before
 
 
-def test_a_message_that_nobody_can_read_is_given_as_its_bytes(tmp_path: Path, outgoing: Outgoing) -> None:
+def test_a_message_that_cannot_be_read_is_given_as_its_bytes(tmp_path: Path, outgoing: Outgoing) -> None:
     writer = SpoolWriter(tmp_path).open()
     writer.append([Record("", -1, 1, b"\0Sp\xc0"), Record("", -1, 1, section.encode_message(b"b"))])
     writer.sync()
@@ -138,7 +138,7 @@ def test_a_message_that_nobody_can_read_is_given_as_its_bytes(tmp_path: Path, ou
 
 
 def test_i3_what_is_settled_does_not_fill_a_small_spool(tmp_path: Path) -> None:
-    """A segment is given up once another one has begun; nothing would begin one in a spool that is full."""
+    """A segment is deleted once another one has begun; in a full spool no other one would begin."""
     settled = [0]
     inbox = Inbox(options(tmp_path, 4096), lambda: None, lambda: settled[0])
     inbox.open()
@@ -190,7 +190,7 @@ def test_one_certificate_for_an_address(tmp_path: Path) -> None:
 
 
 def test_i3_numbers_that_are_used_again_are_not_settled(tmp_path: Path) -> None:
-    """Somebody has removed the segments to make room; what comes then would be taken for what was settled."""
+    """The segments were removed to make room; what comes then would be taken for what was settled."""
     written(tmp_path, ["a"], ["b"])
     first = Outgoing(SpoolFolder(tmp_path))
     first.open()

@@ -15,7 +15,7 @@ from isthmus.connectors.secret import Secret, SecretUnavailableError
 from until import until
 
 
-def test_i4_a_vault_that_does_not_answer_holds_up_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_i4_a_vault_that_does_not_answer_delays_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes half a minute to give it up; meanwhile nothing would be given to the route, or noted as settled."""
     answers, asked = threading.Event(), 0
     vault: list[Secret | Exception] = [

@@ -32,7 +32,7 @@ def test_i1_one_request_at_a_time() -> None:
     assert not locks.has_jobs
 
 
-def test_i2_what_comes_again_is_not_told_again_and_settled_by_its_new_receipt() -> None:
+def test_i2_what_comes_again_is_not_reported_again_and_settled_by_its_new_receipt() -> None:
     locks = Locks(0)
     assert locks.arrive([given("a")], 0.0) == 1
     (locked,) = locks.take(5)
@@ -40,7 +40,7 @@ def test_i2_what_comes_again_is_not_told_again_and_settled_by_its_new_receipt() 
     locks.settle(locked.position, locked.position)
     job, locked_messages = locks.next_jobs(1.0, 1)
     assert locked_messages[0].lease.receipt == "new"
-    # While it is deleted it is given again: the delete finds nothing, and is made again.
+    # While it is deleted it is delivered again: the delete finds nothing, and is sent again.
     locks.arrive([given("a", "newer")], 1.0)
     locks.done(job, locked_messages, ["new"], [False])
     settled(locks, "a")
@@ -141,8 +141,8 @@ def test_i5_what_was_completed_by_a_receipt_of_no_use_is_completed_when_it_comes
     assert locks.arrive([given("a", "r3", deliveries=3)], 70.0) == 1, "it is done with"
 
 
-def test_i5_what_could_not_be_set_aside_is_told_again() -> None:
-    """Nobody knows whether it stands where it was to be put."""
+def test_i5_what_could_not_be_set_aside_is_reported_again() -> None:
+    """It is not known whether it was put where it was to be put."""
     locks = Locks(0)
     locks.arrive([given("a")], 0.0)
     (locked,) = locks.take(5)
@@ -162,7 +162,7 @@ def test_i5_a_message_that_the_system_gives_for_the_first_time_is_another_one() 
     assert locks.arrive([given("a", "r2", deliveries=1)], 60.0) == 1
 
 
-def test_i5_what_was_given_back_is_told_again() -> None:
+def test_i5_what_was_given_back_is_reported_again() -> None:
     locks = Locks(0)
     locks.arrive([given("a")], 0.0)
     (locked,) = locks.take(5)

@@ -68,7 +68,7 @@ class Fake:
         self.interrupt()
 
 
-def test_i3_a_receive_that_waits_holds_up_no_opening() -> None:
+def test_i3_a_receive_that_waits_delays_no_opening() -> None:
     """What is settled waits for it, and its lock ends."""
     fake = Fake()
     threads = PullThreads(fake, parallel=1, most=10, pause_seconds=1.0, only_present=False, wake=lambda: None)
@@ -76,9 +76,9 @@ def test_i3_a_receive_that_waits_holds_up_no_opening() -> None:
     positions: list[int] = []
 
     def look() -> list[object]:
-        more, helds = threads.take()
+        more, messages = threads.take()
         reported.extend(more)
-        positions.extend(held.position for held in helds)
+        positions.extend(each.position for each in messages)
         return reported
 
     threads.open()
@@ -94,7 +94,7 @@ def test_i3_a_receive_that_waits_holds_up_no_opening() -> None:
     assert not threads.is_alive()
 
 
-def test_the_end_of_what_was_there_is_told_though_what_came_later_cannot_be_given_back() -> None:
+def test_the_end_of_what_was_there_is_reported_though_what_came_later_cannot_be_given_back() -> None:
     class Later(Fake):
         """Has one message that came after the opening; it cannot be given back."""
 
@@ -120,7 +120,7 @@ def test_the_end_of_what_was_there_is_told_though_what_came_later_cannot_be_give
     threads.join(WAIT_SECONDS)
 
 
-def test_what_another_reader_holds_is_waited_for_though_something_is_completed_meanwhile() -> None:
+def test_what_another_reader_has_locked_is_waited_for_though_something_is_completed_meanwhile() -> None:
     class Shared(Fake):
         """A second message is with another reader, which dies; the first is completed while the messages are counted."""
 
@@ -153,10 +153,10 @@ def test_what_another_reader_holds_is_waited_for_though_something_is_completed_m
         until(lambda: look() and 1 in order)
 
     def look() -> list[object]:
-        reported, helds = threads.take()
-        for held in helds:
+        reported, messages = threads.take()
+        for each in messages:
             order.append(len(fake.completed) + 1)
-            threads.settle(held.position, held.position)
+            threads.settle(each.position, each.position)
         order.extend(type(each) for each in reported)
         return order
 

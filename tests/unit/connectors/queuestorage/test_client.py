@@ -30,7 +30,7 @@ def test_i3_a_request_without_an_answer_ends(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_who_issues_tokens_may_be_away_for_a_while() -> None:
-    """azure-identity tells so by the error of a key that is wrong, without the answer of a service."""
+    """azure-identity reports this by the error of a wrong key, without the answer of a service."""
     assert refusal_of("q", ClientAuthenticationError("Authentication failed: timed out")).kind is RefusalKind.UNKNOWN
     refused = ClientAuthenticationError("no", response=SimpleNamespace(status_code=403, reason="Forbidden"))  # type: ignore[arg-type]
     assert refusal_of("q", refused).kind is RefusalKind.FATAL

@@ -52,7 +52,7 @@ def puller() -> Any:
     return made
 
 
-def gone() -> Exception:
+def lost() -> Exception:
     error = HttpResponseError("gone")
     error.error_code = "PopReceiptMismatch"  # type: ignore[attr-defined]
     return error
@@ -74,7 +74,7 @@ def test_i1_a_message_whose_lock_was_lost_when_it_was_in_the_poison_queue_is_del
     puller: Any,
 ) -> None:
     queue, poison = puller._client, puller._poison
-    queue.answers = [gone()]
+    queue.answers = [lost()]
     assert not puller.set_aside(Lease("1", "r", 30.0), section.encode_message(b"x"), BAD)
     assert puller.receive(5) == []
     assert (len(poison.put), queue.deleted) == (1, ["r2"])

@@ -57,7 +57,7 @@ def test_no_proxy_is_asked_for_this_machine(asked: RabbitAdministration) -> None
     assert asked.messages("orders") == 7
 
 
-def test_a_queue_that_a_former_exchange_of_its_task_fills_is_told(
+def test_a_queue_that_a_former_exchange_of_its_task_fills_is_reported(
     asked: RabbitAdministration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its messages would be moved as those of the exchange that the task names now."""
@@ -77,7 +77,7 @@ def test_a_queue_that_a_former_exchange_of_its_task_fills_is_told(
     )
 
 
-def test_a_binding_by_way_of_another_exchange_may_be_one(
+def test_a_binding_through_another_exchange_may_be_one(
     asked: RabbitAdministration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = "isthmus.gates.jfk"
@@ -98,7 +98,7 @@ def test_without_management_no_binding_is_known() -> None:
     assert RabbitAdministration(options).is_bound("gates", "isthmus.gates.jfk") is None
 
 
-def test_a_queue_of_a_renamed_task_that_stays_bound_is_told(
+def test_a_queue_of_a_renamed_task_that_stays_bound_is_reported(
     asked: RabbitAdministration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing empties it any more."""

@@ -16,7 +16,7 @@ from isthmus.connectors.rabbitmq.protocol.error import ClosedByBrokerError, is_n
     ],
 )
 def test_a_queue_whose_node_starts_is_waited_for(text: str, is_passing: bool) -> None:
-    """It is told as one that is not found: a route would stop permanently, and `plan` make the queue anew."""
+    """It is reported as one that is not found: a route would stop permanently, and `plan` create the queue again."""
     error = ClosedByBrokerError("", place="rabbit-1:5672", reply_code=404, reply_text=text)
     assert is_not_ready(error) is is_passing
     assert may_pass(error) is is_passing

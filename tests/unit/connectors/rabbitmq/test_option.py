@@ -38,7 +38,7 @@ def test_what_a_route_says_is_taken() -> None:
     assert read_broker(BROKER).queue_type == "quorum"
 
 
-def test_everything_wrong_is_told_at_once() -> None:
+def test_everything_wrong_is_reported_at_once() -> None:
     """I1."""
     reported = faults(read_source, entity="q", dead_letters="q", wrong="x", prefetch="0")
     assert "'wrong'" in reported

@@ -25,7 +25,7 @@ QUORUM: dict[str, Any] = {"type": "quorum", "arguments": {"x-queue-type": "quoru
         ({}, "", []),
     ],
 )
-def test_queues_that_lose_what_comes_back_often_are_told(
+def test_queues_that_lose_what_comes_back_often_are_reported(
     queue: dict[str, Any], version: str, expected: list[str]
 ) -> None:
     found = list(remarks_of(queue, version, is_rejected_to=False))
@@ -52,7 +52,7 @@ def test_queues_that_lose_what_comes_back_often_are_told(
         ({"type": "stream", "arguments": {}}, 86_400_000, "keeps messages for ever, and not 1d as audit"),
     ],
 )
-def test_a_record_that_keeps_messages_as_the_file_said_before_is_told(
+def test_a_record_that_keeps_messages_as_the_file_said_before_is_reported(
     queue: dict[str, Any], kept_ms: int, expected: str
 ) -> None:
     found = audit_remark(queue, kept_ms)
@@ -68,7 +68,7 @@ def test_a_record_that_keeps_messages_as_the_file_said_before_is_told(
         ({"type": "classic", "effective_policy_definition": {"dead-letter-exchange": "dlx"}}, 0),
     ],
 )
-def test_a_queue_without_the_dead_letter_exchange_that_the_file_names_is_told(
+def test_a_queue_without_the_dead_letter_exchange_that_the_file_names_is_reported(
     queue: dict[str, Any], count: int
 ) -> None:
     assert len(list(remarks_of(queue, "4.1.0", is_rejected_to=True))) == count

@@ -96,7 +96,7 @@ def source() -> Iterator[StreamSource]:
 
 
 def test_the_checkpoint_of_what_was_set_aside_last_is_written_after_its_confirm(source: StreamSource) -> None:
-    """Else each run that ends there sets it aside again."""
+    """Otherwise each run that ends there sets it aside again."""
     thread: Any = source._checkpoints._thread
     source.close()
     assert not source.has_left
@@ -106,7 +106,7 @@ def test_the_checkpoint_of_what_was_set_aside_last_is_written_after_its_confirm(
     assert source.has_left
 
 
-def test_a_confirm_that_does_not_come_keeps_nobody_waiting(source: StreamSource) -> None:
+def test_a_confirm_that_does_not_come_blocks_no_caller(source: StreamSource) -> None:
     thread: Any = source._checkpoints._thread
     source.close()
     source.pool._leave(time.monotonic() + CLOSE_SECONDS + 1)

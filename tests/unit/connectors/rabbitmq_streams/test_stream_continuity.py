@@ -48,7 +48,7 @@ def test_what_comes_is_wanted_from_behind_the_checkpoint() -> None:
     assert source.come(4, 5, 6) == [5, 6]
 
 
-def test_i1_what_was_removed_is_told_once() -> None:
+def test_i1_what_was_removed_is_reported_once() -> None:
     source = Source(kept=4, last=20)
     with pytest.raises(ConnectionLostError, match="offsets 5 to 8 were removed"):
         source.come(9)
@@ -97,7 +97,7 @@ def test_i3_a_gap_is_looked_at_once() -> None:
     assert not source.continuity.take_gap()
 
 
-def test_i3_a_gap_whose_message_before_is_gone_is_lost() -> None:
+def test_i3_a_gap_whose_previous_message_was_removed_is_lost() -> None:
     source = Source(kept=4, last=20)
     source.come(4, 5, 8)
     assert source.continuity.take_gap()

@@ -42,7 +42,7 @@ class World:
         self.end = 0
         self.published: set[int] = set()
         self.given: set[int] = set()
-        self.done: set[int] = set()  # settled, or set aside with a confirm that is on its way
+        self.done: set[int] = set()  # settled, or set aside with a confirm that is in transit
         self.lost: set[int] = set()
         self.begin()
 
@@ -58,7 +58,7 @@ class World:
         self.reader = Reader(self.stream, self.clock, self.thread, **self.options)
         self.reader.source.open()
 
-    # ---- what the owner is told
+    # ---- what is reported to the owner
 
     def serve(self, rounds: int) -> None:
         source = self.reader.source
@@ -225,16 +225,16 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 
 @pytest.mark.parametrize("first", range(0, QUICK, 10))
-def test_whatever_happens_each_message_is_given_or_told_as_lost(first: int, play: Callable[[int], None]) -> None:
+def test_whatever_happens_each_message_is_given_or_reported_as_lost(first: int, play: Callable[[int], None]) -> None:
     for seed in range(first, first + 10):
         play(seed)
 
 
 @pytest.mark.soak
-def test_whatever_happens_each_message_is_given_or_told_as_lost_for_long(
+def test_whatever_happens_each_message_is_given_or_reported_as_lost_for_long(
     play: Callable[[int], None], long_count: Callable[[int], int], counted: Callable[[str, str], None]
 ) -> None:
     first, count = random.SystemRandom().randrange(1 << 40), long_count(2_000)
     for seed in range(first, first + count):
         play(seed)
-    counted(f"{count} seeds from {first}", "each message given or told as lost")
+    counted(f"{count} seeds from {first}", "each message given or reported as lost")

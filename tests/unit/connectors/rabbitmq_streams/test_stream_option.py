@@ -18,7 +18,7 @@ from isthmus.replication.verification.audit.log_audit import placed
 from isthmus.replication.verification.identity import Identity
 from isthmus.topology import read
 
-PLACE = {"host": "rabbit-1", "username": "isthmus", "password": "env:P", "checkpoints": "/checkpoints"}
+SETTINGS = {"host": "rabbit-1", "username": "isthmus", "password": "env:P", "checkpoints": "/checkpoints"}
 FILE = """
 isthmus: 1
 namespaces:
@@ -31,17 +31,17 @@ tasks:
 
 def test_what_is_set_aside_is_named_as_at_every_log() -> None:
     """`isthmus verify` finds it by that name: without partition and offset it would count as consumed."""
-    origin = read_source(PLACE | {"topic": "orders", "dead_letter_topic": "aside"}).origin_of(10)
+    origin = read_source(SETTINGS | {"topic": "orders", "dead_letter_topic": "aside"}).origin_of(10)
     headers = {DEAD_LETTER_PLACE: origin, DEAD_LETTER_REASON: "ValidationFailed"}
     message = encode_message(application_properties=headers)
     assert placed(message, "orders") == Identity(10, "", "", 10, "ValidationFailed")
 
 
 def test_checkpoints_of_streams_whose_names_differ_in_case_are_different_ones() -> None:
-    place = read_namespace(PLACE)
-    keys = [place.key("rabbit@a", name, "g") for name in ("orders", "Orders")]
+    namespace = read_namespace(SETTINGS)
+    keys = [namespace.key("rabbit@a", name, "g") for name in ("orders", "Orders")]
     assert keys[0].identity != keys[1].identity
-    assert place.key("rabbit@a", "orders", "g") == keys[0]
+    assert namespace.key("rabbit@a", "orders", "g") == keys[0]
 
 
 @pytest.mark.parametrize(
@@ -56,11 +56,11 @@ def test_checkpoints_of_streams_whose_names_differ_in_case_are_different_ones() 
 def test_options_at_odds_are_refused(changed: dict[str, str], text: str) -> None:
     """I1."""
     with pytest.raises(ConfigError, match=text):
-        read_source(PLACE | {"topic": "orders"} | changed)
+        read_source(SETTINGS | {"topic": "orders"} | changed)
 
 
 def test_a_message_is_set_aside_only_where_there_is_a_place_for_it() -> None:
-    reported = PLACE | {"topic": "orders"}
+    reported = SETTINGS | {"topic": "orders"}
     assert dispositions_of(reported) == {"abandon"}
     assert dispositions_of(reported | {"dead_letter_topic": "dead"}) == {"abandon", "dead-letter"}
 
@@ -92,15 +92,17 @@ def test_no_task_writes_to_one(task: str) -> None:
 def test_checkpoints_of_any_name_have_a_file(tmp_path: Path, name: str) -> None:
     """A name of a file has 255 bytes at most."""
     store = FolderStore(str(tmp_path))
-    place = read_namespace(PLACE)
-    keys = [place.key(cluster, stream, name) for cluster in (name, f"{name}2") for stream in (name, f"{name[:-1]}x")]
+    namespace = read_namespace(SETTINGS)
+    keys = [
+        namespace.key(cluster, stream, name) for cluster in (name, f"{name}2") for stream in (name, f"{name[:-1]}x")
+    ]
     for number, key in enumerate(keys):
         store.write(key, {0: Checkpoint(number)})
     assert [store.load(key)[0].sequence for key in keys] == [0, 1, 2, 3]
 
 
 def test_the_place_of_a_checkpoint_stays() -> None:
-    assert read_namespace(PLACE).key("rabbit@h", "orders", "isthmus")[:4] == (
+    assert read_namespace(SETTINGS).key("rabbit@h", "orders", "isthmus")[:4] == (
         "rabbit@h 913b28e005a61a6c",
         "rabbit@h",
         "orders",

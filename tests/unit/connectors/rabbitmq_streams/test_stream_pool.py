@@ -39,7 +39,7 @@ def sockets() -> Iterator[tuple[Connection, socket.socket]]:
     theirs.close()
 
 
-def test_i3_a_source_is_finished_when_its_connection_is_gone(sockets: tuple[Connection, socket.socket]) -> None:
+def test_i3_a_source_is_finished_when_its_connection_is_lost(sockets: tuple[Connection, socket.socket]) -> None:
     connection, theirs = sockets
     pool = StreamPool()
     source = Source(pool, connection)

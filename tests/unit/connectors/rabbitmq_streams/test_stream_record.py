@@ -28,7 +28,7 @@ def test_a_delivery_has_its_tag_and_its_record() -> None:
     assert delivered(delivery(7, record())) == (7, record())
 
 
-def test_the_digest_tells_messages_apart_and_leaves_out_headers() -> None:
+def test_the_digest_distinguishes_messages_and_leaves_out_headers() -> None:
     """I1."""
     assert digest_of(record(offset=1)) == digest_of(record(offset=2))
     others = [record(b"other"), record(message_id=b"1"), record(timestamp=1), record()._replace(routing_key="other")]
@@ -58,7 +58,7 @@ def test_a_message_that_comes_under_the_offset_of_another_has_another_id() -> No
     assert message_id(b"lost") != message_id(b"new")
 
 
-def test_a_record_that_cannot_be_read_is_told_with_its_offset() -> None:
+def test_a_record_that_cannot_be_read_is_reported_with_its_offset() -> None:
     with pytest.raises(CodecError, match="offset 7"):
         StreamReader("orders").read(0, (7, Record(b"body", b"\xff")))
 

@@ -78,7 +78,7 @@ def test_a_checkpoint_follows_what_is_settled(stream: Stream, clock: Clock) -> N
     assert opened(other)[:3] == [4, 5, 6]
 
 
-def test_a_connection_that_was_lost_goes_on_behind_what_was_given(stream: Stream, clock: Clock) -> None:
+def test_a_connection_that_was_lost_continues_behind_what_was_given(stream: Stream, clock: Clock) -> None:
     reader = Reader(stream, clock)
     assert opened(reader, 12) == list(range(12))
     assert not lost(reader.lose()).is_fatal
@@ -154,7 +154,7 @@ def test_a_retention_that_removes_more_each_time_does_not_keep_the_source_from_o
     assert opened(reader, 100) == list(range(33, 70)), "what was read before is not lost"
 
 
-def test_a_loss_is_told_though_the_source_is_lost_for_another_reason_at_the_same_time(
+def test_a_loss_is_reported_though_the_source_is_lost_for_another_reason_at_the_same_time(
     stream: Stream, clock: Clock
 ) -> None:
     """`continuity`, I1."""
@@ -177,7 +177,7 @@ def test_a_loss_is_told_though_the_source_is_lost_for_another_reason_at_the_same
     assert "offsets 20 to 29 were removed" in lost(reader.events).text
 
 
-def test_a_loss_that_was_not_told_yet_is_logged_at_the_end(
+def test_a_loss_that_was_not_reported_yet_is_logged_at_the_end(
     stream: Stream, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """`continuity`, I1."""
@@ -204,13 +204,13 @@ def test_a_gap_is_looked_at_again_where_the_connection_is_lost_meanwhile(stream:
     reader.link.serve()
     reported = reader.source.poll(clock.now)
     assert positions(list(reported)) == list(range(50, 60))
-    reader.source.fail(ConnectionLostError("gone"))  # before the new channel tells anything
+    reader.source.fail(ConnectionLostError("gone"))  # before the new channel reports anything
     assert lost(reader.run()).text == "gone"
     assert "offsets 30 to 49 were removed" in lost(reader.open()).text
     assert opened(reader) == []
 
 
-def test_a_loss_is_told_though_the_broker_has_notes_of_its_own_before(stream: Stream, clock: Clock) -> None:
+def test_a_loss_is_reported_though_the_broker_has_notes_of_its_own_before(stream: Stream, clock: Clock) -> None:
     """`continuity`, I3."""
     reader = Reader(stream, clock)
     opened(reader)

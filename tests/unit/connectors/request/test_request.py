@@ -81,7 +81,7 @@ def test_options_that_would_give_a_secret_away_are_refused() -> None:
 
 
 class Fake:
-    """A system that answers what it is told to."""
+    """A system that answers what it is set to."""
 
     entity = "x"
     batch = 2
@@ -178,10 +178,10 @@ def test_i3_after_a_failure_nothing_more_is_sent() -> None:
 
 
 BUSY = Refusal(RefusalKind.BLOCKED, "503", "later")
-GONE = Refusal(RefusalKind.UNKNOWN, "", "no answer")
+NO_ANSWER = Refusal(RefusalKind.UNKNOWN, "", "no answer")
 
 
-def test_i4_a_failure_is_told_after_the_answers_to_what_was_under_way() -> None:
+def test_i4_a_failure_is_reported_after_the_answers_to_what_was_under_way() -> None:
     """One connection of many that is reset would have all the others' messages sent again, though they were taken."""
     gate, is_under_way = threading.Event(), threading.Event()
 
@@ -225,7 +225,7 @@ def busy_but_for(*answered: int) -> BusyError:
 
 
 def failed_but_for(*answered: int) -> RequestError:
-    found = RequestError(GONE)
+    found = RequestError(NO_ANSWER)
     found.answered = dict.fromkeys(answered)
     return found
 
@@ -265,11 +265,13 @@ def test_a_queue_that_is_the_source_takes_nothing() -> None:
     [
         ((None, "no"), Outcome(0, 0, NO, (0, 1))),
         ((busy_but_for(1), None), Outcome(0, 0, BUSY, (1, 2, 3))),
-        ((None, RequestError(GONE)), Outcome(0, 0, GONE, (0, 1))),
-        ((failed_but_for(1),), Outcome(0, 0, GONE, (1,))),
+        ((None, RequestError(NO_ANSWER)), Outcome(0, 0, NO_ANSWER, (0, 1))),
+        ((failed_but_for(1),), Outcome(0, 0, NO_ANSWER, (1,))),
     ],
 )
-def test_what_was_taken_of_an_envelope_is_told_with_its_refusal(answers: Sequence[object], reported: Outcome) -> None:
+def test_what_was_taken_of_an_envelope_is_reported_with_its_refusal(
+    answers: Sequence[object], reported: Outcome
+) -> None:
     """Sent again with the others, it would be there twice."""
     pool, news = RequestPool(), threading.Event()
     fake = Fake(*answers)
@@ -287,6 +289,6 @@ def test_what_was_taken_of_an_envelope_is_told_with_its_refusal(answers: Sequenc
         news.clear()
     outcomes = [each for each in found if isinstance(each, Outcome)]
     assert outcomes == [reported]
-    assert isinstance(found[-1], Lost) is (reported.refusal == GONE)
+    assert isinstance(found[-1], Lost) is (reported.refusal == NO_ANSWER)
     target.close()
     pool.close()

@@ -107,7 +107,7 @@ def opened(namespace: Namespace) -> OpenClient:
     return client_of_string(ConnectionString.parse(f"{text};UseDevelopmentEmulator=true"))
 
 
-def test_what_was_made_though_the_answer_was_lost_is_not_told_as_somebody_elses(namespace: Namespace) -> None:
+def test_what_was_made_though_the_answer_was_lost_is_not_reported_as_somebody_elses(namespace: Namespace) -> None:
     """The client repeats the request by itself, and is answered that the entity exists."""
     with Entities(opened(namespace)) as entities:
         entities.create(EntityPath("one"), "queue", {})
@@ -120,7 +120,7 @@ def test_what_was_made_though_the_answer_was_lost_is_not_told_as_somebody_elses(
     assert namespace.queues == {"one", "two"}
 
 
-def test_what_somebody_else_has_made_is_told_though_the_namespace_was_busy_first(
+def test_what_somebody_else_has_made_is_reported_though_the_namespace_was_busy_first(
     namespace: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client repeats the request as well, but it has done nothing before. It does not wait for an hour, though it is asked to."""
@@ -133,7 +133,7 @@ def test_what_somebody_else_has_made_is_told_though_the_namespace_was_busy_first
     assert slept == [LONGEST_WAIT_SECONDS]
 
 
-def test_what_was_deleted_though_the_answer_was_lost_is_not_told_as_missing(namespace: Namespace) -> None:
+def test_what_was_deleted_though_the_answer_was_lost_is_not_reported_as_missing(namespace: Namespace) -> None:
     namespace.queues.add("one")
     with Entities(opened(namespace)) as entities:
         entities.delete(EntityPath("one"))
@@ -141,7 +141,7 @@ def test_what_was_deleted_though_the_answer_was_lost_is_not_told_as_missing(name
             entities.delete(EntityPath("one"))
 
 
-def test_a_redirect_is_told_and_not_followed(namespace: Namespace) -> None:
+def test_a_redirect_is_reported_and_not_followed(namespace: Namespace) -> None:
     """The client would show the address that it names a token for the whole namespace."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         other.setblocking(False)
@@ -160,10 +160,10 @@ def test_no_proxy_is_asked_for_this_machine(namespace: Namespace, monkeypatch: p
         client_of_string(ConnectionString.parse(text), retries=0).client.get_queue("one")
 
 
-def test_what_was_made_although_its_status_was_refused_is_told(
+def test_what_was_made_although_its_status_was_refused_is_reported(
     namespace: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the operator makes it again, and is told that it exists."""
+    """Otherwise the operator makes it again, and gets the error that it exists."""
 
     def refused(*_: object) -> None:
         raise AdministrationError("127.0.0.1", "refused with 400")

@@ -59,7 +59,7 @@ def test_i1_what_is_not_known_is_refused_with_what_to_write(kind: str, written: 
     assert reported in str(refused.value)
 
 
-def test_a_setting_stands_once() -> None:
+def test_a_setting_appears_once() -> None:
     with pytest.raises(InvalidArgumentError, match="setting max_delivery_count appears twice; write it once"):
         parse_settings("queue", ["max_delivery_count=1", "max_delivery_count=2"])
 

@@ -52,8 +52,8 @@ def test_deferred_scheduled_and_expired_messages_do_not_wait_i1() -> None:
     assert first_waiting(peek, 2000, through=150) is None
 
 
-def test_an_annotation_of_the_sender_that_nobody_can_read_hides_no_message() -> None:
-    """A namespace takes it, and one such message must not stop whoever looks."""
+def test_an_annotation_of_the_sender_that_cannot_be_read_hides_no_message() -> None:
+    """A namespace takes it, and one such message must not stop a client that peeks."""
     broken = section.encode_message(
         b"",
         header=Header(ttl_ms=500),
@@ -70,7 +70,7 @@ def test_an_annotation_of_the_sender_that_nobody_can_read_hides_no_message() -> 
     assert annotations_of(broken, "x-opt-locked-until", "x-opt-none") == {"x-opt-locked-until": 9000}
 
 
-def test_a_look_begins_and_ends_where_it_is_told() -> None:
+def test_a_look_begins_and_ends_at_its_arguments() -> None:
     peek = entity({n: message(n) for n in (3, 4, 9)})
     assert first_waiting(peek, 0, 2) is None
     assert first_waiting(peek, 0, 8, start=5) is None
@@ -90,7 +90,7 @@ def test_the_last_sequence_number_is_found_wherever_one_starts(sequences: set[in
     st.integers(0, 400),
     st.integers(1, 9),
 )
-def test_pages_hold_all_that_stands(sequences: set[int], start: int, count: int) -> None:
+def test_pages_contain_everything_that_is_there(sequences: set[int], start: int, count: int) -> None:
     found = list(pages(entity({n: message(n) for n in sequences}), count, start))
     assert [peeked_message(each).sequence for page in found for each in page] == sorted(
         n for n in sequences if n >= start
@@ -129,20 +129,20 @@ def test_pages_of_a_log_are_found_without_a_search_for_its_ends(kept: list[list[
 
 @pytest.mark.parametrize("fragments", [[0], [1, 2, 5]])
 def test_i3_a_look_ends_though_messages_come_faster_than_it_goes(fragments: list[int]) -> None:
-    held = {
+    remaining = {
         (each << FRAGMENT_BITS) + n: message((each << FRAGMENT_BITS) + n) for each in fragments for n in range(1, 40)
     }
-    stood = sorted(held)
+    before = sorted(remaining)
 
     def busy(start: int, count: int) -> Sequence[bytes]:
-        page = entity(dict(sorted(held.items())))(start, count)
+        page = entity(dict(sorted(remaining.items())))(start, count)
         for each in fragments:
-            top = max(n for n in held if n >> FRAGMENT_BITS == each)
-            held.update({n: message(n) for n in range(top + 1, top + 1 + 2 * count)})
+            top = max(n for n in remaining if n >> FRAGMENT_BITS == each)
+            remaining.update({n: message(n) for n in range(top + 1, top + 1 + 2 * count)})
         return page
 
     found = [peeked_message(each).sequence for page in islice(pages(busy, 10), 1000) for each in page]
-    assert set(stood) <= set(found)
+    assert set(before) <= set(found)
     assert len(found) == len(set(found))
     assert len(found) < 4000
 

@@ -7,17 +7,19 @@ import pytest
 from isthmus.connectors.servicebus.option import SPARK_OPTIONS, SinkOptions, SourceOptions, spec_of
 from isthmus.errors import ConfigError
 
-PLACE = {"connection": "env:EWR_CONNECTION", "entity": "orders"}
+OPTIONS = {"connection": "env:EWR_CONNECTION", "entity": "orders"}
 
 
 def faults(kind: type[SourceOptions | SinkOptions], **options: str) -> list[str]:
     with pytest.raises(ConfigError) as raised:
-        kind.read({**PLACE, **options})
+        kind.read({**OPTIONS, **options})
     return [str(fault) for fault in raised.value.faults]
 
 
 def test_names_count_without_case_and_underscores_and_values_get_their_types() -> None:
-    options = SourceOptions.read({**PLACE, "BATCHseconds": "2.5", "batch_rows": "7", "ordered": "FALSE", "ca_file": ""})
+    options = SourceOptions.read(
+        {**OPTIONS, "BATCHseconds": "2.5", "batch_rows": "7", "ordered": "FALSE", "ca_file": ""}
+    )
     assert (options.batch_seconds, options.batch_rows, options.ordered, options.ca_file) == (2.5, 7, False, "")
     assert options.connection == "env:EWR_CONNECTION"
     assert pickle.loads(pickle.dumps(options)) == options
@@ -41,7 +43,7 @@ def test_every_wrong_option_is_named_at_once_i1() -> None:
     ]
 
 
-def test_who_asks_for_another_settlement_is_told_what_there_is() -> None:
+def test_another_settlement_is_refused_with_the_known_ones() -> None:
     (fault,) = faults(SourceOptions, settle="sink")
     assert fault.startswith(
         "servicebus read has no option 'settle'; remove it: a streaming read settles a batch once Spark"
@@ -49,7 +51,7 @@ def test_who_asks_for_another_settlement_is_told_what_there_is() -> None:
     assert "isthmus run" in fault
 
 
-def test_an_option_of_the_other_side_is_told_so() -> None:
+def test_an_option_of_the_other_side_is_reported_so() -> None:
     assert faults(SourceOptions, batchMessages="5") == [
         "servicebus read has no option 'batchMessages'; remove it: only the options of a servicebus write have it"
     ]
@@ -83,11 +85,13 @@ def test_a_connection_string_is_refused_and_not_repeated_i2() -> None:
 
 
 def test_what_spark_hands_over_itself_passes_i3() -> None:
-    assert SinkOptions.read(PLACE | {name.lower(): "x" for name in SPARK_OPTIONS if name != "provider"}).window == 8000
+    assert (
+        SinkOptions.read(OPTIONS | {name.lower(): "x" for name in SPARK_OPTIONS if name != "provider"}).window == 8000
+    )
 
 
 def test_a_tables_options_serve_both_sides_i3() -> None:
-    table = {**PLACE, "provider": "servicebus", "owner": "me", "batch_messages": "7", "mode": "decoded"}
+    table = {**OPTIONS, "provider": "servicebus", "owner": "me", "batch_messages": "7", "mode": "decoded"}
     table |= {f"option.{name}": value for name, value in table.items()}
     assert SourceOptions.read(table).mode == "decoded"
     assert SinkOptions.read(table).batch_messages == 7

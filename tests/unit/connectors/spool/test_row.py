@@ -42,7 +42,7 @@ def test_i1_i2_a_message_is_made_again_to_the_byte(message: bytes) -> None:
     assert restore(row_of(message)) == message
 
 
-def test_a_message_that_no_row_can_hold_does_not_hold_up_the_others() -> None:
+def test_a_message_that_no_row_can_hold_does_not_delay_the_others() -> None:
     odd = b"\0Sr" + codec.encode({types.Symbol("x-opt-sequence-number"): True})
     batch = batch_of("archive", "id", 0, 0, [Record("q ", 1, 0, each) for each in (MESSAGE, odd, VALUE)])
     assert batch.column("body_type").to_pylist() == ["data", "unreadable", "value"]

@@ -55,7 +55,7 @@ def test_i2_a_log_that_was_made_again_and_has_no_times_is_known_by_what_it_holds
     assert all(seen.add("s", number, 0, mark) for number, mark in enumerate(second))
 
 
-def test_i2_a_log_that_has_lost_its_end_goes_on_with_other_messages() -> None:
+def test_i2_a_log_that_has_lost_its_end_continues_with_other_messages() -> None:
     seen = Seen()
     assert all(seen.add("t", number, 1_000 + number) for number in range(3 * MARKS))
     assert not seen.add("t", 3 * MARKS - 2, 1_000 + 3 * MARKS - 2)
@@ -70,7 +70,7 @@ def _marks(name: bytes, count: int) -> list[int]:
 @pytest.mark.parametrize("partition", [0, 3])
 @pytest.mark.parametrize("start", [0, 2 * MARKS, 2 * MARKS + 7])
 def test_i3_a_log_that_has_lost_more_of_its_end_than_is_compared_is_reported(start: int, partition: int) -> None:
-    """A stream without times: what it received instead of its lost end was left out without a word."""
+    """A stream without times: what it received instead of its lost end was left out without a report."""
     seen, base = Seen(), partition << 48
     stored = _marks(b"old", 5 * MARKS)
     assert all(seen.add("s", base + number, 0, mark) for number, mark in enumerate(stored))
@@ -143,7 +143,7 @@ def test_the_lowest_ranges_are_forgotten_first() -> None:
     assert seen.add("q", 1, 101)  # forgotten: it appears twice, and is not lost
 
 
-def test_i1_a_message_with_a_name_is_known_though_numbers_of_names_tell_no_order() -> None:
+def test_i1_a_message_with_a_name_is_known_though_numbers_of_names_have_no_order() -> None:
     """`Seen` takes a lower number that was enqueued later for the first one of an entity that was made again."""
     seen = SeenNames()
     names = [number_of(f"account/orders/{at}") for at in range(20_000)]

@@ -41,7 +41,7 @@ def test_a_source_that_was_just_opened_has_time_to_bring_what_waits() -> None:
     assert clock.idle(90_500, 89_500, WINDOW, SLACK).now_ms == 90_500
 
 
-def test_time_stands_before_the_first_message() -> None:
+def test_time_comes_before_the_first_message() -> None:
     assert SpoolClock().idle(1 << 50, 0, WINDOW, SLACK) == SpoolClock()
 
 

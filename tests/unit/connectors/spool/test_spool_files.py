@@ -86,7 +86,7 @@ def test_what_a_stream_received_in_place_of_its_lost_end_is_reported_where_it_wa
 
 
 def test_i3_a_topic_that_was_made_again_with_the_times_of_days_is_written(tmp_path: Path) -> None:
-    """Publishers may give all records of a day one time: it tells none from another under its offset."""
+    """Publishers may give all records of a day one time: it does not distinguish one from another with the same offset."""
     first, second = ([Record(KEY, n, 86_400_000, b"%b %d" % (name, n)) for n in range(20)] for name in (b"old", b"new"))
     for records_of, count in ((first, 20), (first, 0), (second, 20), (second, 0)):
         writer = SpoolWriter(tmp_path, compares=True).open()
@@ -152,7 +152,7 @@ def test_i3_what_comes_again_after_its_segment_was_given_up_is_kept_once(tmp_pat
 def test_i3_what_follows_a_segment_that_could_not_be_made_is_kept_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`seen` is written before the next segment is made; where that fails, the last one goes on behind what `seen` tells."""
+    """`seen` is written before the next segment is made; where that fails, the last one continues after what `seen` records."""
     writer = SpoolWriter(tmp_path, 200).open()
     writer.append(records(0, 3))
     writer.sync()
@@ -167,7 +167,7 @@ def test_i3_what_follows_a_segment_that_could_not_be_made_is_kept_once(
     again = SpoolWriter(tmp_path, 1 << 20).open()
     again.append(records(3, 6))
     again.sync()
-    again.close()  # and killed before the source was told
+    again.close()  # and killed before it was reported to the source
     write(tmp_path, (3, 7))
     assert numbers_read(tmp_path) == list(range(7))
 
@@ -175,7 +175,7 @@ def test_i3_what_follows_a_segment_that_could_not_be_made_is_kept_once(
 def test_i3_a_message_of_the_group_in_which_a_segment_ends_is_not_known_before_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file `seen` is written when a segment ends: what it tells of has to be in a segment already."""
+    """The file `seen` is written when a segment ends: what it records has to be in a segment already."""
     writer = SpoolWriter(tmp_path, 500).open()
     writer.append(records(0, 10))
     writer.sync()
@@ -259,7 +259,7 @@ def test_i5_what_a_failed_sync_covered_is_not_taken_for_written(
     writer.close()
 
 
-def test_a_disk_that_is_full_is_told_and_the_spool_goes_on_when_it_is_not(
+def test_a_disk_that_is_full_is_reported_and_the_spool_continues_when_it_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = SpoolWriter(tmp_path).open()
@@ -341,7 +341,7 @@ def test_i4_a_segment_that_is_missing_is_named(tmp_path: Path) -> None:
         reader.end(start, 1 << 40)
 
 
-def test_a_spool_that_does_not_stand_has_nothing_to_read(tmp_path: Path) -> None:
+def test_a_spool_that_does_not_exist_has_nothing_to_read(tmp_path: Path) -> None:
     reader = SpoolReader(tmp_path / "none")
     assert reader.first() == reader.last() == SpoolPosition(0, 0, 0)
     assert reader.end(reader.first(), 100) == SpoolPosition(0, 0, 0)
@@ -358,7 +358,7 @@ def test_a_damaged_note_of_what_came_is_read_from_the_segments(tmp_path: Path) -
 def test_i1_the_names_of_the_folders_that_a_spool_is_in_are_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a power cut takes the whole spool, with messages that were settled at their source."""
+    """Otherwise a power cut takes the whole spool, with messages that were settled at their source."""
     synced: set[Path] = set()
     sync = os.fsync
 

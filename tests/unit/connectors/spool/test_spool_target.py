@@ -37,7 +37,7 @@ def message(number: int, body: bytes = b"x") -> bytes:
     )
 
 
-def test_a_number_that_another_system_gave_tells_nothing() -> None:
+def test_a_number_that_another_system_gave_shows_nothing() -> None:
     """A queue of a broker without numbers may hold messages of two queues that had them, and they may have the same."""
     assert record_of("q id", message(7)).sequence == 7
     assert record_of("q id", message(7), is_numbered=False).sequence == -1
@@ -172,7 +172,7 @@ def test_i3_a_spool_that_another_process_writes_is_waited_for_and_then_refused(
     loop.target.close()
 
 
-def test_a_disk_that_refuses_is_told_and_nothing_is_acknowledged(pool: SpoolTargets, tmp_path: Path) -> None:
+def test_a_disk_that_refuses_is_reported_and_nothing_is_acknowledged(pool: SpoolTargets, tmp_path: Path) -> None:
     class Full(SpoolWriter):
         def sync(self) -> None:
             raise SpoolError("spool cannot be synced: No space left on device")
@@ -189,7 +189,7 @@ def test_a_disk_that_refuses_is_told_and_nothing_is_acknowledged(pool: SpoolTarg
     assert loop.answered == 0
 
 
-def test_a_message_that_nobody_can_read_is_kept() -> None:
+def test_a_message_that_cannot_be_read_is_kept() -> None:
     assert record_of("k", b"junk") == ("k", -1, 0, b"junk", 0)
     assert record_of("k", message(3))[:3] == ("k", 3, 1_003)
     for odd in (True, types.ULong(1 << 63), types.Long(-5), "7"):
@@ -206,7 +206,7 @@ def test_the_options_of_a_spool_are_checked(pool: SpoolTargets) -> None:
         pool.target(1, {"source": "ewr/q"})
 
 
-def test_what_is_on_disk_of_an_envelope_is_told_before_the_spool_is_lost(tmp_path: Path) -> None:
+def test_what_is_on_disk_of_an_envelope_is_reported_before_the_spool_is_lost(tmp_path: Path) -> None:
     """An envelope may lie in two groups. Sent again as a whole, a message without a number would be there twice."""
     made: list[_Silent] = []
 
@@ -243,7 +243,7 @@ class _Silent(SpoolThread):
         pass
 
 
-def test_what_is_on_disk_when_the_spool_is_lost_is_told(tmp_path: Path) -> None:
+def test_what_is_on_disk_when_the_spool_is_lost_is_reported(tmp_path: Path) -> None:
     """The thread may write, and then fail, between two looks of the loop."""
     late = _Late({"path": str(tmp_path), "source": "ewr/q"})
     late.target.poll(0.0)

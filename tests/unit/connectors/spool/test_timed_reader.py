@@ -91,7 +91,7 @@ def test_i3_what_a_route_without_the_query_has_sent_is_not_read(tmp_path: Path) 
 def test_i3_a_repeated_batch_of_what_was_sent_without_the_query_leaves_that_taken(
     tmp_path: Path,
 ) -> None:
-    """Killed amid a batch, the query repeats it; with a lower number a route without the query would send messages again."""
+    """Killed during a batch, the query repeats it; with a lower number a route without the query would send messages again."""
     blocks(tmp_path, 3, 3, 3)
     first = reader(tmp_path, batch_bytes="1")
     start = first.initialOffset()

@@ -35,7 +35,7 @@ MESSAGES = [
 
 
 def said(message: bytes) -> object:
-    """What a message says, a broker's annotations aside."""
+    """The contents of a message, without a broker's annotations."""
     found = section.locate(message)
     annotations = section.decode_map(message, found.message_annotations)
     for name in ("x-opt-sequence-number", "x-opt-enqueued-time"):
@@ -52,7 +52,7 @@ def said(message: bytes) -> object:
 
 
 @pytest.mark.parametrize("message", MESSAGES)
-def test_i1_the_way_back_makes_the_same_message(message: bytes) -> None:
+def test_i1_the_reverse_conversion_makes_the_same_message(message: bytes) -> None:
     opened = envelope.unwrap(envelope.wrap(message))
     assert opened is not None
     assert said(opened) == said(message)
@@ -159,7 +159,7 @@ def test_i3_what_another_program_made_of_a_note_is_never_an_error(note: dict[str
 
 @pytest.mark.parametrize("encoding", ["base64", "text"])
 @pytest.mark.parametrize("size", [10, 36_000, 48_000, 64_000])
-def test_i3_what_a_queue_held_can_stand_in_its_poison_queue(encoding: str, size: int) -> None:
+def test_i3_what_was_in_a_queue_can_be_put_into_its_poison_queue(encoding: str, size: int) -> None:
     """Otherwise the source would be lost for it again and again. Binary bodies grow twice in an envelope."""
     body = bytes(range(1, 256)) * (size // 255 + 1) if encoding == "base64" else b"x" * size
     body = body[: size * 3 // 4] if encoding == "base64" else body
@@ -172,7 +172,7 @@ def test_i3_what_a_queue_held_can_stand_in_its_poison_queue(encoding: str, size:
     assert said(again)[-1] == said(message)[-1]
 
 
-def test_i3_a_text_that_cannot_be_read_stands_in_the_poison_queue_as_it_was() -> None:
+def test_i3_a_text_that_cannot_be_read_is_put_into_the_poison_queue_as_it_was() -> None:
     text = "no base64! " * 5_900
     message = section.encode_message(text.encode(), properties={"message_id": "1"})
     assert poison_text(message, {"DeadLetterReason": "Unreadable"}, "base64") == text

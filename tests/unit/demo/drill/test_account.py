@@ -55,7 +55,7 @@ def test_i3_every_consumer_should_handle_every_message() -> None:
     assert (account.report().handled, account.report().lost, account.report().handled_twice) == (1, 0, 0)
 
 
-def test_recovery_is_what_was_published_after_the_loss_and_where_life_goes_on() -> None:
+def test_recovery_is_what_was_published_after_the_loss_and_where_life_continues() -> None:
     account = DrillAccount(["ewr", "jfk"])
     account.sent("old", "jfk", 1.0)
     account.lost("ewr", ["jfk"], 2.0)
@@ -67,7 +67,7 @@ def test_recovery_is_what_was_published_after_the_loss_and_where_life_goes_on() 
 
 
 def test_what_is_handled_while_an_operator_makes_the_member_unreachable_is_no_recovery() -> None:
-    """The loss is told after it has happened, and counts from the last that the member has acknowledged."""
+    """The loss is reported after it has happened, and counts from the last that the member has acknowledged."""
     account = DrillAccount(["app"])
     asked_at = 1.0
     for at in (0.5, 2.0, 30.0):
@@ -75,7 +75,7 @@ def test_what_is_handled_while_an_operator_makes_the_member_unreachable_is_no_re
         take(account, "app", f"before {at}", at + 0.1)
     assert account.last_sent("ewr") == 30.0
     account.sent("after", "jfk", 31.0)
-    take(account, "app", "after", 34.0)  # before the operator tells
+    take(account, "app", "after", 34.0)  # before the operator reports it
     account.lost("ewr", ["app"], max(asked_at, account.last_sent("ewr")))
     account.sent("later", "jfk", 36.0)
     take(account, "app", "later", 36.1)

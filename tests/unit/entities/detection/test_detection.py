@@ -23,7 +23,7 @@ Make = Callable[..., bytes]
 
 @pytest.fixture
 def began(namespace: Any) -> int:
-    """When a generation begins; the queue is there, and its clock stands one second later."""
+    """When a generation begins; the queue is there, and its clock is one second later."""
     namespace.engine.create_queue(
         "q",
         QueueDescription(requires_duplicate_detection=True, duplicate_detection_history_time_window_ms=WINDOW_MS),

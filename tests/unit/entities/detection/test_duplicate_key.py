@@ -33,7 +33,7 @@ def copy(number: int, message_id: str = "same", *, plain: bool = False, **fields
 
 
 @pytest.mark.parametrize("description", [QueueDescription(), DETECTING])
-def test_equal_message_ids_stand_and_equal_keys_do_not(namespace: Any, description: QueueDescription) -> None:
+def test_equal_message_ids_are_kept_and_equal_keys_are_not(namespace: Any, description: QueueDescription) -> None:
     namespace.engine.create_queue("q", description)
     namespace.send("q", copy(1), copy(2), copy(1))
     namespace.send("q", copy(2))
@@ -47,7 +47,7 @@ def test_a_message_of_any_other_link_has_no_key(namespace: Any) -> None:
     assert namespace.queue("q").active_count == 3
 
 
-def test_ids_and_keys_are_told_apart_in_one_unit(namespace: Any) -> None:
+def test_ids_and_keys_are_distinguished_in_one_unit(namespace: Any) -> None:
     namespace.engine.create_queue("q", DETECTING)
     namespace.send("q", copy(1), copy(9, plain=True), copy(1), copy(9, plain=True), copy(2))
     assert [n for n, _, _ in namespace.queue("q").peek_records(0, 9)] == [1, 2, 3]
@@ -107,7 +107,7 @@ def test_a_topic_compares_once_however_many_rules_select(namespace: Any) -> None
     assert namespace.queue("t/Subscriptions/s").active_count == 6
 
 
-def test_in_a_session_and_on_the_way_on(namespace: Any) -> None:
+def test_in_a_session_and_in_forwarding(namespace: Any) -> None:
     engine = namespace.engine
     engine.create_queue("s", QueueDescription(requires_session=True))
     engine.create_queue("to")
@@ -140,9 +140,9 @@ def test_in_a_transaction_and_for_later(namespace: Any) -> None:
 
 @pytest.mark.parametrize("groups", [(None,), ("a",), ("a", "b", None)])
 def test_in_a_partitioned_entity_an_equal_meets_its_equal(groups: tuple[str | None, ...]) -> None:
-    held = Stores()
-    held.engine.create_queue("q", QueueDescription(enable_partitioning=True))
-    held.commit()
+    harness = Stores()
+    harness.engine.create_queue("q", QueueDescription(enable_partitioning=True))
+    harness.commit()
     ended: list[object] = []
 
     def copies(numbers: range) -> list[bytes]:
@@ -152,11 +152,11 @@ def test_in_a_partitioned_entity_an_equal_meets_its_equal(groups: tuple[str | No
 
     # In units of different sizes, as they are after a crash; with a restart in between.
     for sizes in ((1, 30), (31, 40), (7, 17)):
-        held.engine.sender("q").accept(copies(range(*sizes)), lambda: ended.append(None), ended.append)
-        held.commit()
-        held.crash()
+        harness.engine.sender("q").accept(copies(range(*sizes)), lambda: ended.append(None), ended.append)
+        harness.commit()
+        harness.crash()
     assert ended == [None] * 3
-    assert held.engine.runtime("q").active_message_count == 38
+    assert harness.engine.runtime("q").active_message_count == 38
 
 
 @pytest.mark.parametrize("window_ms", [1_800_000, 3_601_000, 86_400_000])

@@ -23,7 +23,7 @@ NUMBER = 7
 
 
 def key(source: int, number: int, other: int = 0) -> bytes:
-    """A key as `copy` makes it; `other` tells messages of the same number apart. Source 9: the number cannot be read."""
+    """A key as `copy` makes it; `other` distinguishes messages of the same number. Source 9: the number cannot be read."""
     own = b"%d%d" % (source, other) + number.to_bytes(8, "big")
     place = b"" if source == 9 else b"%08d" % source + number.to_bytes(8, "big")
     return own.rjust(KEY_BYTES) + place
@@ -256,7 +256,7 @@ def test_runs_that_are_over_leave_the_store() -> None:
     assert rows(side, KEY_RUN) == 3
 
 
-def test_a_restart_with_a_clock_gone_back_forgets_nothing_though_other_copies_come_first() -> None:
+def test_a_restart_with_a_clock_set_back_forgets_nothing_though_other_copies_come_first() -> None:
     side = Side(marked=True)
     now_ms = 100 * WINDOW_MS
     side.send(run(2, 1, 3), now_ms)

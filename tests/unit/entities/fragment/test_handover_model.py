@@ -21,7 +21,7 @@ from partitioned_fixture import STORES, Stores, body_of, message
 
 STEPS = 10_000
 KEYS = st.sampled_from([None, None, "a", "b", "c", "d"])
-# Ways: from plain to partitioned, from there to plain; from partitioned to partitioned; and via.
+# Forwarding: from plain to partitioned, from there to plain; from partitioned to partitioned; and via.
 WAYS = {"in": "over", "over": "out", "side": "end", "out": None, "end": None}
 PARTITIONED = {"over", "side", "end"}
 MAIN = -1
@@ -30,7 +30,7 @@ MAIN = -1
 class HandoverMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.held = Stores()
+        self.harness = Stores()
         self.begun: dict[str, tuple[str | None, str]] = {}
         self.sure: set[str] = set()
         self.bad: dict[int, str] = {}
@@ -46,19 +46,19 @@ class HandoverMachine(RuleBasedStateMachine):
     @initialize()
     def create(self) -> None:
         for name in reversed(["in", "over", "side", "out", "end"]):
-            self.held.engine.create_queue(name, self._describe(name))
-        self.held.commit()
+            self.harness.engine.create_queue(name, self._describe(name))
+        self.harness.commit()
 
     @rule(key=KEYS, count=st.integers(1, 4), path=st.sampled_from(["in", "side", "via", "back"]))
     def send(self, key: str | None, count: int, path: str) -> None:
         number = len(self.begun)
-        names = [f"{path}{number + place}" for place in range(count)]
+        names = [f"{path}{number + offset}" for offset in range(count)]
         payloads = [message(name, key=key) for name in names]
-        ways = {"via": ("end", "out"), "back": ("out", "end")}
+        via = {"via": ("end", "out"), "back": ("out", "end")}
         for name in names:
             self.begun[name] = (key, path)
         try:
-            sender = self.held.engine.via(*ways[path]) if path in ways else self.held.engine.sender(path)
+            sender = self.harness.engine.via(*via[path]) if path in via else self.harness.engine.sender(path)
             sender.accept(payloads, lambda: self.sure.update(names), lambda _: None)
         except IsthmusError:
             for name in names:
@@ -66,30 +66,30 @@ class HandoverMachine(RuleBasedStateMachine):
 
     @rule()
     def commit(self) -> None:
-        self.held.commit()
+        self.harness.commit()
 
     @rule()
     def commit_catalog(self) -> None:
-        self.held.commit_catalog()
+        self.harness.commit_catalog()
 
     @rule(index=st.integers(0, STORES - 1))
     def commit_one(self, index: int) -> None:
-        self.held.commit_store(index)
+        self.harness.commit_store(index)
 
     @rule(name=st.sampled_from(["out", "end", "over"]))
     def switch(self, name: str) -> None:
         """A target takes nothing for a while."""
         self.off ^= {name}
-        self.held.engine.update_queue(name, self._describe(name, is_open=name not in self.off))
+        self.harness.engine.update_queue(name, self._describe(name, is_open=name not in self.off))
 
     @rule(ms=st.sampled_from([10, 11_000]))
     def wait(self, ms: int) -> None:
-        self.held.clock.advance(ms)
-        self.held.engine.tick()
+        self.harness.clock.advance(ms)
+        self.harness.engine.tick()
 
     @rule(index=st.integers(MAIN, STORES - 1), how=st.sampled_from(["fail_writes", "fail_syncs"]))
     def break_store(self, index: int, how: str) -> None:
-        journal = self.held.main if index == MAIN else self.held.journals.get(index)
+        journal = self.harness.main if index == MAIN else self.harness.journals.get(index)
         if journal is not None:
             setattr(journal, how, OSError("broken"))
             self.bad[index] = how
@@ -100,44 +100,44 @@ class HandoverMachine(RuleBasedStateMachine):
         self._repair()
 
     def _mend(self) -> None:
-        for journal in (self.held.main, *self.held.journals.values()):
+        for journal in (self.harness.main, *self.harness.journals.values()):
             journal.fail_writes = journal.fail_syncs = None
         self.bad.clear()
-        self.held.broken.clear()
+        self.harness.broken.clear()
 
     def _repair(self) -> None:
         self._mend()
         for _ in range(3):
-            self.held.stores.retry()
-            self.held.commit()
+            self.harness.stores.retry()
+            self.harness.commit()
 
     @rule(kept=st.integers(0, 3), unreadable=st.sets(st.integers(0, STORES - 1), max_size=1))
     def kill(self, kept: int, unreadable: set[int]) -> None:
         self._mend()
-        self.held.broken = set(unreadable)
+        self.harness.broken = set(unreadable)
         self.bad = dict.fromkeys(unreadable, "open")
-        self.held.crash(kept)
+        self.harness.crash(kept)
         for name in WAYS:
-            settings = self.held.engine.get_queue(name)
+            settings = self.harness.engine.get_queue(name)
             assert settings is not None
             (self.off.add if settings.status is EntityStatus.SEND_DISABLED else self.off.discard)(name)
 
     def teardown(self) -> None:
         self._repair()
-        if self.held.engine.get_queue("in") is None:
+        if self.harness.engine.get_queue("in") is None:
             return
         for _ in range(3):
-            self.held.advance(11_000)
-            self.held.commit()
-        self.held.crash()
+            self.harness.advance(11_000)
+            self.harness.commit()
+        self.harness.crash()
         for _ in range(3):
-            self.held.advance(11_000)
-            self.held.commit()
+            self.harness.advance(11_000)
+            self.harness.commit()
         found: Counter[str] = Counter()
         order: dict[tuple[str, str | None, str], list[int]] = {}
         for name, onward in WAYS.items():
             for path in (name, f"{name}/$DeadLetterQueue", f"{name}/$Transfer/$DeadLetterQueue"):
-                for payload in self.held.engine.receiver(path).peek(0, 10_000):
+                for payload in self.harness.engine.receiver(path).peek(0, 10_000):
                     assert isinstance(payload, bytes)
                     body = body_of(payload)
                     found[body] += 1
@@ -146,18 +146,18 @@ class HandoverMachine(RuleBasedStateMachine):
                     )
                     assert path != name or onward is None, f"{body} stays at {name}"
                     if path == name:
-                        key, way = self.begun[body]
-                        order.setdefault((name, key, way), []).append(int(body[len(way) :]))
+                        key, by = self.begun[body]
+                        order.setdefault((name, key, by), []).append(int(body[len(by) :]))
         assert not [name for name, count in found.items() if count > 1], "a message appears twice"
         assert self.sure <= set(found) <= set(self.begun), "a message is lost"
-        for (_, key, way), numbers in order.items():
-            # On the way via a partitioned entity each takes another fragment, since none names one.
-            assert key is None or way == "via" or numbers == sorted(numbers), "a key lost its order"
+        for (_, key, by), numbers in order.items():
+            # Via a partitioned entity each goes to another fragment, since none names one.
+            assert key is None or by == "via" or numbers == sorted(numbers), "a key lost its order"
         first, end = bytes([LEAVING]), after(bytes([LEAVING]))
-        for journal in (self.held.main, *self.held.journals.values()):
-            assert not list(journal.scan(first, end)), "a message stands in line"
+        for journal in (self.harness.main, *self.harness.journals.values()):
+            assert not list(journal.scan(first, end)), "a message waits in a line"
         for name in WAYS:
-            member = self.held.engine.receiver(name)
+            member = self.harness.engine.receiver(name)
             assert member.leaving_count == 0
 
 

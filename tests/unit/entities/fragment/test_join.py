@@ -23,12 +23,12 @@ def test_the_last_to_end_answers_once(outcomes: str) -> None:
 
 
 @pytest.mark.parametrize("outcome", ["durable", "failed"])
-def test_nobody_need_wait_for_it(outcome: str) -> None:
-    heard: list[object] = []
-    done, refused = (None, heard.append) if outcome == "durable" else (lambda: heard.append("durable"), None)
+def test_it_need_not_be_waited_for(outcome: str) -> None:
+    calls: list[object] = []
+    done, refused = (None, calls.append) if outcome == "durable" else (lambda: calls.append("durable"), None)
     join = Join(1, done, refused)
     if outcome == "durable":
         join.durable()
     else:
         join.failed(OSError())
-    assert heard == []
+    assert calls == []

@@ -35,7 +35,7 @@ class Sent:
 class PartitionedMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.held = Stores()
+        self.harness = Stores()
         self.sent: dict[str, Sent] = {}
         self.units = 0
         self.taken: list[Acquired] = []
@@ -43,12 +43,12 @@ class PartitionedMachine(RuleBasedStateMachine):
 
     @initialize()
     def create(self) -> None:
-        self.held.engine.create_queue("q", QueueDescription(enable_partitioning=True, max_delivery_count=1000))
-        self.held.commit()
+        self.harness.engine.create_queue("q", QueueDescription(enable_partitioning=True, max_delivery_count=1000))
+        self.harness.commit()
 
     @property
     def queue(self) -> PartitionedQueueBase:
-        found = self.held.engine.receiver("q")
+        found = self.harness.engine.receiver("q")
         assert isinstance(found, PartitionedQueueBase)
         return found
 
@@ -67,9 +67,9 @@ class PartitionedMachine(RuleBasedStateMachine):
         try:
             for name in names:
                 self.sent[name] = Sent(key, self.units)
-            self.held.engine.sender("q").accept(payloads, answered, lambda _: None)
+            self.harness.engine.sender("q").accept(payloads, answered, lambda _: None)
         except ServerBusyError:
-            down = {store.index for store in self.held.stores if not store.is_up}
+            down = {store.index for store in self.harness.stores if not store.is_up}
             for name in names:
                 del self.sent[name]
             assert len(down) == STORES if key is None else place(key, FRAGMENTS) % STORES in down
@@ -93,7 +93,7 @@ class PartitionedMachine(RuleBasedStateMachine):
         names = [body_of(payload) for payload in acquired.payloads]
         queue = self.queue
         try:
-            held = queue.holds(acquired.tags)
+            locked = queue.holds(acquired.tags)
             if what in ("abandon", "release"):
                 getattr(queue, what)(acquired.tags)
                 return
@@ -101,7 +101,7 @@ class PartitionedMachine(RuleBasedStateMachine):
             flags = getattr(queue, what)(acquired.tags, on_durable=lambda: done.append("ok"), on_failed=lambda _: None)
         except (ServerBusyError, StoreError):
             return
-        assert flags == held
+        assert flags == locked
         changed = [name for name, flag in zip(names, flags, strict=True) if flag]
         if what == "complete":
             for name in changed:
@@ -113,23 +113,23 @@ class PartitionedMachine(RuleBasedStateMachine):
             self.sent[name].sure = True
 
     def _when(self, done: list[str], then: partial[None]) -> None:
-        self.held.commit()
+        self.harness.commit()
         if done:
             then()
 
     @rule()
     def commit(self) -> None:
-        self.held.commit()
+        self.harness.commit()
 
     @rule(index=st.integers(0, STORES - 1))
     def commit_one(self, index: int) -> None:
-        self.held.commit_store(index)
+        self.harness.commit_store(index)
 
     # ---- what happens to them
 
     @rule(index=st.integers(0, STORES - 1), how=st.sampled_from(["fail_writes", "fail_syncs"]))
     def break_store(self, index: int, how: str) -> None:
-        journal = self.held.journals.get(index)
+        journal = self.harness.journals.get(index)
         if journal is not None:
             setattr(journal, how, OSError("broken"))
             self.bad[index] = how
@@ -141,38 +141,38 @@ class PartitionedMachine(RuleBasedStateMachine):
 
     def _repair(self) -> None:
         for index in self.bad:
-            self.held.journals[index].fail_writes = self.held.journals[index].fail_syncs = None
+            self.harness.journals[index].fail_writes = self.harness.journals[index].fail_syncs = None
         self.bad.clear()
-        self.held.broken.clear()
+        self.harness.broken.clear()
         for _ in range(3):
-            self.held.stores.retry()
-            self.held.commit()
+            self.harness.stores.retry()
+            self.harness.commit()
 
     @rule(kept=st.integers(0, 3), unreadable=st.sets(st.integers(0, STORES - 1), max_size=1))
     def kill(self, kept: int, unreadable: set[int]) -> None:
         for index in self.bad:
-            self.held.journals[index].fail_writes = self.held.journals[index].fail_syncs = None
+            self.harness.journals[index].fail_writes = self.harness.journals[index].fail_syncs = None
         self.bad.clear()
-        self.held.broken = set(unreadable)
+        self.harness.broken = set(unreadable)
         if unreadable:
             self.bad = dict.fromkeys(unreadable, "open")
         self.taken.clear()
-        self.held.crash(kept)
+        self.harness.crash(kept)
 
     # ---- what must hold
 
     @invariant()
     def down_is_told(self) -> None:
-        state = dict(self.held.reported)
-        assert all(store.is_up == state.get(store.index, True) for store in self.held.stores)
+        state = dict(self.harness.reported)
+        assert all(store.is_up == state.get(store.index, True) for store in self.harness.stores)
 
     def teardown(self) -> None:
         self._repair()
-        self.held.crash()
-        self.held.commit()
+        self.harness.crash()
+        self.harness.commit()
         found: dict[str, int] = {}
         queue = self.queue
-        seen = [*queue.peek(0, 10_000), *self.held.engine.receiver("q/$DeadLetterQueue").peek(0, 10_000)]
+        seen = [*queue.peek(0, 10_000), *self.harness.engine.receiver("q/$DeadLetterQueue").peek(0, 10_000)]
         for payload in seen:
             name = body_of(payload)
             assert name not in found, f"{name} appears twice"

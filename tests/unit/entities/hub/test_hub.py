@@ -282,7 +282,7 @@ def test_a_hub_made_again_begins_empty():
 
 
 @pytest.mark.parametrize("store", ["memory", "rocks"])
-def test_everything_stands_after_a_restart(store, tmp_path):
+def test_everything_is_there_after_a_restart(store, tmp_path):
     space = Space(MemoryJournal() if store == "memory" else RocksJournal(tmp_path / "store"))
     rights = EventHubDescription(partition_count=3, consumer_groups=["g"], user_metadata="m", message_retention_ms=5000)
     space.hubs.create("Hub", rights)
@@ -356,15 +356,15 @@ def test_a_change_that_is_refused_for_a_read_has_changed_nothing(monkeypatch, is
 def test_nothing_is_read_before_it_is_durable():
     space = Space()
     hub = space.hub(partition_count=1)
-    heard = []
-    hub.partitions[0].add_listener(lambda: heard.append(hub.partitions[0].committed.next))
+    calls = []
+    hub.partitions[0].add_listener(lambda: calls.append(hub.partitions[0].committed.next))
     hub.accept([event(b"a")])
     commit = space.engine.begin_commit()
     assert bodies(hub.partitions[0]) == []
-    assert heard == []
+    assert calls == []
     space.journal.sync()
     space.engine.end_commit(commit)
-    assert heard == [1]
+    assert calls == [1]
     assert bodies(hub.partitions[0]) == [b"a"]
 
 
@@ -415,7 +415,7 @@ def stamps(partition):
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_retention_goes_on_after_the_clock_was_an_hour_ahead_i5(restarts):
+def test_retention_continues_after_the_clock_was_an_hour_ahead_i5(restarts):
     space = Space()
     true_ms = space.clock.wall_ms()
     hub = space.hub(partition_count=1, message_retention_ms=600_000)
@@ -434,14 +434,14 @@ def test_retention_goes_on_after_the_clock_was_an_hour_ahead_i5(restarts):
         space.commit()
         space.engine.tick()
         space.commit()
-        held = bodies(partition)
+        remaining = bodies(partition)
         seen = stamps(partition)
         assert seen == sorted(seen)
-        # Nothing goes before its time, and nothing stays long after it.
-        assert held[-min(minute, 10) :] == [b"m%d" % each for each in range(max(1, minute - 9), minute + 1)]
-        assert len(held) <= 5 + min(minute, 14)
+        # Nothing is removed before its time, and nothing stays long after it.
+        assert remaining[-min(minute, 10) :] == [b"m%d" % each for each in range(max(1, minute - 9), minute + 1)]
+        assert len(remaining) <= 5 + min(minute, 14)
         if minute > 12:
-            assert not [each for each in held if each.startswith(b"ahead")]
+            assert not [each for each in remaining if each.startswith(b"ahead")]
     for _ in range(60):
         space.clock.advance(60_000)
         space.engine.tick()
@@ -606,7 +606,7 @@ def test_a_partition_key_has_128_characters_at_most(single):
 
 
 def test_events_that_a_failure_left_are_read_when_they_are_durable_i2(monkeypatch):
-    """On a full disk the store goes on with what was written; after a power cut others get their numbers."""
+    """On a full disk the store continues with what was written; after a power cut others get their numbers."""
     space = Space()
     hub = space.hub(partition_count=1)
     partition = hub.partitions[0]

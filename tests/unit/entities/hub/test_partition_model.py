@@ -139,16 +139,16 @@ class PartitionMachine(RuleBasedStateMachine):
     @rule()
     def tick(self) -> None:
         now = self.clock.wall_ms()
-        self.engine.hubs.due_ms = 0  # a look a second at most: let it be now
+        self.engine.hubs.due_ms = 0  # a peek a second at most: let it be now
         self.engine.hubs.tick(now)
         if not self.staged:
             self.commit()
             begin = self.partition.committed.begin
             # Nothing younger than the retention was removed, and nothing far older is left.
-            # Age is told by enqueued times, and by monotonic time while these lie in the future.
+            # Age is derived from enqueued times, and by monotonic time while these lie in the future.
             since = self.clock.monotonic() - RETENTION_MS / 1000
-            gone = zip(self.times[self.floor : begin], self.arrivals[self.floor : begin], strict=True)
-            assert all(at + RETENTION_MS <= now or came <= since for at, came in gone)
+            removed = zip(self.times[self.floor : begin], self.arrivals[self.floor : begin], strict=True)
+            assert all(at + RETENTION_MS <= now or came <= since for at, came in removed)
             assert not any(at + RETENTION_MS + SLACK_MS <= now for at in self.times[begin : begin + 1])
 
     @rule(count=st.integers(1, 5))
@@ -214,7 +214,7 @@ class RocksPartitionMachine(PartitionMachine):
         self.journal.close()
         self.journal = RocksJournal(self.folder)
 
-    fail_to_sync = None  # a disk that loses what was written is the memory's to play
+    fail_to_sync = None  # only the journal in memory loses what was written
 
     def teardown(self) -> None:
         if hasattr(self, "journal"):

@@ -60,7 +60,7 @@ def settle(namespace: Any) -> None:
 # ---- settings
 
 
-def test_a_target_has_to_stand_and_to_be_a_queue_or_topic(namespace: Any) -> None:
+def test_a_target_has_to_exist_and_to_be_a_queue_or_topic(namespace: Any) -> None:
     engine = namespace.engine
     engine.create_queue("q")
     engine.create_topic("t")
@@ -86,7 +86,7 @@ def test_a_target_is_kept_in_its_own_spelling_and_ends_auto_delete_on_idle(names
     assert changed.forward_dead_lettered_messages_to == "target"
 
 
-def test_nobody_receives_where_messages_go_on(namespace: Any, message: Any) -> None:
+def test_nothing_is_received_where_messages_are_forwarded(namespace: Any, message: Any) -> None:
     chain(namespace, 2)
     with pytest.raises(NotAllowedError, match="auto-forwarding enabled"):
         namespace.queue("q1").acquire(1)
@@ -99,7 +99,7 @@ def test_nobody_receives_where_messages_go_on(namespace: Any, message: Any) -> N
 # ---- going on
 
 
-def test_messages_go_on_in_order_with_their_first_number(namespace: Any, message: Any, read: Any) -> None:
+def test_messages_continue_in_order_with_their_first_number(namespace: Any, message: Any, read: Any) -> None:
     chain(namespace, 2)
     namespace.send("q2", message("first"))
     namespace.send("q1", message("a", ttl_ms=9000), message("b"))
@@ -188,7 +188,7 @@ def test_subscriptions_forward_copies_and_topics_take_them(namespace: Any, messa
     assert [one.header.ttl_ms for one in copies] == [60_000, 60_000]
 
 
-def test_scheduled_messages_go_on_when_due(namespace: Any, message: Any, read: Any) -> None:
+def test_scheduled_messages_continue_when_due(namespace: Any, message: Any, read: Any) -> None:
     chain(namespace, 2)
     namespace.queue("q1").schedule([(message("later"), namespace.clock.wall_ms() + 5000)])
     namespace.commit()
@@ -215,7 +215,7 @@ def test_what_waits_is_moved_when_forwarding_begins(namespace: Any, message: Any
     engine.create_queue("target")
     engine.create_queue("q")
     namespace.send("q", *(message(str(number)) for number in range(2500)))
-    held = namespace.queue("q").acquire(2)
+    locked = namespace.queue("q").acquire(2)
     engine.update_queue("q", QueueDescription(forward_to="target"))
     namespace.send("q", message("new"))
     runtime = engine.runtime("q")
@@ -223,8 +223,8 @@ def test_what_waits_is_moved_when_forwarding_begins(namespace: Any, message: Any
     assert runtime.transfer_message_count > 0
     settle(namespace)
     queue = namespace.queue("q")
-    queue.abandon(held.tags[:1])
-    queue.complete(held.tags[1:])
+    queue.abandon(locked.tags[:1])
+    queue.complete(locked.tags[1:])
     settle(namespace)
     assert engine.runtime("q").message_count == 0
     found = names(take(namespace, "target", read, 3000))
@@ -247,7 +247,7 @@ def test_a_source_closed_to_receivers_keeps_its_messages_until_it_opens(
     assert names(take(namespace, "q2", read)) == ["waits"]
 
 
-def test_forwarding_goes_on_after_a_restart(namespace: Any, message: Any, read: Any) -> None:
+def test_forwarding_continues_after_a_restart(namespace: Any, message: Any, read: Any) -> None:
     """The kill comes after the setting and before the first group was moved."""
     engine = namespace.engine
     engine.create_queue("target")
@@ -263,7 +263,7 @@ def test_forwarding_goes_on_after_a_restart(namespace: Any, message: Any, read: 
     assert namespace.engine.runtime("q").message_count == 0
 
 
-# ---- what cannot go on
+# ---- what cannot be forwarded
 
 
 def test_a_disabled_target_dead_letters_at_the_source(namespace: Any, message: Any, read: Any) -> None:
@@ -320,11 +320,11 @@ def test_a_deleted_target_leads_to_the_transfer_dead_letter_queue(namespace: Any
     namespace.commit()
     with pytest.raises(EntityNotFoundError):
         namespace.queue("q1/$Transfer/$DeadLetterQueue")
-    gone = range(4, 7)  # numbers of q1 and its dead-letter queues
-    assert [key for key, _ in namespace.journal.scan(b"\x10", b"\x20") if key[4] in gone] == []
+    deleted = range(4, 7)  # numbers of q1 and its dead-letter queues
+    assert [key for key, _ in namespace.journal.scan(b"\x10", b"\x20") if key[4] in deleted] == []
 
 
-def test_messages_that_cannot_be_read_hold_up_no_other_entity_and_no_change(
+def test_messages_that_cannot_be_read_delay_no_other_entity_and_no_change(
     namespace: Any, message: Any, read: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = namespace.engine
@@ -366,7 +366,7 @@ def dead_letter(namespace: Any, path: str, reason: str = "bad") -> None:
     settle(namespace)
 
 
-def test_dead_letters_go_on_with_reason_and_source(namespace: Any, message: Any, read: Any) -> None:
+def test_dead_letters_continue_with_reason_and_source(namespace: Any, message: Any, read: Any) -> None:
     engine = namespace.engine
     engine.create_queue("graveyard", QueueDescription(max_delivery_count=2))
     engine.create_queue("q", QueueDescription(forward_dead_lettered_messages_to="graveyard", max_delivery_count=1))
@@ -384,7 +384,7 @@ def test_dead_letters_go_on_with_reason_and_source(namespace: Any, message: Any,
     assert [one.header.delivery_count for one in found] == [0, 0, 0]
 
 
-def test_a_forwarded_dead_letter_tells_when_it_was_first_enqueued(namespace: Any, message: Any, read: Any) -> None:
+def test_a_forwarded_dead_letter_shows_when_it_was_first_enqueued(namespace: Any, message: Any, read: Any) -> None:
     engine = namespace.engine
     engine.create_queue("third")
     engine.create_queue("second", QueueDescription(forward_dead_lettered_messages_to="third"))
@@ -416,7 +416,7 @@ def test_a_sender_cannot_say_when_a_dead_letter_was_first_enqueued(
     assert [one.annotations["x-opt-first-enqueued-time"] for one in found] == [sent_ms, sent_ms]
 
 
-def test_a_stored_dead_letter_with_a_first_time_of_another_type_goes_on(
+def test_a_stored_dead_letter_with_a_first_time_of_another_type_continues(
     namespace: Any, message: Any, read: Any, monkeypatch: Any
 ) -> None:
     engine = namespace.engine
@@ -430,7 +430,7 @@ def test_a_stored_dead_letter_with_a_first_time_of_another_type_goes_on(
     assert found.annotations["x-opt-first-enqueued-time"] == sent_ms
 
 
-def test_dead_letters_that_waited_go_on_when_it_is_set(namespace: Any, message: Any, read: Any) -> None:
+def test_dead_letters_that_waited_continue_when_it_is_set(namespace: Any, message: Any, read: Any) -> None:
     engine = namespace.engine
     engine.create_queue("graveyard")
     engine.create_queue("q")
@@ -547,8 +547,8 @@ def test_a_target_that_requires_sessions_takes_only_messages_of_one(namespace: A
     assert (dead.properties["message_id"], dead.user["DeadLetterReason"]) == ("b", "Session ID is null")
 
 
-def test_dead_letters_without_a_session_hold_up_none_behind_them(namespace: Any, message: Any, read: Any) -> None:
-    """More of them than are looked at together; they go on where forwarding leads elsewhere."""
+def test_dead_letters_without_a_session_delay_none_behind_them(namespace: Any, message: Any, read: Any) -> None:
+    """More of them than are looked at together; they continue where forwarding leads elsewhere."""
     engine = namespace.engine
     engine.create_queue("plain")
     engine.create_queue("target", QueueDescription(requires_session=True))
@@ -566,7 +566,7 @@ def test_dead_letters_without_a_session_hold_up_none_behind_them(namespace: Any,
     assert len(namespace.queue("plain").peek(0, 2000)) == count
 
 
-def test_a_broken_partition_key_is_none_where_a_message_goes_on(namespace: Any) -> None:
+def test_a_broken_partition_key_is_none_where_a_message_continues(namespace: Any) -> None:
     """Annotations are looked through when a message comes, their values are not."""
     parts = split(b"\0Sr\xc1\x19\x02\xa3\x13x-opt-partition-key\xa1\x01\xff\0Su\xa0\x01x", HeadCache(0))
     assert keys_of_parts(parts) == Keys(None, None)
@@ -617,7 +617,7 @@ def test_what_comes_to_a_session_queue_that_forwards_is_dead_lettered(namespace:
     assert namespace.queue("target").active_count == 0
 
 
-def test_a_fault_while_messages_are_moved_doubles_none_and_holds_up_no_other_entity(
+def test_a_fault_while_messages_are_moved_doubles_none_and_delays_no_other_entity(
     namespace: Any, message: Any, read: Any, monkeypatch: Any
 ) -> None:
     """Relay I1, whatever is raised by whom: what was staged before it goes with it."""
@@ -652,7 +652,7 @@ def test_a_fault_while_messages_are_moved_doubles_none_and_holds_up_no_other_ent
     assert names(take(namespace, "to-a", read)) == ["a0", "a1", "a2"]
 
 
-def test_dead_letters_too_large_for_their_target_hold_up_none_behind_them(
+def test_dead_letters_too_large_for_their_target_delay_none_behind_them(
     namespace: Any, message: Any, read: Any, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr("isthmus.entities.queue.relay._GROUP", 2)  # as with large ones: few fit into a group
@@ -676,7 +676,7 @@ def test_dead_letters_too_large_for_their_target_hold_up_none_behind_them(
     assert names(take(namespace, "small", read)) == ["one", "two", "three"]
 
 
-def test_dead_letters_too_large_for_their_target_go_on_to_one_that_takes_its_name(
+def test_dead_letters_too_large_for_their_target_continue_to_one_that_takes_its_name(
     namespace: Any, message: Any, read: Any
 ) -> None:
     """The target is deleted, and created again with a larger limit."""
@@ -719,7 +719,7 @@ def test_a_read_that_is_refused_while_a_topic_copies_leaves_no_copy_of_a_refused
     assert engine.runtime("once").active_message_count == 1
 
 
-def test_a_read_that_is_refused_while_messages_are_moved_leaves_none_in_nobodys_hands(
+def test_a_read_that_is_refused_while_messages_are_moved_leaves_none_unavailable(
     namespace: Any, message: Any, read: Any, monkeypatch: Any
 ) -> None:
     engine = namespace.engine
@@ -778,7 +778,7 @@ def test_ids_that_an_action_makes_equal_are_duplicates(namespace: Any, message: 
     assert names(take(namespace, "q", read)) == ["one"]
 
 
-def test_messages_without_an_id_are_no_duplicates_where_they_go_on(namespace: Any, message: Any, read: Any) -> None:
+def test_messages_without_an_id_are_no_duplicates_where_they_continue(namespace: Any, message: Any, read: Any) -> None:
     engine = namespace.engine
     engine.create_queue("q", QueueDescription(requires_duplicate_detection=True))
     engine.create_queue("source", QueueDescription(forward_to="q"))

@@ -99,9 +99,9 @@ class ForwardMachine(RuleBasedStateMachine):
             self.route[name] = {"first": "second", "second": "last"}[name]
         self.update(name)
 
-    @rule(place=st.sampled_from(PLACES), what=st.sampled_from(["complete", "abandon", "dead_letter", "leave"]))
-    def receive(self, place: str, what: str) -> None:
-        queue: Any = self.engine.receiver(place)
+    @rule(path=st.sampled_from(PLACES), what=st.sampled_from(["complete", "abandon", "dead_letter", "leave"]))
+    def receive(self, path: str, what: str) -> None:
+        queue: Any = self.engine.receiver(path)
         if queue.relay is not None or not queue.gives_messages:
             return
         acquired = queue.acquire(3)
@@ -158,13 +158,13 @@ class ForwardMachine(RuleBasedStateMachine):
 
     def look(self) -> None:
         """Every message is in one place, and what was acknowledged is in one."""
-        found = Counter(name_of(payload) for place in PLACES for payload in self.engine.receiver(place).peek(0, 10_000))
+        found = Counter(name_of(payload) for path in PLACES for payload in self.engine.receiver(path).peek(0, 10_000))
         assert not [name for name, count in found.items() if count > 1]
         assert not self.acked - set(found)
         assert set(found) <= self.acked | self.doubtful | self.staged
         assert not set(found) & set(self.taken)
-        for place in PLACES:
-            queue: Any = self.engine.receiver(place)
+        for path in PLACES:
+            queue: Any = self.engine.receiver(path)
             stored = queue.peek(0, 10_000)
             if not self.engine.has_staged:
                 assert len(stored) == queue.active_count

@@ -14,9 +14,9 @@ def lock(random: int, first: int, count: int, expires_at_ms: int = 1000, step: i
 
 def test_a_run_is_one_span() -> None:
     table = LockTable()
-    held = lock(1, 5, 100)
-    tags = held.tags
-    table.add(held)
+    entry = lock(1, 5, 100)
+    tags = entry.tags
+    table.add(entry)
     flags, spans = table.take(tags)
     assert flags == [True] * 100
     assert [(span.sequences, span.size_bytes) for span in spans] == [(range(5, 105), 1000)]
@@ -26,9 +26,9 @@ def test_a_run_is_one_span() -> None:
 def test_a_token_settles_once() -> None:
     """I1."""
     table = LockTable()
-    held = lock(1, 5, 4)
-    tags = list(held.tags)
-    table.add(held)
+    entry = lock(1, 5, 4)
+    tags = list(entry.tags)
+    table.add(entry)
     assert table.take([tags[1], tags[1]])[0] == [True, False]
     assert table.take(tags)[0] == [True, False, True, True]
     assert table.take(tags)[0] == [False] * 4
@@ -62,9 +62,9 @@ def test_expiry_looks_at_due_locks_only() -> None:
 
 def test_renewed_alone_and_all_together() -> None:
     table = LockTable()
-    held = lock(1, 1, 3)
-    tags = list(held.tags)
-    table.add(held)
+    entry = lock(1, 1, 3)
+    tags = list(entry.tags)
+    table.add(entry)
     assert table.renew([tags[1], b"x" * 16], 5000) == [True, False]
     (first, last) = table.expire(1000, 100)
     assert (list(first.sequences), list(last.sequences)) == ([1], [3])
@@ -79,9 +79,9 @@ def test_renewed_alone_and_all_together() -> None:
 
 def test_a_lock_renewed_for_less_is_due_then() -> None:
     table = LockTable()
-    held = lock(1, 1, 2)
-    tags = list(held.tags)
-    table.add(held)
+    entry = lock(1, 1, 2)
+    tags = list(entry.tags)
+    table.add(entry)
     table.renew(tags, 2000)
     assert table.expire(1500, 100) == []
     assert len(table.expire(2000, 100)) == 1
@@ -104,18 +104,18 @@ def test_a_lock_renewed_for_a_shorter_time_than_is_left_is_due_then() -> None:
 def test_settled_locks_do_not_pile_up() -> None:
     table = LockTable()
     for number in range(10_000):
-        held = lock(number, number, 1, expires_at_ms=60_000)
-        tags = list(held.tags)
-        table.add(held)
+        entry = lock(number, number, 1, expires_at_ms=60_000)
+        tags = list(entry.tags)
+        table.add(entry)
         table.take(tags)
-    assert len(table._heap) < 200  # memory of dead locks is what is at stake
+    assert len(table._heap) < 200  # it is about the memory of expired locks
 
 
 def test_clear() -> None:
     table = LockTable()
-    held = lock(1, 1, 2)
-    tags = list(held.tags)
-    table.add(held)
+    entry = lock(1, 1, 2)
+    tags = list(entry.tags)
+    table.add(entry)
     table.clear()
     assert table.take(tags)[0] == [False, False]
     assert table.locked == 0
@@ -124,9 +124,9 @@ def test_clear() -> None:
 
 def test_a_token_named_twice_renews_no_other() -> None:
     table = LockTable()
-    held = lock(1, 1, 2)
-    tags = list(held.tags)
-    table.add(held)
+    entry = lock(1, 1, 2)
+    tags = list(entry.tags)
+    table.add(entry)
     assert table.renew([tags[0], tags[0]], 5000) == [True, True]
     assert [list(span.sequences) for span in table.expire(2000, 100)] == [[2]]
     assert table.holds(tags) == [True, False]

@@ -1,4 +1,4 @@
-"""Single behaviours of a queue, by name; their interplay is in test_queue_model."""
+"""Single behaviours of a queue; their combinations are in test_queue_model."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_nothing_is_visible_or_acknowledged_before_the_sync(namespace: Any, queu
     assert list(queue.acquire(10).sequences) == [3]
 
 
-def test_listeners_hear_of_what_is_available(namespace: Any, queue: Any, message: Make) -> None:
+def test_listeners_are_notified_of_what_is_available(namespace: Any, queue: Any, message: Make) -> None:
     """I2."""
     calls: list[int] = []
 
@@ -140,7 +140,7 @@ def test_dead_lettering_by_the_receiver(namespace: Any, queue: Any, message: Mak
         dead.accept([message("c")])
     with pytest.raises(NotAllowedError):
         namespace.sender("q/$DeadLetterQueue")
-    for _ in range(5):  # a dead-letter queue gives up on nothing
+    for _ in range(5):  # a dead-letter queue has no maximum delivery count
         dead.abandon(acquired.tags)
         namespace.commit()
         acquired = dead.acquire(5)
@@ -217,7 +217,9 @@ def test_receive_and_delete(namespace: Any, queue: Any, message: Make, read: Any
     assert list(namespace.queue("q").acquire(5).sequences) == [2]
 
 
-def test_the_callbacks_of_a_deletion_are_gone_when_the_commit_ends(namespace: Any, queue: Any, message: Make) -> None:
+def test_the_callbacks_of_a_deletion_are_removed_when_the_commit_ends(
+    namespace: Any, queue: Any, message: Make
+) -> None:
     """They keep the body of a large message, and its file; only the collection of garbage would end a cycle of references."""
     namespace.send("q", message("a"))
 
@@ -244,7 +246,7 @@ def test_the_callbacks_of_a_deletion_are_gone_when_the_commit_ends(namespace: An
 def test_what_is_deleted_as_it_goes_goes_also_where_the_store_failed_and_kept_the_deletion(
     namespace: Any, message: Make, monkeypatch: pytest.MonkeyPatch, kind: str, is_kept: bool, is_away: bool
 ) -> None:
-    """Delivery I4: a disk without room is read on as it stands; one that has lost what it did not sync has the message again."""
+    """Delivery I4: a disk without room is read on as it is; one that has lost what it did not sync has the message again."""
     reopened = type(namespace.journal).reopen
     is_open = not is_away
 
@@ -289,7 +291,7 @@ def test_what_is_deleted_as_it_goes_goes_also_where_the_store_failed_and_kept_th
     assert namespace.engine.runtime("r").message_count == (1 if is_kept else 2)
 
 
-def test_what_was_not_set_aside_after_all_is_not_gone(namespace: Any, queue: Any, message: Make) -> None:
+def test_what_was_not_set_aside_after_all_is_not_removed(namespace: Any, queue: Any, message: Make) -> None:
     """The store has lost that the message was deferred, together with its deletion."""
     namespace.send("q", message("a"))
     reported: list[str] = []
@@ -610,13 +612,13 @@ def test_settled_messages_leave_the_store(namespace: Any, queue: Any, message: M
 
 
 def test_a_deleted_queue_refuses_everything(namespace: Any, queue: Any, message: Make) -> None:
-    heard: list[int] = []
-    queue.add_listener(lambda: heard.append(1))
+    notified: list[int] = []
+    queue.add_listener(lambda: notified.append(1))
     namespace.send("q", message("a"))
     tags = queue.acquire(1).tags
-    heard.clear()
+    notified.clear()
     namespace.engine.delete_queue("q")
-    assert heard
+    assert notified
     assert queue.is_deleted
     for call in (
         lambda: queue.accept([message("b")]),
@@ -653,17 +655,17 @@ def test_a_tail_kept_in_memory_is_bounded(namespace: Any, message: Make) -> None
     assert list(queue.acquire(9).sequences) == [421]
 
 
-def test_passing_over_expired_messages_is_bounded_and_goes_on(namespace: Any, queue: Any, message: Make) -> None:
+def test_passing_over_expired_messages_is_bounded_and_continues(namespace: Any, queue: Any, message: Make) -> None:
     namespace.send("q", *(message(f"{number}", ttl_ms=1_000) for number in range(120)), message("alive"))
     namespace.clock.advance(1_001)
-    heard: list[int] = []
-    queue.add_listener(lambda: heard.append(1))
+    notified: list[int] = []
+    queue.add_listener(lambda: notified.append(1))
     looks = 1
     while (acquired := queue.acquire(1)) is None:
         looks += 1
-        heard.clear()
+        notified.clear()
         namespace.commit()
-        assert heard
+        assert notified
     assert list(acquired.sequences) == [121]
     assert looks == 3
 
@@ -687,7 +689,7 @@ def test_a_message_that_expired_while_it_was_locked_ends_after_a_restart(
     assert namespace.queue("q").peek(0, 10) == []
 
 
-# Application properties of the right form outside, and not inside: nobody looks at them when the message comes.
+# Application properties of the right form outside, and not inside: they are not looked at when the message comes.
 UNREADABLE = section.encode_properties({"message_id": "m"}) + b"\0St\xc1\x03\x02\xff\xff" + b"\0Su\xa0\x01x"
 
 
@@ -704,18 +706,18 @@ def strict(namespace: Any) -> Any:
     return namespace.queue("strict")
 
 
-@pytest.mark.parametrize("way", ["dead-letter", "abandon", "lock", "life"])
+@pytest.mark.parametrize("cause", ["dead-letter", "abandon", "lock", "life"])
 def test_a_message_with_unreadable_properties_is_dead_lettered_as_any_other(
-    namespace: Any, strict: Any, message: Make, way: str
+    namespace: Any, strict: Any, message: Make, cause: str
 ) -> None:
-    """Else nobody would get it any more, and what time asks for would stand still for all."""
-    if way == "life":
+    """Otherwise it would not be delivered any more, and expiry and schedules would stop for all messages."""
+    if cause == "life":
         namespace.advance(70_000)
     else:
         tags = strict.acquire(1).tags
-        if way == "dead-letter":
+        if cause == "dead-letter":
             strict.dead_letter(tags, "reason", "description", {"own": 1})
-        elif way == "abandon":
+        elif cause == "abandon":
             strict.abandon(tags, {"own": 1})
         else:
             namespace.advance(31_000)
@@ -737,7 +739,7 @@ def test_unreadable_properties_are_kept_where_others_would_be_changed(namespace:
 def test_any_time_that_a_client_writes_is_one_to_schedule_for(
     namespace: Any, queue: Any, message: Make, due: int
 ) -> None:
-    """Beyond what a timestamp can say it is the last that one can; before the epoch it is past."""
+    """Beyond the range of a timestamp it is the last timestamp; before the epoch it is past."""
     [sequence] = queue.schedule([(message("a"), due)])
     namespace.send("q", message("b", annotations={"x-opt-scheduled-enqueue-time": ULong(max(due, 0))}))
     namespace.advance(1000)
@@ -782,7 +784,7 @@ def _sequences(read: Any, payloads: list[bytes]) -> list[int]:
 
 
 def test_a_look_reads_so_much_and_no_more(namespace: Any, queue: Any, message: Make, read: Any) -> None:
-    """Thousands of messages of a megabyte would fill the memory; who wants more asks for what follows."""
+    """Thousands of messages of a megabyte would fill the memory; a client that wants more asks for what follows."""
     large = section.encode_message(b"x" * 900_000)
     for _ in range(3):
         queue.schedule([(large, namespace.clock.wall_ms() + 3_600_000)] * 5)
@@ -807,7 +809,7 @@ def test_deferred_messages_that_are_too_much_at_once_are_refused(
     assert len(queue.receive_deferred(range(1, 10, 2)).tags) == 5
 
 
-def test_numbers_of_which_the_first_is_nobody_s_are_not_all_looked_up(namespace: Any, queue: Any) -> None:
+def test_numbers_of_which_the_first_is_unused_are_not_all_looked_up(namespace: Any, queue: Any) -> None:
     asked: list[int] = []
     real = namespace.journal.get_many
     namespace.journal.get_many = lambda keys: asked.append(len(keys)) or real(keys)
@@ -887,7 +889,7 @@ def test_what_a_settlement_cannot_write_changes_nothing(namespace: Any, queue: A
 
 
 @pytest.mark.parametrize("how", SETTLEMENTS)
-def test_a_fault_in_a_settlement_leaves_no_message_in_nobodys_hands(
+def test_a_fault_in_a_settlement_leaves_no_message_unavailable(
     namespace: Any, queue: Any, message: Make, monkeypatch: Any, how: str
 ) -> None:
     """Settlement I2, whatever is raised: the message is there again, as after a restart."""
@@ -903,7 +905,7 @@ def test_a_fault_in_a_settlement_leaves_no_message_in_nobodys_hands(
 
 
 @pytest.mark.parametrize("how", SETTLEMENTS)
-def test_a_settlement_whose_messages_the_disk_does_not_give_leaves_none_in_nobodys_hands(
+def test_a_settlement_whose_messages_the_disk_does_not_give_leaves_none_unavailable(
     namespace: Any, queue: Any, message: Make, monkeypatch: Any, how: str
 ) -> None:
     """Of several, the first one is changed already when the second one cannot be read."""

@@ -31,13 +31,13 @@ class Message:
     """One message as the model knows it."""
 
     name: str
-    state: str = "staged"  # staged, available, locked, returning, scheduled, deferred, locked-deferred, dead, gone
+    state: str = "staged"  # staged, available, locked, returning, scheduled, deferred, locked-deferred, dead, removed
     count: int = 0
     expires_ms: int = 0
     token: bytes = b""
     locked_until_ms: int = 0  # monotonic
-    held_until_ms: int = (
-        0  # wall; a lock that ended early would have lasted so long: expiry need not be looked for before
+    locked_until_wall_ms: int = (
+        0  # wall; a lock that ended early would have lasted so long: expiry need not be checked before
     )
     due_ms: int = 0
     reason: str = ""
@@ -45,7 +45,7 @@ class Message:
 
 @dataclass
 class Model:
-    """What a queue promises, without any of how."""
+    """The guarantees of a queue, without its implementation."""
 
     messages: dict[int, Message] = field(default_factory=dict)
     last: int = 0
@@ -186,7 +186,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def note_early_end(self, one: Message) -> None:
         if one.state == "locked":
-            one.held_until_ms = self.now + max(0, one.locked_until_ms - self.monotonic_ms)
+            one.locked_until_wall_ms = self.now + max(0, one.locked_until_ms - self.monotonic_ms)
 
     def restarted(self) -> None:
         self.start()
@@ -220,7 +220,7 @@ class QueueMachine(RuleBasedStateMachine):
     def cancel(self, data: st.DataObject) -> None:
         number = data.draw(st.sampled_from(list(self.model.live("scheduled"))))
         self.queue.cancel_scheduled([number])
-        self.model.messages[number].state = "gone"
+        self.model.messages[number].state = "removed"
         with pytest.raises(MessageNotFoundError):
             self.queue.cancel_scheduled([number])
 
@@ -248,38 +248,38 @@ class QueueMachine(RuleBasedStateMachine):
             if len(expected) == len(available):
                 assert len(numbers) == min(limit, len(expected))
         if acquired:
-            self.check(acquired, expected, "locked" if lock else "gone")
+            self.check(acquired, expected, "locked" if lock else "removed")
         for one in ended_by_a_look(self.queue, available, self.now):
             self.end_life(one)
 
     def some_tokens(self, data: st.DataObject) -> list[bytes]:
-        held = [one.token for one in self.model.live("locked", "locked-deferred").values()]
-        if held and data.draw(st.booleans()):
-            start = data.draw(st.integers(0, len(held) - 1))
-            return held[start : start + data.draw(st.integers(1, len(held)))]
-        chosen = data.draw(st.lists(st.sampled_from(held), unique=True, max_size=6)) if held else []
+        locked = [one.token for one in self.model.live("locked", "locked-deferred").values()]
+        if locked and data.draw(st.booleans()):
+            start = data.draw(st.integers(0, len(locked) - 1))
+            return locked[start : start + data.draw(st.integers(1, len(locked)))]
+        chosen = data.draw(st.lists(st.sampled_from(locked), unique=True, max_size=6)) if locked else []
         return chosen + data.draw(st.sampled_from([[], [b"x" * 16], [bytes(16)]]))
 
-    def held(self, tokens: list[bytes]) -> list[Message | None]:
+    def locked_by(self, tokens: list[bytes]) -> list[Message | None]:
         by_token = {one.token: one for one in self.model.live("locked", "locked-deferred").values()}
         return [by_token.get(token) for token in tokens]
 
     @rule(data=st.data())
     def complete(self, data: st.DataObject) -> None:
         tokens = self.some_tokens(data)
-        held = self.held(tokens)
-        assert self.queue.complete(tokens) == [one is not None for one in held]
-        for one in held:
+        locked = self.locked_by(tokens)
+        assert self.queue.complete(tokens) == [one is not None for one in locked]
+        for one in locked:
             if one is not None:
-                one.state = "gone"
+                one.state = "removed"
         assert self.queue.complete(tokens) == [False] * len(tokens)
 
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
         tokens = self.some_tokens(data)
-        held = self.held(tokens)
-        assert self.queue.release(tokens) == [one is not None for one in held]
-        for one in held:
+        locked = self.locked_by(tokens)
+        assert self.queue.release(tokens) == [one is not None for one in locked]
+        for one in locked:
             if one is not None:
                 self.note_early_end(one)
                 one.state = "available" if one.state == "locked" else "deferred"
@@ -296,33 +296,33 @@ class QueueMachine(RuleBasedStateMachine):
             one.state = "returning"
 
     def end_life(self, one: Message) -> None:
-        one.state = "dead" if self.dead_letters_expired else "gone"
+        one.state = "dead" if self.dead_letters_expired else "removed"
         one.reason = "TTLExpiredException"
 
     @rule(data=st.data(), properties=st.sampled_from([None, {"n": "changed", "new": 1}]))
     def abandon(self, data: st.DataObject, properties: dict[str, object] | None) -> None:
         tokens = self.some_tokens(data)
-        held = self.held(tokens)
-        assert self.queue.abandon(tokens, properties) == [one is not None for one in held]
-        for one in held:
+        locked = self.locked_by(tokens)
+        assert self.queue.abandon(tokens, properties) == [one is not None for one in locked]
+        for one in locked:
             if one is not None:
                 self.fail_delivery(one)
 
     @rule(data=st.data())
     def defer(self, data: st.DataObject) -> None:
         tokens = self.some_tokens(data)
-        held = self.held(tokens)
-        assert self.queue.defer(tokens) == [one is not None for one in held]
-        for one in held:
+        locked = self.locked_by(tokens)
+        assert self.queue.defer(tokens) == [one is not None for one in locked]
+        for one in locked:
             if one is not None:
                 one.state = "deferred"
 
     @rule(data=st.data())
     def dead_letter(self, data: st.DataObject) -> None:
         tokens = self.some_tokens(data)
-        held = self.held(tokens)
-        assert self.queue.dead_letter(tokens, "reason", "text") == [one is not None for one in held]
-        for one in held:
+        locked = self.locked_by(tokens)
+        assert self.queue.dead_letter(tokens, "reason", "text") == [one is not None for one in locked]
+        for one in locked:
             if one is not None:
                 one.state, one.reason = "dead", "reason"
 
@@ -333,17 +333,17 @@ class QueueMachine(RuleBasedStateMachine):
         numbers = data.draw(st.lists(st.sampled_from(list(deferred)), unique=True, min_size=1))
         acquired = self.queue.receive_deferred(numbers, lock=lock)
         assert list(acquired.sequences) == sorted(numbers)
-        self.check(acquired, deferred, "locked-deferred" if lock else "gone")
+        self.check(acquired, deferred, "locked-deferred" if lock else "removed")
         with pytest.raises(MessageNotFoundError):
             self.queue.receive_deferred(numbers)
 
     @rule(data=st.data())
     def renew(self, data: st.DataObject) -> None:
         tokens = self.some_tokens(data)
-        held = self.held(tokens)
+        locked = self.locked_by(tokens)
         until_ms = self.now + LOCK_MS
-        assert self.queue.renew(tokens) == [until_ms if one else None for one in held]
-        for one in held:
+        assert self.queue.renew(tokens) == [until_ms if one else None for one in locked]
+        for one in locked:
             if one is not None:
                 one.locked_until_ms = self.monotonic_ms + LOCK_MS
 
@@ -368,16 +368,16 @@ class QueueMachine(RuleBasedStateMachine):
             if one.due_ms <= self.now:
                 self.model.last += 1
                 self.model.messages[self.model.last] = Message(one.name)
-                self.model.messages[number].state = "gone"
+                self.model.messages[number].state = "removed"
         mortal = {number: one for number, one in self.model.live("available", "staged").items() if one.expires_ms}
-        held = {number: one for number, one in mortal.items() if swept_at(one.held_until_ms) > self.now}
+        locked = {number: one for number, one in mortal.items() if swept_at(one.locked_until_wall_ms) > self.now}
         for number, one in mortal.items():
-            if number not in held and swept_at(one.expires_ms) <= self.now:
+            if number not in locked and swept_at(one.expires_ms) <= self.now:
                 self.end_life(one)
-        for one in ended_by_a_look(self.queue, held, self.now):
+        for one in ended_by_a_look(self.queue, locked, self.now):
             self.end_life(one)
 
-    # ---- what holds at all times
+    # ---- invariants
 
     @invariant()
     def counts_are_those_of_the_store(self) -> None:
@@ -407,8 +407,8 @@ class QueueMachine(RuleBasedStateMachine):
         sure = [one.name for one in visible.values() if not 0 < one.expires_ms <= self.now]
         assert [name for name in peeked if name in sure] == sure
         assert set(peeked) <= {one.name for one in visible.values()}
-        held = self.model.live("locked", "locked-deferred")
-        assert self.engine.runtime("q").locked_message_count == len(held)
+        locked = self.model.live("locked", "locked-deferred")
+        assert self.engine.runtime("q").locked_message_count == len(locked)
 
     def teardown(self) -> None:
         if not hasattr(self, "queue"):
@@ -424,7 +424,7 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 class UnattendedQueueMachine(QueueMachine):
-    """Nobody listens, so that nothing is kept in memory and all is read from the store."""
+    """No listener is attached, so that nothing is kept in memory and all is read from the store."""
 
     listening = False
 

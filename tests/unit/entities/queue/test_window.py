@@ -13,7 +13,7 @@ from isthmus.store import MemoryJournal
 
 
 class Scan:
-    """Fails once, before a sequence number, and goes on behind what it gave if it is asked again."""
+    """Fails once, before a sequence number, and continues after what it gave if it is called again."""
 
     def __init__(self, pairs: Iterator[Pair], fails_at: list[int]) -> None:
         self._pairs = list(pairs)

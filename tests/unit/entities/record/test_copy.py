@@ -40,7 +40,7 @@ def test_many_at_once_have_the_keys_of_each(messages: list[Parts]) -> None:
     for parts, keyed in zip(messages, KeyReader().with_keys(messages), strict=True):
         assert keyed == parts._replace(duplicate_key=key_of(parts.rest))
         found = section.locate(parts.rest)
-        # What decides on the fragment, and stands in stores of earlier releases.
+        # What decides on the fragment, and is in stores of earlier releases.
         assert keyed.duplicate_key[:KEY_BYTES] == duplicate_key(parts.rest, *found.application_properties)
 
 
@@ -54,7 +54,7 @@ def test_copies_in_an_envelope_have_the_keys_of_each(messages: list[Parts]) -> N
         assert keyed[1:] == (parts.rest, parts.message_id, None, key_of(parts.rest))
 
 
-def test_a_key_tells_source_and_number() -> None:
+def test_a_key_shows_source_and_number() -> None:
     first, second, other, several = (
         parts.duplicate_key
         for parts in KeyReader().with_keys([copy(1), copy(2), copy(1, namespace="B"), copy(1, hops=2)])
@@ -62,7 +62,7 @@ def test_a_key_tells_source_and_number() -> None:
     assert len(first) == KEY_BYTES + SOURCE_BYTES + NUMBER_BYTES
     assert first[KEY_BYTES:-NUMBER_BYTES] == second[KEY_BYTES:-NUMBER_BYTES] != other[KEY_BYTES:-NUMBER_BYTES]
     assert [int.from_bytes(key[-NUMBER_BYTES:], "big") for key in (first, second, other)] == [1, 2, 1]
-    assert several == first  # the way does not matter
+    assert several == first  # the route does not matter
 
 
 def test_the_proof_of_a_copy_is_no_part_of_its_key() -> None:

@@ -38,8 +38,8 @@ changes = st.tuples(
 )
 
 
-def changed(message: bytes, place: bytes, offset: int, byte: bytes) -> bytes:
-    at = min(message.rfind(place) + len(place) + offset, len(message) - 1)
+def changed(message: bytes, part: bytes, offset: int, byte: bytes) -> bytes:
+    at = min(message.rfind(part) + len(part) + offset, len(message) - 1)
     return message[:at] + byte + message[at + 1 :]
 
 

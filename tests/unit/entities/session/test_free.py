@@ -8,7 +8,7 @@ from isthmus.entities.session.free import FreeSessions
 
 
 class Free:
-    """A session, as far as it matters who has it."""
+    """A session, reduced to who has locked it."""
 
     def __init__(self) -> None:
         self.hold = None
@@ -16,10 +16,10 @@ class Free:
 
 
 def test_sessions_are_given_out_in_the_order_in_which_they_became_free_i1() -> None:
-    first, second, held, empty = sessions = [Free() for _ in range(4)]
+    first, second, locked, empty = sessions = [Free() for _ in range(4)]
     free: Any = FreeSessions(())
-    held.hold, empty.has_available = object(), False
-    for session in (held, empty, first, second, first):
+    locked.hold, empty.has_available = object(), False
+    for session in (locked, empty, first, second, first):
         free.add(session)
     given = []
     while (session := free.next()) is not None:
@@ -58,12 +58,12 @@ def test_who_waits_no_longer_is_not_called() -> None:
     free: Any = FreeSessions(())
     reported: list[str] = []
 
-    def tell() -> None:
-        reported.append("told")
+    def on_free() -> None:
+        reported.append("reported")
 
-    free.wait(tell)
-    assert free.cancel(tell)
-    assert not free.cancel(tell)
+    free.wait(on_free)
+    assert free.cancel(on_free)
+    assert not free.cancel(on_free)
     free.add(Free())
     assert reported == []
 

@@ -34,7 +34,7 @@ class Message:
 
     name: str
     session: str
-    state: str = "staged"  # staged, available, locked, returning, scheduled, deferred, locked-deferred, dead, gone
+    state: str = "staged"  # staged, available, locked, returning, scheduled, deferred, locked-deferred, dead, removed
     count: int = 0
     expires_ms: int = 0
     token: bytes = b""
@@ -43,7 +43,7 @@ class Message:
 
 @dataclass
 class Model:
-    """What a queue with sessions promises, without any of how."""
+    """The guarantees of a queue with sessions, without its implementation."""
 
     messages: dict[int, Message] = field(default_factory=dict)
     states: dict[str, bytes] = field(default_factory=dict)
@@ -145,11 +145,11 @@ class SessionQueueMachine(RuleBasedStateMachine):
         commit = self.engine.begin_commit()
         if commit is None:
             return
-        held = set(self.holds)
+        locked = set(self.holds)
         self.lost.clear()
         self.engine.fail_commit(commit, OSError("disk"))
         assert self.engine.receiver("q") is self.queue
-        assert self.lost == held
+        assert self.lost == locked
         self.model = copy.deepcopy(self.durable)
         self.unlock_all()
 
@@ -211,7 +211,7 @@ class SessionQueueMachine(RuleBasedStateMachine):
 
     @rule()
     def next_session(self) -> None:
-        """One with an available message, none of whose messages is on its way back; None only if there is none."""
+        """One with an available message, none of whose messages is being returned; None only if there is none."""
         sure, maybe = set(), set()
         for session in SESSIONS:
             if session in self.holds or self.model.live("returning", session=session):
@@ -280,12 +280,12 @@ class SessionQueueMachine(RuleBasedStateMachine):
         ):
             one = expected[number]
             assert (name_of(message), count_of(message)) == (one.name, one.count)
-            one.state, one.token = ("locked", token) if lock else ("gone", b"")
+            one.state, one.token = ("locked", token) if lock else ("removed", b"")
 
     def settle(self, data: st.DataObject, how: str) -> list[Message]:
         hold = self.some_hold(data)
-        held = list(self.model.live("locked", "locked-deferred", session=hold.session_id).values())
-        chosen = data.draw(st.lists(st.sampled_from(held), unique_by=id, max_size=6)) if held else []
+        locked = list(self.model.live("locked", "locked-deferred", session=hold.session_id).values())
+        chosen = data.draw(st.lists(st.sampled_from(locked), unique_by=id, max_size=6)) if locked else []
         tokens = [one.token for one in chosen]
         call: Callable[..., list[bool]] = getattr(hold.messages, how)
         assert call([*tokens, b"x" * 16]) == [True] * len(tokens) + [False]
@@ -295,7 +295,7 @@ class SessionQueueMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def complete(self, data: st.DataObject) -> None:
         for one in self.settle(data, "complete"):
-            one.state = "gone"
+            one.state = "removed"
 
     @precondition(lambda self: self.holds)
     @rule(data=st.data())
@@ -324,7 +324,7 @@ class SessionQueueMachine(RuleBasedStateMachine):
         acquired = self.holds[session].messages.receive_deferred(numbers, lock=lock)
         assert list(acquired.sequences) == numbers
         for number, token in zip(numbers, acquired.tags, strict=True):
-            deferred[number].state, deferred[number].token = ("locked-deferred", token) if lock else ("gone", b"")
+            deferred[number].state, deferred[number].token = ("locked-deferred", token) if lock else ("removed", b"")
 
     def fail_delivery(self, one: Message) -> None:
         one.count += 1
@@ -338,7 +338,7 @@ class SessionQueueMachine(RuleBasedStateMachine):
             one.state = "returning"
 
     def end_life(self, one: Message) -> None:
-        one.state = "dead" if self.dead_letters_expired else "gone"
+        one.state = "dead" if self.dead_letters_expired else "removed"
 
     # ---- time
 
@@ -371,12 +371,12 @@ class SessionQueueMachine(RuleBasedStateMachine):
             if one.due_ms <= self.now:
                 self.model.last += 1
                 self.model.messages[self.model.last] = Message(one.name, one.session)
-                one.state = "gone"
+                one.state = "removed"
         for one in self.model.live("available", "staged").values():
             if one.expires_ms and (one.expires_ms // 1000 + 1) * 1000 <= self.now:
                 self.end_life(one)
 
-    # ---- what holds at all times
+    # ---- invariants
 
     @invariant()
     def counts_are_those_of_the_store(self) -> None:
@@ -417,9 +417,9 @@ class SessionQueueMachine(RuleBasedStateMachine):
             peeked = [name_of(message) for message in self.queue.peek(0, 10_000, session)]
             assert [name for name in peeked if name in sure] == sure
             assert set(peeked) <= {one.name for one in own.values()}
-        held = self.model.live("locked", "locked-deferred")
-        assert self.engine.runtime("q").locked_message_count == len(held)
-        assert all(one.session in self.holds for one in held.values())
+        locked = self.model.live("locked", "locked-deferred")
+        assert self.engine.runtime("q").locked_message_count == len(locked)
+        assert all(one.session in self.holds for one in locked.values())
 
     def teardown(self) -> None:
         if not hasattr(self, "queue"):

@@ -1,4 +1,4 @@
-"""Single behaviours of an entity that requires sessions; their interplay is in test_session_model."""
+"""Single behaviours of an entity that requires sessions; their combinations are in test_session_model."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_released_messages_are_back_in_their_places_uncounted(
     assert counts(read, again) == [0, 0]
 
 
-def test_a_lock_that_expires_is_told_and_counts(namespace: Any, queue: SessionQueue, send: Any, read: Any) -> None:
+def test_a_lock_that_expires_is_reported_and_counts(namespace: Any, queue: SessionQueue, send: Any, read: Any) -> None:
     """SessionLocks I1, I3."""
     send("a1", "a2", "a3")
     lost: list[str] = []
@@ -225,7 +225,7 @@ def test_a_lock_that_expires_is_told_and_counts(namespace: Any, queue: SessionQu
     assert counts(read, again) == [1, 1, 0]
 
 
-def test_a_lock_that_expires_is_told_though_the_disk_refuses(
+def test_a_lock_that_expires_is_reported_though_the_disk_refuses(
     namespace: Any, queue: SessionQueue, send: Any, message: Make, read: Any
 ) -> None:
     send("a1", "b1")
@@ -245,15 +245,15 @@ def test_a_lock_that_expires_is_told_though_the_disk_refuses(
     assert queue.sessions.list_sessions(None, 0, 9) == ["a", "b"]
 
 
-def test_nothing_is_delivered_past_a_message_that_is_on_its_way_back(
+def test_nothing_is_delivered_past_a_message_that_is_being_returned(
     namespace: Any, queue: SessionQueue, send: Any, read: Any
 ) -> None:
     """SessionBacklog I1."""
     send("a1", "a2", "a3")
     hold = queue.sessions.open_session("a")
     first = hold.messages.acquire(1)
-    heard: list[int] = []
-    hold.messages.add_listener(lambda: heard.append(1))
+    calls: list[int] = []
+    hold.messages.add_listener(lambda: calls.append(1))
     hold.messages.abandon(first.tags)
     assert not hold.messages.has_available
     assert hold.messages.acquire(1) is None
@@ -265,7 +265,7 @@ def test_nothing_is_delivered_past_a_message_that_is_on_its_way_back(
     assert second.messages.acquire(1) is None
     namespace.journal.sync()
     namespace.engine.end_commit(commit)
-    assert heard
+    assert calls
     again = second.messages.acquire(9)
     assert names(read, again) == ["a1", "a2", "a3"]
     assert counts(read, again) == [1, 0, 0]
@@ -714,7 +714,7 @@ def test_batches_are_deleted_in_free_sessions_only(namespace: Any, queue: Sessio
 def test_batches_are_deleted_though_a_session_cannot_be_read(
     namespace: Any, queue: SessionQueue, send: Any, read: Any, monkeypatch: pytest.MonkeyPatch, damaged: str
 ) -> None:
-    """Else what had been deleted before it would be told as not deleted, and what is behind it never would be."""
+    """Otherwise what had been deleted before it would be reported as not deleted, and what is after it never would be."""
     send("a1", "b1", "c1")
     messages_of = queue.directory.messages_of
 
@@ -779,10 +779,10 @@ def test_a_look_at_all_sessions_reads_so_much_and_no_more(namespace: Any, read: 
 
 
 def test_a_session_that_is_over_is_forgotten_at_once(namespace: Any, message: Make, queue: SessionQueue) -> None:
-    """The collector of circles comes by seldom, and sessions may be very many."""
+    """The garbage collector runs seldom, and there may be very many sessions."""
     namespace.send("q", message("a", group_id="s"))
     hold = queue.sessions.open_session("s")
-    gone = weakref.ref(hold.messages)
+    removed = weakref.ref(hold.messages)
     gc.disable()
     try:
         hold.messages.complete(hold.messages.acquire(1).tags)  # type: ignore[union-attr]
@@ -792,7 +792,7 @@ def test_a_session_that_is_over_is_forgotten_at_once(namespace: Any, message: Ma
         namespace.commit()
         del hold
         assert queue.sessions.session_count == 0
-        assert gone() is None
+        assert removed() is None
     finally:
         gc.enable()
 
@@ -835,7 +835,7 @@ def test_a_step_of_the_wall_clock_moves_no_session_lock(namespace: Any, message:
 def test_a_session_whose_messages_could_not_be_read_stays_free(
     namespace: Any, message: Make, by_name: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody would be given it before its next message, or the next start."""
+    """No receiver would get it before its next message, or the next start."""
     make_queue(namespace)
     namespace.send("q", message("waits", group_id="s"))
     namespace.crash()
@@ -853,7 +853,7 @@ def test_a_session_whose_messages_could_not_be_read_stays_free(
     assert len(hold.messages.acquire(9).tags) == 1
 
 
-def test_a_session_that_cannot_be_read_holds_up_no_other(
+def test_a_session_that_cannot_be_read_delays_no_other(
     namespace: Any, message: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_queue(namespace)
@@ -884,7 +884,7 @@ def test_a_session_that_cannot_be_read_holds_up_no_other(
 
 
 @pytest.mark.parametrize("reads", range(10))
-def test_a_receiver_is_told_that_its_session_is_lost_though_the_store_cannot_be_read_again(
+def test_a_receiver_gets_an_error_when_its_session_is_lost_though_the_store_cannot_be_read_again(
     namespace: Any, message: Make, monkeypatch: Any, reads: int
 ) -> None:
     """It would wait for messages that go to others."""

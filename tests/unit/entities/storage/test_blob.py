@@ -94,7 +94,7 @@ def read(payload: Large) -> tuple[dict[str, Any], dict[Any, Any]]:
     )
 
 
-def test_a_large_message_is_delivered_with_its_body_and_gone_when_completed(served: Served) -> None:
+def test_a_large_message_is_delivered_with_its_body_and_removed_when_completed(served: Served) -> None:
     served.send("orders", properties={"message_id": "m"}, application_properties={"a": 1})
     acquired = served.receive("orders")
     (payload,) = acquired.payloads
@@ -123,7 +123,7 @@ def test_i2_a_body_outlives_a_kill_with_its_message_and_goes_without_it(served: 
 def test_i2_an_end_that_the_store_shows_after_a_failure_removes_nothing_before_it_is_durable(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a full disk the store goes on with what was written, and a power cut may take that away."""
+    """On a full disk the store continues with what was written, and a power cut may take that away."""
     served.send("orders")
     acquired = served.engine.receiver("orders").acquire(1)
     assert acquired is not None
@@ -157,7 +157,7 @@ def test_i2_a_completion_that_is_not_durable_removes_nothing(served: Served) -> 
 
 
 @pytest.mark.parametrize("ending", ["kill", "failed sync"])
-def test_i2_who_sent_it_lets_go_before_the_completion_is_durable(served: Served, ending: str) -> None:
+def test_i2_who_sent_it_releases_it_before_the_completion_is_durable(served: Served, ending: str) -> None:
     served.send("orders")
     acquired = served.receive("orders")
     served.engine.receiver("orders").complete(acquired.tags)
@@ -217,7 +217,7 @@ def test_a_failure_whose_references_cannot_be_read_at_first_gives_up_the_body(
     assert served.bodies == 0
 
 
-def test_a_clock_that_is_set_back_keeps_no_body_of_a_message_that_has_gone(served: Served) -> None:
+def test_a_clock_that_is_set_back_keeps_no_body_of_a_removed_message(served: Served) -> None:
     served.send("orders")
     served.tick()
     acquired = served.receive("orders")
@@ -230,23 +230,23 @@ def test_a_clock_that_is_set_back_keeps_no_body_of_a_message_that_has_gone(serve
     assert served.bodies == 0
 
 
-@pytest.mark.parametrize("way", ["abandon", "dead_letter", "defer", "expire", "delete", "forward", "purge"])
-def test_i3_every_way_in_which_a_message_goes(served: Served, way: str) -> None:
+@pytest.mark.parametrize("how", ["abandon", "dead_letter", "defer", "expire", "delete", "forward", "purge"])
+def test_i3_every_end_of_a_message(served: Served, how: str) -> None:
     engine = served.engine
     queue = engine.receiver("orders")
-    header = section.Header(ttl_ms=60_000) if way == "expire" else None
+    header = section.Header(ttl_ms=60_000) if how == "expire" else None
     served.send("orders", header=header, application_properties={"a": 1})
     last = "orders"
-    if way in ("abandon", "dead_letter"):
-        for _ in range(2 if way == "abandon" else 1):
+    if how in ("abandon", "dead_letter"):
+        for _ in range(2 if how == "abandon" else 1):
             tags = served.receive("orders").tags
-            if way == "abandon":
+            if how == "abandon":
                 queue.abandon(tags, {"b": 2})
             else:
                 queue.dead_letter(tags, "because", "it is large")
             served.commit()
         last = "orders/$DeadLetterQueue"
-    elif way == "defer":
+    elif how == "defer":
         acquired = served.receive("orders")
         queue.defer(acquired.tags)
         served.commit()
@@ -255,16 +255,16 @@ def test_i3_every_way_in_which_a_message_goes(served: Served, way: str) -> None:
         deferred = queue.receive_deferred(acquired.sequences, lock=False)
         assert isinstance(deferred.payloads[0], Large)
         last = ""
-    elif way == "expire":
+    elif how == "expire":
         served.clock.advance(61_000)
         last = ""
-    elif way == "delete":
+    elif how == "delete":
         engine.delete_queue("orders")
         last = ""
-    elif way == "purge":
+    elif how == "purge":
         assert queue.delete_batch(10) == 1
         last = ""
-    elif way == "forward":
+    elif how == "forward":
         engine.create_queue("target", QueueDescription(max_message_size_in_kilobytes=102_400))
         engine.update_queue("orders", QueueDescription(max_message_size_in_kilobytes=102_400, forward_to="target"))
         last = "target"
@@ -339,7 +339,7 @@ def test_bodies_count_to_the_quota_and_dead_ones_make_room(served: Served) -> No
     assert BODY_BYTES <= served.engine.runtime("orders").size_bytes < 2 * BODY_BYTES
 
 
-def test_many_references_are_looked_at_in_turns(served: Served) -> None:
+def test_many_references_are_looked_at_in_slices(served: Served) -> None:
     """Messages that stay before those that go must not hide them."""
     for _ in range(100):
         served.send("orders")
@@ -372,7 +372,7 @@ def test_a_transaction_that_is_rolled_back_gives_up_the_body(served: Served) -> 
 
 
 @pytest.mark.parametrize("waiting", [False, True])
-def test_a_body_that_cannot_be_read_holds_up_no_other_message_on_its_way_to_another_store(
+def test_a_body_that_cannot_be_read_delays_no_other_message_in_transit_to_another_store(
     tmp_path: Path, waiting: bool
 ) -> None:
     served = Served(tmp_path / "large")
@@ -414,7 +414,7 @@ def test_a_body_that_cannot_be_read_holds_up_no_other_message_on_its_way_to_anot
 
 @pytest.mark.parametrize("waiting", [False, True])
 def test_a_quota_that_is_looked_at_midway_divides_no_batch(served: Served, waiting: bool) -> None:
-    """Relay I1: the dead are looked for without writing what is staged, while messages are moved."""
+    """Relay I1: dead bodies are looked for without writing what is staged, while messages are moved."""
     engine = served.engine
     served.send("orders")  # there are large messages
     engine.create_queue("to", QueueDescription(max_size_in_megabytes=1))

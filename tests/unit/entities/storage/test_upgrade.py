@@ -30,7 +30,7 @@ def fill(journal: Any, version: int) -> Any:
 
 
 def check(journal: Any, read: Any) -> None:
-    """What every fixture holds: see its making in the release's own words."""
+    """What every fixture contains: see how the release itself makes it."""
     clock = ManualClock()
     engine = Engine(journal, clock)
     runtime = engine.runtime("orders")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from isthmus.entities.topic.answer import Answers
 
 
-def test_senders_are_told_once_and_in_order() -> None:
+def test_senders_are_notified_once_and_in_order() -> None:
     """I1."""
     answers, reported = Answers(), []
     for last in (3, 5, 9):
@@ -23,7 +23,7 @@ def test_senders_are_told_once_and_in_order() -> None:
     assert reported == [3, 5, "at once", 9]
 
 
-def test_a_sender_at_fault_keeps_no_other_one_from_being_told() -> None:
+def test_a_sender_at_fault_keeps_no_other_callback_from_running() -> None:
     answers, reported = Answers(), []
     answers.wait(1, lambda: 1 // 0)  # type: ignore[arg-type,return-value]
     answers.wait(2, lambda: reported.append(2))

@@ -22,9 +22,9 @@ NAMES = ("a", "b", "c", "d", "e")
 
 @pytest.fixture
 def budget(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
-    def set_budget(sent: int, turn: int) -> None:
+    def set_budget(sent: int, slice_units: int) -> None:
         monkeypatch.setattr(fan_out, "SENT_UNITS", sent)
-        monkeypatch.setattr(fan_out, "SLICE_UNITS", turn)
+        monkeypatch.setattr(fan_out, "SLICE_UNITS", slice_units)
 
     return set_budget
 
@@ -48,22 +48,22 @@ def rest(namespace: Any, limit: int = 1000) -> int:
     raise AssertionError("the copying never ends")
 
 
-def held(namespace: Any, read: Any, name: str) -> list[Any]:
+def contents(namespace: Any, read: Any, name: str) -> list[Any]:
     return [read(one).properties["message_id"] for one in namespace.queue(f"t/Subscriptions/{name}").peek(0, 1000)]
 
 
-@pytest.mark.parametrize(("sent", "turn"), [(1, 1), (3, 2), (7, 5), (10, 12), (1000, 1)])
+@pytest.mark.parametrize(("sent", "slice_units"), [(1, 1), (3, 2), (7, 5), (10, 12), (1000, 1)])
 def test_all_copies_come_in_order_whatever_the_budget_i4(
-    namespace: Any, message: Make, read: Any, budget: Callable[[int, int], None], sent: int, turn: int
+    namespace: Any, message: Make, read: Any, budget: Callable[[int, int], None], sent: int, slice_units: int
 ) -> None:
     topic = make_topic(namespace, *NAMES)
-    budget(sent, turn)
+    budget(sent, slice_units)
     texts = [f"m{n}" for n in range(13)]
     topic.accept([message(text) for text in texts[:7]])
     namespace.commit()
     topic.accept([message(text) for text in texts[7:]])
     rest(namespace)
-    assert {name: held(namespace, read, name) for name in NAMES} == dict.fromkeys(NAMES, texts)
+    assert {name: contents(namespace, read, name) for name in NAMES} == dict.fromkeys(NAMES, texts)
     assert topic.active_count == topic.size_bytes == 0
     origins = [
         read(one).annotations["x-opt-enqueue-sequence-number"]
@@ -71,10 +71,10 @@ def test_all_copies_come_in_order_whatever_the_budget_i4(
     ]
     assert origins == list(range(1, 14))
     namespace.crash()
-    assert held(namespace, read, "e") == texts
+    assert contents(namespace, read, "e") == texts
 
 
-def test_a_turn_stages_no_more_than_its_budget_i1(
+def test_a_slice_stages_no_more_than_its_budget_i1(
     namespace: Any, message: Make, budget: Callable[[int, int], None]
 ) -> None:
     topic = make_topic(namespace, *NAMES)
@@ -90,24 +90,24 @@ def test_a_turn_stages_no_more_than_its_budget_i1(
     assert sum(steps) == 500
 
 
-def test_a_sender_is_told_when_all_its_copies_are_durable_i3(
+def test_a_sender_gets_its_outcome_when_all_its_copies_are_durable_i3(
     namespace: Any, message: Make, budget: Callable[[int, int], None]
 ) -> None:
     topic = make_topic(namespace, *NAMES)
     budget(5, 5)
     reported: list[tuple[str, int]] = []
 
-    def tell(name: str) -> Callable[[], None]:
+    def note(name: str) -> Callable[[], None]:
         return lambda: reported.append((name, namespace.queue("t/Subscriptions/e").last))
 
-    topic.accept([message(f"m{n}") for n in range(4)], tell("first"))
-    topic.accept([message("late")], tell("second"))
+    topic.accept([message(f"m{n}") for n in range(4)], note("first"))
+    topic.accept([message("late")], note("second"))
     namespace.commit()
     assert reported == []
     rest(namespace)
     assert [name for name, _ in reported] == ["first", "second"]
     assert reported[0][1] >= 4
-    topic.accept([message("alone")], tell("third"))
+    topic.accept([message("alone")], note("third"))
     namespace.commit()
     assert reported[2:] == [("third", 6)]
 
@@ -127,7 +127,7 @@ def test_no_kill_loses_or_doubles_a_copy_i1(
         namespace.engine.begin_commit()
     namespace.crash()
     rest(namespace)
-    assert {name: held(namespace, read, name) for name in NAMES} == dict.fromkeys(NAMES, texts)
+    assert {name: contents(namespace, read, name) for name in NAMES} == dict.fromkeys(NAMES, texts)
 
 
 def test_a_failed_commit_in_the_midst_is_made_up_for_i1(
@@ -141,9 +141,9 @@ def test_a_failed_commit_in_the_midst_is_made_up_for_i1(
     namespace.commit()
     commit = namespace.engine.begin_commit()
     namespace.engine.fail_commit(commit, StoreError("no space"))
-    assert reported == ["durable"]  # it is, and nobody will be asked again
+    assert reported == ["durable"]  # it is, and it is not asked for again
     rest(namespace)
-    assert {len(held(namespace, read, name)) for name in NAMES} == {8}
+    assert {len(contents(namespace, read, name)) for name in NAMES} == {8}
 
 
 def test_rules_cost_their_looks_and_select_as_ever(
@@ -156,11 +156,11 @@ def test_rules_cost_their_looks_and_select_as_ever(
     budget(2, 3)
     topic.accept([message(f"m{n}", user={"n": n}) for n in range(20)])
     assert rest(namespace) > 10
-    assert held(namespace, read, "all") == [f"m{n}" for n in range(20)]
-    assert held(namespace, read, "none") == [f"m{n}" for n in range(1, 20, 2)]
+    assert contents(namespace, read, "all") == [f"m{n}" for n in range(20)]
+    assert contents(namespace, read, "none") == [f"m{n}" for n in range(1, 20, 2)]
 
 
-def test_slow_rules_end_a_turn_by_the_clock_i4(namespace: Any, message: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_rules_end_a_slice_by_the_clock_i4(namespace: Any, message: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = make_topic(namespace, "a")
     namespace.engine.create_rule("t", "a", RuleDescription("slow", SqlFilter("n = 1")))
     namespace.engine.delete_rule("t", "a", "$Default")
@@ -195,10 +195,12 @@ def test_a_subscription_that_goes_takes_nothing_more(
     namespace.commit()
     namespace.engine.delete_subscription("t", "c")
     rest(namespace)
-    assert {len(held(namespace, read, name)) for name in NAMES if name != "c"} == {8}
+    assert {len(contents(namespace, read, name)) for name in NAMES if name != "c"} == {8}
 
 
-def test_a_topic_that_goes_tells_its_senders(namespace: Any, message: Make, budget: Callable[[int, int], None]) -> None:
+def test_a_topic_that_is_deleted_informs_its_senders(
+    namespace: Any, message: Make, budget: Callable[[int, int], None]
+) -> None:
     topic = make_topic(namespace, *NAMES)
     budget(3, 4)
     reported: list[str] = []
@@ -210,7 +212,9 @@ def test_a_topic_that_goes_tells_its_senders(namespace: Any, message: Make, budg
     assert not namespace.engine._context.fan_out.is_waiting
 
 
-def test_topics_that_wait_take_turns_i2(namespace: Any, message: Make, budget: Callable[[int, int], None]) -> None:
+def test_topics_that_wait_are_served_in_turn_i2(
+    namespace: Any, message: Make, budget: Callable[[int, int], None]
+) -> None:
     topics = []
     for name in ("x", "y"):
         namespace.engine.create_topic(name)
@@ -270,8 +274,8 @@ def test_large_envelopes_leave_the_budget_in_bytes(namespace: Any, message: Make
 
 
 @pytest.mark.parametrize("end", ["rest", "crash", "down"])
-def test_a_partitioned_topic_copies_in_turns_too(read: Any, budget: Callable[[int, int], None], end: str) -> None:
-    """I1, in each store by itself; also when one is lost or down in the midst."""
+def test_a_partitioned_topic_copies_in_slices_too(read: Any, budget: Callable[[int, int], None], end: str) -> None:
+    """I1, in each store by itself; also when one is lost or down during it."""
     stores = Stores()
     stores.engine.create_topic("t", TopicDescription(enable_partitioning=True))
     for name in NAMES:
@@ -297,11 +301,11 @@ def test_a_partitioned_topic_copies_in_turns_too(read: Any, budget: Callable[[in
         stores.engine.tick()
         stores.commit()
     for name in NAMES:
-        held_there = [body_of(one) for one in stores.engine.receiver(f"t/Subscriptions/{name}").peek(0, 100)]
-        assert held_there == texts, name
+        stored = [body_of(one) for one in stores.engine.receiver(f"t/Subscriptions/{name}").peek(0, 100)]
+        assert stored == texts, name
 
 
-def test_a_store_that_refuses_in_the_midst_of_a_turn_doubles_nothing_i1(
+def test_a_store_that_refuses_in_the_middle_of_a_slice_doubles_nothing_i1(
     namespace: Any, message: Make, read: Any, budget: Callable[[int, int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = make_topic(namespace, *NAMES)
@@ -316,10 +320,10 @@ def test_a_store_that_refuses_in_the_midst_of_a_turn_doubles_nothing_i1(
         with pytest.raises(ExceptionGroup):
             rest(namespace)
     rest(namespace)
-    assert {tuple(held(namespace, read, name)) for name in NAMES} == {("m0", "m1", "m2", "m3")}
+    assert {tuple(contents(namespace, read, name)) for name in NAMES} == {("m0", "m1", "m2", "m3")}
 
 
-def test_a_fault_in_a_rule_holds_up_nobody(
+def test_a_fault_in_a_rule_stops_no_other(
     namespace: Any, message: Make, read: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = make_topic(namespace, "a", "b")
@@ -329,7 +333,7 @@ def test_a_fault_in_a_rule_holds_up_nobody(
     monkeypatch.setattr("isthmus.entities.topic.selection.Selection.copies", lambda self, view: 1 // 0)
     topic.accept([message("m")])
     rest(namespace)
-    assert (held(namespace, read, "a"), held(namespace, read, "b")) == ([], ["m"])
+    assert (contents(namespace, read, "a"), contents(namespace, read, "b")) == ([], ["m"])
 
 
 def test_what_was_copied_leaves_the_store_also_where_more_comes_in_the_same_commit(
@@ -369,11 +373,11 @@ def test_a_transaction_that_ends_while_a_store_comes_back_has_its_copies() -> No
     reported: list[str] = []
     transaction.commit(lambda: reported.append("durable"))
     stores.commit()
-    held_there = [body_of(one) for one in stores.engine.receiver("t/Subscriptions/a").peek(0, 100)]
-    assert (reported, held_there) == (["durable"], ["x"])
+    stored = [body_of(one) for one in stores.engine.receiver("t/Subscriptions/a").peek(0, 100)]
+    assert (reported, stored) == (["durable"], ["x"])
 
 
-def test_a_failed_commit_costs_no_topic_its_turns(
+def test_a_failed_commit_costs_no_topic_its_slices(
     namespace: Any, message: Make, budget: Callable[[int, int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = make_topic(namespace, *NAMES)
@@ -420,7 +424,7 @@ def test_a_row_that_nothing_can_be_made_of_is_set_aside_and_named(
     namespace.engine.end_commit(commit)
     rest(namespace)
     rests = [text for text in texts if text != f"m{place}"]
-    assert {name: held(namespace, read, name) for name in NAMES} == dict.fromkeys(NAMES, rests)
+    assert {name: contents(namespace, read, name) for name in NAMES} == dict.fromkeys(NAMES, rests)
     assert topic.active_count == 0
     assert reported == ["accepted"]
     assert dict(namespace.journal.scan(*numbered_span(UNREADABLE, topic.number))) == {
@@ -445,7 +449,7 @@ class Unreadable(MemoryJournal):
             yield key, value
 
 
-def test_a_topic_that_the_disk_does_not_give_holds_up_no_other_and_fails_nothing(
+def test_a_topic_that_the_disk_does_not_give_delays_no_other_and_fails_nothing(
     namespace: Any, message: Make, read: Any, budget: Callable[[int, int], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     namespace.journal = Unreadable()
@@ -464,7 +468,7 @@ def test_a_topic_that_the_disk_does_not_give_holds_up_no_other_and_fails_nothing
         namespace.commit()
     assert failed == []
     assert len(namespace.queue("q").peek(0, 100)) == 10
-    assert held(namespace, read, "e") == ["m1"]
+    assert contents(namespace, read, "e") == ["m1"]
     assert [read(one).properties["message_id"] for one in namespace.queue("u/Subscriptions/all").peek(0, 9)] == [
         "other"
     ]
@@ -473,12 +477,12 @@ def test_a_topic_that_the_disk_does_not_give_holds_up_no_other_and_fails_nothing
     namespace.journal.bad = None
     namespace.advance(120_000)
     rest(namespace)
-    assert held(namespace, read, "e") == ["m1", "m2", "m3"]
+    assert contents(namespace, read, "e") == ["m1", "m2", "m3"]
 
 
-@pytest.mark.parametrize("way", ["copied", "deleted", "failed"])
-def test_a_sender_that_raises_where_it_is_told_keeps_no_other_from_being_told(
-    namespace: Any, message: Make, budget: Callable[[int, int], None], way: str
+@pytest.mark.parametrize("how", ["copied", "deleted", "failed"])
+def test_a_sender_that_raises_in_its_callback_keeps_no_other_callback_from_running(
+    namespace: Any, message: Make, budget: Callable[[int, int], None], how: str
 ) -> None:
     topic = make_topic(namespace, *NAMES)
     budget(1, 1)
@@ -492,9 +496,9 @@ def test_a_sender_that_raises_where_it_is_told_keeps_no_other_from_being_told(
     topic.accept([message("b")], lambda: reported.append("even"))
     namespace.commit()
     assert not reported
-    if way == "copied":
+    if how == "copied":
         rest(namespace)
-    elif way == "deleted":
+    elif how == "deleted":
         namespace.engine.delete_topic("t")
     else:
         namespace.sender("t").accept([message("c")], None, lambda _: None)

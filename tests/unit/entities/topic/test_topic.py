@@ -47,7 +47,7 @@ def test_every_subscription_gets_a_copy_with_the_topics_number(
     namespace: Any, engine: Any, message: Make, read: Any
 ) -> None:
     """I2."""
-    namespace.send("t", message("lost"))  # nobody subscribes: accepted all the same
+    namespace.send("t", message("lost"))  # there is no subscription: accepted all the same
     engine.create_subscription("t", "a")
     namespace.send("t", message("m2"))
     engine.create_subscription("t", "b")

@@ -55,13 +55,13 @@ class Said:
 
 
 @dataclass
-class Held:
+class StoredMessage:
     """One message of a subscription."""
 
     said: Said
     origin: int
     expires_ms: int
-    state: str = "staged"  # staged, available, locked, returning, dead, gone
+    state: str = "staged"  # staged, available, locked, returning, dead, removed
     count: int = 0
     token: bytes = b""
     locked_until_ms: int = 0
@@ -69,13 +69,13 @@ class Held:
 
 @dataclass
 class Subscription:
-    """What one subscription promises."""
+    """The guarantees of one subscription."""
 
     rules: list[str] = field(default_factory=lambda: [DEFAULT])
-    messages: dict[int, Held] = field(default_factory=dict)
+    messages: dict[int, StoredMessage] = field(default_factory=dict)
     last: int = 0
 
-    def live(self, *states: str) -> dict[int, Held]:
+    def live(self, *states: str) -> dict[int, StoredMessage]:
         return {number: one for number, one in sorted(self.messages.items()) if one.state in states}
 
     def take(self, said: Said, origin: int, expires_ms: int) -> None:
@@ -85,12 +85,12 @@ class Subscription:
             copies.append(Said(said.n, said.red, mark=True))
         for one in copies:
             self.last += 1
-            self.messages[self.last] = Held(one, origin, expires_ms)
+            self.messages[self.last] = StoredMessage(one, origin, expires_ms)
 
 
 @dataclass
 class Model:
-    """What a topic promises, without any of how."""
+    """The guarantees of a topic, without its implementation."""
 
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     scheduled: dict[int, tuple[int, Said]] = field(default_factory=dict)  # number → due, what was said
@@ -302,7 +302,7 @@ class TopicMachine(RuleBasedStateMachine):
             assert read(message) == one.said
             assert annotations["x-opt-enqueue-sequence-number"] == one.origin
             assert section.decode_header(message, sections.header).delivery_count == one.count
-            one.state, one.token = ("locked", acquired.tags[at]) if lock else ("gone", b"")
+            one.state, one.token = ("locked", acquired.tags[at]) if lock else ("removed", b"")
             one.locked_until_ms = acquired.locked_until_ms
         for ended in ended_by_a_look(self.queue(name), available, self.now):
             self.end_life(ended)
@@ -313,17 +313,17 @@ class TopicMachine(RuleBasedStateMachine):
         name = data.draw(
             st.sampled_from([name for name, one in self.model.subscriptions.items() if one.live("locked")])
         )
-        held = list(self.model.subscriptions[name].live("locked").values())
-        chosen = data.draw(st.lists(st.sampled_from(held), unique_by=id, min_size=1, max_size=6))
+        locked = list(self.model.subscriptions[name].live("locked").values())
+        chosen = data.draw(st.lists(st.sampled_from(locked), unique_by=id, min_size=1, max_size=6))
         call: Callable[..., list[bool]] = getattr(self.queue(name), how)
         assert call([*(one.token for one in chosen), b"x" * 16]) == [True] * len(chosen) + [False]
         for one in chosen:
             if how == "abandon":
                 self.fail_delivery(one)
             else:
-                one.state = {"complete": "gone", "release": "available", "dead_letter": "dead"}[how]
+                one.state = {"complete": "removed", "release": "available", "dead_letter": "dead"}[how]
 
-    def fail_delivery(self, one: Held) -> None:
+    def fail_delivery(self, one: StoredMessage) -> None:
         one.count += 1
         if one.count >= MAX_DELIVERIES:
             one.state = "dead"
@@ -332,8 +332,8 @@ class TopicMachine(RuleBasedStateMachine):
         else:
             one.state = "returning"
 
-    def end_life(self, one: Held) -> None:
-        one.state = "dead" if self.dead_letters_expired else "gone"
+    def end_life(self, one: StoredMessage) -> None:
+        one.state = "dead" if self.dead_letters_expired else "removed"
 
     # ---- time
 
@@ -362,7 +362,7 @@ class TopicMachine(RuleBasedStateMachine):
                 if one.expires_ms and (one.expires_ms // 1000 + 1) * 1000 <= self.now:
                     self.end_life(one)
 
-    # ---- what holds at all times
+    # ---- invariants
 
     @invariant()
     def everything_is_where_the_model_has_it(self) -> None:

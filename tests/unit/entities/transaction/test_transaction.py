@@ -108,22 +108,22 @@ def test_the_messages_of_a_transaction_are_bounded_together(namespace: Any, mess
     assert count(namespace, "q") == 1
 
 
-def test_reserved_numbers_are_nobody_elses_after_a_kill(namespace: Any, message: Any) -> None:
+def test_reserved_numbers_are_not_reused_after_a_kill(namespace: Any, message: Any) -> None:
     namespace.engine.create_queue("q")
     namespace.commit()
     reported: list[str] = []
     transaction = namespace.engine.transaction()
     due_ms = namespace.clock.wall_ms() + 60_000
     messages = [(message("a"), due_ms), (message("b"), due_ms)]
-    numbers = transaction.schedule(namespace.queue("q"), messages, lambda: reported.append("told"), lambda _: None)
+    numbers = transaction.schedule(namespace.queue("q"), messages, lambda: reported.append("reported"), lambda _: None)
     namespace.engine.begin_commit()
     assert reported == []
     namespace.crash()
     assert namespace.queue("q").last == 0
     transaction = namespace.engine.transaction()
-    numbers = transaction.schedule(namespace.queue("q"), messages, lambda: reported.append("told"), lambda _: None)
+    numbers = transaction.schedule(namespace.queue("q"), messages, lambda: reported.append("reported"), lambda _: None)
     namespace.commit()
-    assert reported == ["told"]
+    assert reported == ["reported"]
     namespace.crash()
     namespace.send("q", message("c"))
     assert namespace.queue("q").acquire(1).sequences[0] > max(numbers)
@@ -148,7 +148,7 @@ def test_scheduling_and_cancelling_are_in_the_batch_of_the_commit_i2(namespace: 
     assert namespace.queue("q").missing_scheduled([old, new]) == [new]
 
 
-def test_a_commit_finds_its_entity_gone(namespace: Any, message: Any) -> None:
+def test_a_commit_finds_its_entity_deleted(namespace: Any, message: Any) -> None:
     for name in ("p", "q"):
         namespace.engine.create_queue(name)
     queue, due_ms = namespace.queue("q"), namespace.clock.wall_ms() + 60_000
@@ -164,8 +164,8 @@ def test_a_commit_finds_its_entity_gone(namespace: Any, message: Any) -> None:
 
 
 @pytest.mark.parametrize("is_made_again", [False, True])
-def test_a_commit_finds_the_entity_gone_that_it_sends_via(namespace: Any, message: Any, is_made_again: bool) -> None:
-    """What its destination does not take would have nowhere to lie, and all that is staged would fail with it."""
+def test_a_commit_finds_the_entity_deleted_that_it_sends_via(namespace: Any, message: Any, is_made_again: bool) -> None:
+    """What its destination does not accept could be stored nowhere, and all that is staged would fail with it."""
     for name in ("between", "to", "other"):
         namespace.engine.create_queue(name)
     namespace.send("other", message("held"))
@@ -185,7 +185,7 @@ def test_a_commit_finds_the_entity_gone_that_it_sends_via(namespace: Any, messag
 
 
 def test_a_transaction_refuses_what_comes_after_its_time(namespace: Any, message: Any) -> None:
-    """Its own guards, whoever else watches the time: two minutes from the first operation on."""
+    """Its own limit, whatever else limits the time: two minutes from the first operation on."""
     namespace.engine.create_queue("q")
     namespace.send("q", message("old"))
     queue = namespace.queue("q")
@@ -228,7 +228,7 @@ def test_scheduled_messages_count_to_the_bytes_of_a_transaction(namespace: Any, 
         transaction.send(queue, [message("b" * 600, message_id="b")])
 
 
-def test_what_is_sent_via_a_topic_waits_where_somebody_looks_for_it(namespace: Any, message: Any, read: Any) -> None:
+def test_what_is_sent_via_a_topic_waits_where_it_is_looked_for(namespace: Any, message: Any, read: Any) -> None:
     """A topic has a transfer dead-letter queue, too; without it the whole namespace ended, and stayed so."""
     engine, lost = namespace.engine, "between/$Transfer/$DeadLetterQueue"
     engine.create_topic("between")
@@ -260,7 +260,7 @@ def test_what_is_sent_via_a_topic_waits_where_somebody_looks_for_it(namespace: A
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_receiver_that_raises_where_it_is_told_keeps_no_other_from_being_told(
+def test_a_receiver_that_raises_in_its_callback_keeps_no_other_callback_from_running(
     namespace: Any, message: Any, fails: bool
 ) -> None:
     namespace.engine.create_queue("q")

@@ -24,7 +24,7 @@ class Target:
         return self
 
     def close(self) -> None:
-        """Nothing is held."""
+        """There is no connection to close."""
 
 
 def test_i2_only_what_was_not_answered_is_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def test_i2_what_is_stopped_and_run_again_sends_each_message_once(
     assert sent == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_a_removal_that_fails_tells_that_the_file_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removal_that_fails_shows_that_the_file_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def remove(*_: Any, **__: Any) -> None:
         raise IsthmusError("gone")
 

@@ -1,4 +1,4 @@
-"""Files of messages: the remains of two writers and of full disks."""
+"""Files of messages: what two writers and full disks leave."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def test_i1_what_was_refused_is_not_done(tmp_path: Path) -> None:
     first.write()
     first.add([0, 1, 3], before=4)
     again = note(tmp_path)
-    assert [place in again for place in range(6)] == [True, True, False, True, False, False]
+    assert [index in again for index in range(6)] == [True, True, False, True, False, False]
     assert again.count == 3
     again.add([2, 4], before=5)
     assert note(tmp_path).count == 5
@@ -62,7 +62,7 @@ def test_i3_a_note_that_cannot_be_read_ends_the_import(tmp_path: Path, content: 
         note(tmp_path)
 
 
-def test_i2_a_note_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_i2_a_note_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     fresh = note(tmp_path)
     (tmp_path / "file.progress").mkdir()
     with pytest.raises(FileNotWrittenError, match=r"file\.progress") as refused:

@@ -83,7 +83,7 @@ def said(message: bytes) -> tuple[Any, ...]:
     where = section.locate(message)
     properties = {k: v for k, v in section.decode_properties(message, where.properties).items() if v is not None}
     own = section.decode_map(message, where.application_properties)
-    if own.get(names.MESSAGE_ID) == properties.get("message_id"):  # it tells nothing
+    if own.get(names.MESSAGE_ID) == properties.get("message_id"):  # it reports nothing
         own.pop(names.MESSAGE_ID, None)
     return (
         section.decode_header(message, where.header),
@@ -130,15 +130,15 @@ def test_i2_the_route_copies_it_as_if_it_had_not_been_diverted(
         before = MessageRewriter(f"n{hop}/q", f"n{hop + 1}", origin_namespace=f"n{hop}-1", makes_message_ids=made)
         message = numbered(copied(message, before, ENQUEUED_MS), number + hop + 1, ENQUEUED_MS)
     at = divert(message, made=made)
-    place = diversion_of(at)
-    assert place is not None
-    assert (place.route, place.hop.alias, place.hop.entity) == (ROUTE, "ewr", "flights")
+    diversion = diversion_of(at)
+    assert diversion is not None
+    assert (diversion.route, diversion.hop.alias, diversion.hop.entity) == (ROUTE, "ewr", "flights")
     back = restored(at)
     assert entered_as(back) == number + hops
     now_ms = ENQUEUED_MS + 1000 + wait_ms
     expected, got = to_target(message, now_ms, makes=makes), to_target(back, now_ms, makes=makes)
     if hops and made and not makes and message_id is not None:
-        # An earlier target gave it a MessageId: the copy has the sender's own again, which `repl-message-id` told of.
+        # An earlier target gave it a MessageId: the copy has the sender's own again, which `repl-message-id` contains.
         assert said(got)[2] == said(expected)[2] | {"message_id": message_id}
         own_told, own_expected = said(got)[3], said(expected)[3]
         assert names.MESSAGE_ID not in own_told
@@ -176,7 +176,7 @@ def test_a_mended_message_whose_sender_gave_it_no_message_id_has_none_again_i2(m
 
 
 @pytest.mark.parametrize("left_out", [names.WHY_ROUTE, names.SEQUENCE, names.NAMESPACE])
-def test_what_nothing_tells_the_place_of_has_none(left_out: str) -> None:
+def test_what_has_no_known_place_has_none(left_out: str) -> None:
     at = divert(received(properties={"message_id": "m"}), made=False)
     found = section.decode_map(at, section.locate(at).application_properties)
     del found[left_out]

@@ -69,13 +69,13 @@ def test_those_that_were_used_last_stay_open(targets: Targets) -> None:
     assert [origin for _, origin in targets.opened] == list("abcdefgh")
 
 
-def test_where_all_are_from_one_namespace_nobody_has_to_name_it(targets: Targets) -> None:
+def test_where_all_are_from_one_namespace_it_need_not_be_named(targets: Targets) -> None:
     with Legs(made("a"), {"ewr-1"}) as legs:
         assert legs.of(None) is legs.of("ewr-1")
         assert ("ewr-1" in legs, "jfk-1" in legs) == (True, False)
 
 
-def test_a_target_that_is_away_leaves_no_other_open(targets: Targets) -> None:
+def test_a_target_that_is_unavailable_leaves_no_other_open(targets: Targets) -> None:
     targets.away.add("b")
     renewed: list[int] = []
     with Legs(made("a", "b"), {"ewr-1"}) as legs, pytest.raises(TargetGoneError):

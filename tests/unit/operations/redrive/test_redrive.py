@@ -44,7 +44,7 @@ class Taking:
 
 
 class Dropping:
-    """A step that drops what it is told to."""
+    """A step that drops what it is set to."""
 
     name = "drop"
 
@@ -72,7 +72,7 @@ def test_what_lost_its_lock_counts_neither_as_sent_nor_as_dropped(
     assert (done.sent + done.dropped, done.left, done.refused) == (completed, 3 - completed, 0)
 
 
-def test_a_queue_that_is_lost_half_way_tells_what_the_target_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_that_is_lost_half_way_shows_what_the_target_has(monkeypatch: pytest.MonkeyPatch) -> None:
     def sweep(client: Any, path: str, wanted: RunSet, take: Any, **_: Any) -> int:
         take([Taken(number, b"", section.encode_message(b"x")) for number in range(2)], lambda: None)
         error = ConnectionLostError("gone")
@@ -89,7 +89,7 @@ def test_a_queue_that_is_lost_half_way_tells_what_the_target_has(monkeypatch: py
     assert (done.sent, done.left) == (1, 2)
 
 
-def test_after_it_was_told_to_stop_nothing_more_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_stop_nothing_more_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redrive, "_AT_ONCE", 2)
 
     def sweep(client: Any, path: str, wanted: RunSet, take: Any, **_: Any) -> int:
@@ -109,7 +109,7 @@ def test_after_it_was_told_to_stop_nothing_more_is_sent(monkeypatch: pytest.Monk
     assert not chosen
 
 
-def test_a_target_that_is_away_when_messages_of_another_namespace_come_leaves_these(
+def test_a_target_that_is_unavailable_when_messages_of_another_namespace_come_leaves_these(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def sweep(client: Any, path: str, wanted: RunSet, take: Any, **_: Any) -> int:
@@ -136,7 +136,7 @@ def test_a_target_that_is_away_when_messages_of_another_namespace_come_leaves_th
     assert (done.sent, done.left, done.refused, done.failure, asked) == (2, 2, 0, "away", ["a", "b"])
 
 
-def test_a_queue_that_gives_nothing_tells_why_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_that_gives_nothing_shows_why_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     def sweep(*_: Any, **__: Any) -> int:
         raise EntityDisabledError("q", "disabled")
 
@@ -187,7 +187,7 @@ def test_i3_a_message_leaves_once_all_targets_are_done_with_it(
     assert (done.sent, done.dropped, done.refused, done.left) == counts
 
 
-def test_i3_what_one_target_did_not_get_since_it_is_gone_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_i3_what_one_target_did_not_get_since_it_was_removed_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     def sweep(client: Any, path: str, wanted: RunSet, take: Any, **_: Any) -> int:
         return len(take([Taken(1, b"", section.encode_message(b"x"))], lambda: None))
 
@@ -252,7 +252,7 @@ def test_a_diverted_message_of_a_namespace_without_identity_is_sent_as_such(monk
 def test_where_nothing_knows_copies_by_their_origin_a_message_goes_to_its_own_target(
     monkeypatch: pytest.MonkeyPatch, reported: dict[str, str], targets: list[str]
 ) -> None:
-    """A client has an identity of each peer: the name of its host, where the peer tells none."""
+    """A client has an identity of each peer: the name of its host, where the peer sends none."""
     hop = ("ewr/flights", "ewr-1", "7", "7", "2026-01-01T00:00:00.000Z")
     own = dict(zip(names.HOP_PROPERTIES, hop, strict=True)) | {names.WHY_ROUTE: "r"}
     payload = section.encode_message(b"x", application_properties=own)

@@ -85,14 +85,14 @@ def test_diverted_messages_that_were_dead_lettered_there_are_counted_and_not_mea
 ) -> None:
     hop = ("ewr/flights", "ewr-1", "7", "7", "2026-01-01T00:00:00.000Z")
     own = dict(zip(names.HOP_PROPERTIES, hop, strict=True)) | {names.WHY_ROUTE: "r"}
-    held = {
+    contents = {
         "q": [section.encode_message(b"x", annotations={"x-opt-sequence-number": Long(1)}, application_properties=own)],
         "q/$DeadLetterQueue": [
             section.encode_message(b"x", application_properties=own | {"DeadLetterReason": "MaxDeliveryCountExceeded"}),
             section.encode_message(b"of nobody"),
         ],
     }
-    monkeypatch.setattr(set_aside, "messages", lambda client, path: iter(held[path]))
+    monkeypatch.setattr(set_aside, "messages", lambda client, path: iter(contents[path]))
     each: Any = SimpleNamespace(
         source=SimpleNamespace(entity="q"),
         is_parking=False,

@@ -47,12 +47,12 @@ class Deferring:
     """A namespace whose deferred messages of a session go one request at a time; the session's lock is lost at `lost_at`."""
 
     def __init__(self, lost_at: int = -1) -> None:
-        self.lost_at, self.gone, self.renewals = lost_at, list[int](), 0
+        self.lost_at, self.deleted, self.renewals = lost_at, list[int](), 0
 
     def delete(self, management: Any, numbers: list[int], session_id: str) -> None:
         if self.lost_at in numbers:
             raise SessionLockLostError("q", session_id)
-        self.gone += numbers
+        self.deleted += numbers
 
     def renew_session(self, session_id: str) -> None:
         self.renewals += 1
@@ -61,7 +61,7 @@ class Deferring:
         pass
 
 
-def held(monkeypatch: pytest.MonkeyPatch, namespace: Deferring, deferred: RunSet) -> Census:
+def with_deferred(monkeypatch: pytest.MonkeyPatch, namespace: Deferring, deferred: RunSet) -> Census:
     meant = Census(RunSet(), RunSet(), RunSet())
     for first, last in deferred:
         meant.deferred.add(first, last)
@@ -85,13 +85,13 @@ def some() -> RunSet:
 
 def test_deferred_messages_that_went_before_the_session_was_lost_count(monkeypatch: pytest.MonkeyPatch) -> None:
     namespace = Deferring(lost_at=5)
-    meant = held(monkeypatch, namespace, some())
+    meant = with_deferred(monkeypatch, namespace, some())
     client: Any = None
     assert remove(client, "q", meant) == Removal(removed=2, left=2)
-    assert namespace.gone == [1, 3]
+    assert namespace.deleted == [1, 3]
 
 
-def test_the_session_is_held_while_its_deferred_messages_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_session_is_locked_while_its_deferred_messages_go(monkeypatch: pytest.MonkeyPatch) -> None:
     namespace, now = Deferring(), [0.0]
 
     def monotonic() -> float:
@@ -99,7 +99,7 @@ def test_the_session_is_held_while_its_deferred_messages_go(monkeypatch: pytest.
         return now[0]
 
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=monotonic))
-    meant = held(monkeypatch, namespace, some())
+    meant = with_deferred(monkeypatch, namespace, some())
     client: Any = None
     assert remove(client, "q", meant) == Removal(removed=4, left=0)
     assert namespace.renewals
@@ -109,15 +109,15 @@ def test_the_session_is_held_while_its_deferred_messages_go(monkeypatch: pytest.
 def test_deferred_messages_that_are_too_large_for_one_answer_go_in_parts(
     monkeypatch: pytest.MonkeyPatch, refusal: IsthmusError
 ) -> None:
-    """Whoever deletes deferred messages is sent them."""
-    gone: list[int] = []
+    """A client that deletes deferred messages receives them."""
+    deleted: list[int] = []
 
     def delete(management: Any, numbers: list[int], session_id: str | None = None) -> None:
         if len(numbers) > 3:
             raise refusal
         if 7 in numbers:
             raise MessageNotFoundError
-        gone.extend(numbers)
+        deleted.extend(numbers)
 
     numbers = RunSet()
     numbers.add(1, 20)
@@ -128,7 +128,7 @@ def test_deferred_messages_that_are_too_large_for_one_answer_go_in_parts(
     monkeypatch.setattr(module, "_delete_deferred", delete)
     client: Any = None
     assert remove(client, "q", meant) == Removal(removed=19, left=1)
-    assert gone == [number for number in range(1, 21) if number != 7]
+    assert deleted == [number for number in range(1, 21) if number != 7]
 
 
 def test_one_deferred_message_that_is_refused_ends_the_removal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,7 @@ def test_i1_each_session_is_swept_for_its_own_messages(monkeypatch: pytest.Monke
     assert not wanted
 
 
-def test_i1_a_session_that_somebody_else_has_or_gets_is_told_and_the_others_follow(
+def test_i1_a_session_that_somebody_else_has_or_gets_is_reported_and_the_others_follow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     queue = Queue(monkeypatch, {"a": (1, SessionLockLostError("q", "a"))})
@@ -88,7 +88,7 @@ def test_i2_who_takes_the_messages_ends_all_passes(monkeypatch: pytest.MonkeyPat
     assert queue.swept == [("a", [1, 3, 5])]
 
 
-def test_no_session_is_begun_after_it_was_told_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_session_is_begun_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     queue = Queue(monkeypatch)
 
     def is_stopped() -> bool:
@@ -101,7 +101,7 @@ def test_no_session_is_begun_after_it_was_told_to_stop(monkeypatch: pytest.Monke
     )
 
 
-def test_a_queue_that_is_lost_tells_what_went_of_all_its_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_that_is_lost_shows_what_went_of_all_its_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     Queue(monkeypatch, {"b": (1, ConnectionLostError("gone"))})
     with pytest.raises(ConnectionLostError) as lost:
         sweep_entity(CLIENT, "q", all_wanted(), lambda taken, renew: taken)

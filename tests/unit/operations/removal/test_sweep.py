@@ -118,7 +118,9 @@ def test_i1_only_what_is_wanted_is_completed_and_the_others_are_released(swept: 
     ]
 
 
-def test_i3_what_was_completed_before_the_link_was_lost_is_told(swept: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_i3_what_was_completed_before_the_link_was_lost_is_reported(
+    swept: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lost = SessionLockLostError("spread", "s")
 
     def coming() -> Any:
@@ -140,7 +142,7 @@ def test_i3_what_was_completed_before_the_link_was_lost_is_told(swept: Any, monk
 
 
 def test_i5_messages_that_come_to_one_partition_do_not_keep_a_pass_waiting_for_another(swept: Any) -> None:
-    """What is wanted of partition 2 is gone; partition 1 gets messages without end, which are held from their consumers."""
+    """What is wanted of partition 2 no longer exists; partition 1 gets messages without end, which stay locked and unavailable to their consumers."""
 
     def coming() -> Any:
         for sequence in range(1, 1000):
@@ -153,7 +155,7 @@ def test_i5_messages_that_come_to_one_partition_do_not_keep_a_pass_waiting_for_a
 
 
 def test_i6_renewals_that_last_do_not_end_a_pass(swept: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 100,000 messages that are not wanted and are held before those that are."""
+    """100,000 messages that are not wanted are locked before those that are."""
     monkeypatch.setattr(Peer, "renewal_seconds", 4.0)
     completed, peer = swept([(number,) for number in range(1, 20)], runs(19))
     assert completed == 1

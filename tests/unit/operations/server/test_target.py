@@ -13,7 +13,7 @@ from isthmus.transport import Endpoint, SharedKeyCredential
 
 
 class Elsewhere(BaseHTTPRequestHandler):
-    """Sends whoever asks somewhere else, and notes who comes."""
+    """Redirects each client, and notes which ones come."""
 
     seen: list[tuple[str, str]]
 

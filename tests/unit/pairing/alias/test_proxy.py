@@ -18,7 +18,7 @@ _WAIT_SECONDS = 30.0
 
 
 class Member:
-    """Says its name to whoever connects, then echoes."""
+    """Sends its name to each client that connects, then echoes."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -66,7 +66,7 @@ class Stage:
         limit = self.looks + times
         await until_async(lambda: self.looks >= limit)
 
-    def turn(self, number: int, epoch: int = 2) -> None:
+    def switch(self, number: int, epoch: int = 2) -> None:
         if number < 0:
             self.lead = Lead(epoch, "", "", 0)
         else:
@@ -79,7 +79,7 @@ async def staged() -> AsyncIterator[tuple[Stage, AliasProxy]]:
     stage = Stage()
     for member in stage.members:
         await member.start()
-    stage.turn(0, 1)
+    stage.switch(0, 1)
     proxy = AliasProxy(stage.look)
     await proxy.start("127.0.0.1", 0)
     try:
@@ -106,7 +106,7 @@ def run(scenario: Callable[[Stage, AliasProxy], object]) -> None:
     asyncio.run(all_of_it())
 
 
-def test_bytes_pass_both_ways() -> None:
+def test_bytes_pass_in_both_directions() -> None:
     async def scenario(stage: Stage, proxy: AliasProxy) -> None:
         reader, writer = await dial(proxy)
         assert await reader.readline() == b"ewr\n"
@@ -118,13 +118,13 @@ def test_bytes_pass_both_ways() -> None:
     run(scenario)
 
 
-def test_a_turn_cuts_and_leads_elsewhere() -> None:
+def test_a_switch_closes_connections_and_leads_to_the_other_member() -> None:
     """I1."""
 
     async def scenario(stage: Stage, proxy: AliasProxy) -> None:
         reader, writer = await dial(proxy)
         await reader.readline()
-        stage.turn(1)
+        stage.switch(1)
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await reader.readexactly(1)
         writer.close()
@@ -136,13 +136,13 @@ def test_a_turn_cuts_and_leads_elsewhere() -> None:
     run(scenario)
 
 
-def test_a_new_epoch_of_the_same_member_cuts_nobody() -> None:
+def test_a_new_epoch_of_the_same_member_closes_no_connection() -> None:
     """I1: receivers keep their locks while they empty a member."""
 
     async def scenario(stage: Stage, proxy: AliasProxy) -> None:
         reader, writer = await dial(proxy)
         await reader.readline()
-        stage.turn(0, 2)
+        stage.switch(0, 2)
         await stage.looked(3)
         writer.write(b"still")
         assert await reader.readexactly(5) == b"still"
@@ -151,13 +151,13 @@ def test_a_new_epoch_of_the_same_member_cuts_nobody() -> None:
     run(scenario)
 
 
-def test_connections_wait_while_nobody_is_active() -> None:
+def test_connections_wait_while_no_member_is_active() -> None:
     """I2."""
 
     async def scenario(stage: Stage, proxy: AliasProxy) -> None:
         old, old_writer = await dial(proxy)
         await old.readline()
-        stage.turn(-1)
+        stage.switch(-1)
         assert await old.read() == b""
         old_writer.close()
         reader, writer = await dial(proxy)
@@ -165,7 +165,7 @@ def test_connections_wait_while_nobody_is_active() -> None:
         line = asyncio.create_task(reader.readline())
         await stage.looked(3)
         assert not line.done()
-        stage.turn(1, 3)
+        stage.switch(1, 3)
         assert await line == b"jfk\n"
         assert await reader.readexactly(5) == b"early"
         writer.close()
@@ -180,8 +180,8 @@ def test_connections_that_waited_too_long_are_closed(monkeypatch: pytest.MonkeyP
     async def scenario(stage: Stage, proxy: AliasProxy) -> None:
         first, first_writer = await dial(proxy)
         await first.readline()
-        stage.turn(-1)
-        await first.read()  # it has turned
+        stage.switch(-1)
+        await first.read()  # it has switched
         first_writer.close()
         reader, writer = await dial(proxy)
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
@@ -209,7 +209,7 @@ def test_a_state_that_cannot_be_read_leaves_things_as_they_were() -> None:
     run(scenario)
 
 
-def test_a_member_that_is_gone_closes_the_connection() -> None:
+def test_a_removed_member_closes_the_connection() -> None:
     async def scenario(stage: Stage, proxy: AliasProxy) -> None:
         await stage.members[0].close()
         reader, writer = await dial(proxy)
@@ -228,7 +228,7 @@ def test_a_reader_that_stops_stops_the_sender() -> None:
         await reader.readline()
         sent, block = 0, bytes(1 << 20)
         try:
-            while sent < 200:  # the member echoes, and nobody reads the echo
+            while sent < 200:  # the member echoes, and the echo is not read
                 writer.write(block)
                 async with asyncio.timeout(0.5):
                     await writer.drain()
@@ -248,7 +248,7 @@ def test_i5_a_look_that_fails_in_whatever_way_does_not_end_the_looking() -> None
         stage.fault, stage.fault_kind = "unforeseen", RuntimeError
         await stage.looked(3)
         stage.fault = ""
-        stage.turn(1)
+        stage.switch(1)
         assert await reader.read() == b""
         writer.close()
 
@@ -260,7 +260,7 @@ def test_i5_a_connection_to_a_host_name_that_can_be_none_is_closed() -> None:
         first, first_writer = await dial(proxy)
         await first.readline()
         stage.lead = Lead(2, "jfk", "a" * 70, 1)
-        assert await first.read() == b""  # it has turned
+        assert await first.read() == b""  # it has switched
         first_writer.close()
         reader, writer = await dial(proxy)
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
@@ -274,7 +274,7 @@ def test_connections_that_wait_are_closed_with_the_alias() -> None:
     async def scenario(stage: Stage, proxy: AliasProxy) -> None:
         first, first_writer = await dial(proxy)
         await first.readline()
-        stage.turn(-1)
+        stage.switch(-1)
         assert await first.read() == b""
         first_writer.close()
         reader, writer = await dial(proxy)

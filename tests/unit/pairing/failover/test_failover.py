@@ -23,7 +23,7 @@ from isthmus.topology.pair.description import Description, Key, kept
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """The process was killed."""
 
 
 class Machine:
@@ -180,7 +180,7 @@ def test_killed_anywhere_it_is_carried_on_to_the_same_end(back: bool) -> None:
         except Killed:
             assert machine.done == number
         old, new = (stage.jfk, stage.ewr) if back else (stage.ewr, stage.jfk)
-        # Whatever the alias leads to takes applications in, and what it has left takes none.
+        # The member behind the alias accepts applications, and the former one accepts none.
         assert stage.disk.leads_to != new.alias or (new.statuses == OPEN and old.statuses == FENCED)
         assert stage.disk.leads_to != old.alias or old.statuses["flights/Subscriptions/board"] == "Active"
         stage.kill_at(-1)
@@ -219,13 +219,15 @@ def test_an_entity_that_only_the_new_member_holds_keeps_its_status() -> None:
 
 
 def test_nothing_is_moved_to_where_it_could_be_dropped_as_a_duplicate() -> None:
-    """I4: the message stood there before, and its MessageId is still in the history."""
+    """I4: the message was there before, and its MessageId is still in the history."""
     detecting = Description(
         kind="queue", names=("once",), settings={"requires_duplicate_detection": True, "lock_duration": 0}
     )
     leading = Description(kind="queue", names=("front",), settings={"forward_to": "once"})
-    held = kept([detecting, leading, *ENTITIES])
-    assert [each.path for each in held.values() if each.kind in {"queue", "topic"} and not is_movable(each, held)] == [
+    entities = kept([detecting, leading, *ENTITIES])
+    assert [
+        each.path for each in entities.values() if each.kind in {"queue", "topic"} and not is_movable(each, entities)
+    ] == [
         "once",
         "front",
     ]
@@ -250,7 +252,7 @@ def test_what_cannot_be_moved_brings_it_back() -> None:
     assert stage.moved == []  # nothing is moved ahead of what stays
 
 
-def test_killed_on_its_way_back_it_still_goes_back() -> None:
+def test_killed_while_it_goes_back_it_still_goes_back() -> None:
     """I2, I5."""
     number = 0
     while True:
@@ -308,7 +310,7 @@ def test_a_fenced_member_to_which_nothing_can_be_moved_is_fenced_again() -> None
     assert stage.ewr.statuses == FENCED
 
 
-def test_what_was_moved_before_it_goes_back_is_told() -> None:
+def test_what_was_moved_before_it_goes_back_is_reported() -> None:
     """I5: it waits at the other member."""
     stage = Stage({"off": 2, "orders": 1})
     stage.kill_at(-1)
@@ -327,7 +329,7 @@ def test_what_was_moved_before_it_goes_back_is_told() -> None:
 
 
 def test_what_will_not_pass_by_itself_brings_it_back_and_is_not_tried_for_ever() -> None:
-    """The alias leads to nobody meanwhile."""
+    """The alias leads to no member meanwhile."""
     stage = Stage({"off": 2, "orders": 1})
     stage.kill_at(-1)
     work = stage.failover()
@@ -352,7 +354,7 @@ def test_what_will_not_pass_by_itself_brings_it_back_and_is_not_tried_for_ever()
     assert again.left == {"orders": 1}
 
 
-def test_what_was_moved_before_a_member_refuses_its_counts_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_moved_before_a_member_refuses_its_counts_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """I5, e.g. a key that was taken away meanwhile: the message says that the old member is active as before."""
     stage = Stage({"off": 2, "orders": 1})
     stage.kill_at(-1)
@@ -418,7 +420,7 @@ def test_whoever_carries_it_on_counts_from_what_was_moved_and_left_before_i7(kil
     assert (back.moved, back.left) == (0, {})
 
 
-def test_what_was_moved_before_a_kill_is_told_where_it_goes_back_i7() -> None:
+def test_what_was_moved_before_a_kill_is_reported_where_it_goes_back_i7() -> None:
     stage = Stage({"off": 2, "orders": 1})
     stage.kill_at(-1)
 
@@ -492,7 +494,7 @@ def test_a_forced_one_restores_what_a_planned_one_has_changed_at_the_new_member(
 
 def test_what_forwards_is_stopped_before_its_target() -> None:
     """I3."""
-    held: dict[Key, Description] = kept(
+    entities: dict[Key, Description] = kept(
         [
             Description(kind="queue", names=("last",)),
             Description(kind="queue", names=("first",), settings={"forward_to": "flights"}),
@@ -502,7 +504,7 @@ def test_what_forwards_is_stopped_before_its_target() -> None:
             Description(kind="queue", names=("round",), settings={"forward_to": "ring"}),
         ]
     )
-    assert [[each.path for each in layer] for layer in stop_layers(held)] == [
+    assert [[each.path for each in layer] for layer in stop_layers(entities)] == [
         ["first"],
         ["flights"],
         ["last"],
@@ -540,7 +542,7 @@ FORWARDING = (
 
 
 def test_what_is_scheduled_in_an_entity_that_forwards_is_moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Next week, perhaps: it is not waited for."""
+    """It is due much later: it is not waited for."""
     stage = Stage()
     stage.ewr, stage.jfk = FakeMember("ewr", FORWARDING), FakeMember("jfk", FORWARDING)
     stage.kill_at(-1)
@@ -576,7 +578,7 @@ def test_what_is_not_forwarded_may_be_left_behind(monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_entity_that_cannot_be_stopped_brings_it_back() -> None:
-    """E.g. a queue whose target is gone. Its senders go on, and with each try the alias would lead to nobody for longer."""
+    """E.g. a queue whose target was deleted. Its senders continue, and with each try the alias would lead to no member for longer."""
     stage = Stage({"orders": 1})
     stage.ewr.refuses = {"orders"}
     stage.kill_at(-1)
@@ -588,7 +590,7 @@ def test_an_entity_that_cannot_be_stopped_brings_it_back() -> None:
 
 
 def test_an_entity_that_cannot_be_closed_or_opened_keeps_no_other_from_it() -> None:
-    """The alias leads to nobody then, and there is no way back."""
+    """The alias leads to no member then, and nothing can be undone."""
     board = "flights/Subscriptions/board"
     stage = Stage()
     stage.ewr.refuses = {board}
@@ -605,10 +607,10 @@ def test_an_entity_that_cannot_be_closed_or_opened_keeps_no_other_from_it() -> N
 
 
 @pytest.mark.parametrize(
-    "held", [{"orders": Counts(scheduled=2)}, {"off": Counts(active=2)}], ids=["scheduled", "suspended"]
+    "remaining", [{"orders": Counts(scheduled=2)}, {"off": Counts(active=2)}], ids=["scheduled", "suspended"]
 )
 def test_receivers_get_no_time_for_what_they_cannot_receive(
-    monkeypatch: pytest.MonkeyPatch, held: Mapping[str, Counts]
+    monkeypatch: pytest.MonkeyPatch, remaining: Mapping[str, Counts]
 ) -> None:
     """Sends are stopped meanwhile."""
     stage = Stage()
@@ -616,10 +618,10 @@ def test_receivers_get_no_time_for_what_they_cannot_receive(
 
     def counts(entities: Iterable[Description]) -> Mapping[str, Counts]:
         paths = {each.path for each in entities}
-        return {path: each for path, each in held.items() if path in paths and path not in stage.moved}
+        return {path: each for path, each in remaining.items() if path in paths and path not in stage.moved}
 
     monkeypatch.setattr(stage.ewr, "counts", counts)
     monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("it waits"))
     state = replace(stage.begin(), consume_ms=3_600_000)
     assert stage.failover().run(state).active == "jfk"
-    assert stage.moved == list(held)
+    assert stage.moved == list(remaining)

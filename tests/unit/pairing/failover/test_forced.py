@@ -63,7 +63,7 @@ def test_i1_without_a_file_or_a_state_nothing_is_switched(tmp_path: Path) -> Non
     assert switch_at_once(tmp_path / "isthmus.yaml", "contoso", tmp_path) is None
 
 
-def test_i2_a_fault_elsewhere_in_the_file_holds_nothing_up(tmp_path: Path) -> None:
+def test_i2_a_fault_elsewhere_in_the_file_delays_nothing(tmp_path: Path) -> None:
     found = switch_at_once(written(tmp_path, FILE + "tasks: {orders: {pattern: unknown}}\n"), "contoso", tmp_path)
     assert found is not None
     assert found.active == "jfk"

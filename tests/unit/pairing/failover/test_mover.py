@@ -55,17 +55,17 @@ class Entity:
         return [True] * len(payloads)
 
     def _remove(self, client: object, path: str, meant: Census) -> Removal:
-        gone = [each for each in self.messages if sequence_of(each) in meant.scheduled]
-        self.messages = [each for each in self.messages if each not in gone]
-        return Removal(len(gone), 0)
+        removed = [each for each in self.messages if sequence_of(each) in meant.scheduled]
+        self.messages = [each for each in self.messages if each not in removed]
+        return Removal(len(removed), 0)
 
 
 _PASS = mover._Pass
 
 
 def moved(**options: bool) -> mover.Moved:
-    nobody: Any = None
-    return mover.move(nobody, nobody, "orders", in_sessions=False, **options)
+    no_client: Any = None
+    return mover.move(no_client, no_client, "orders", in_sessions=False, **options)
 
 
 def test_i5_what_is_due_soon_stays_until_it_has_come(monkeypatch: pytest.MonkeyPatch) -> None:

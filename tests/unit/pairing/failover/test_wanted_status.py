@@ -30,13 +30,13 @@ RULE = entity("t/Subscriptions/s/Rules/r", kind="rule")
     ("status", "after"),
     [("Active", "SendDisabled"), ("ReceiveDisabled", "Disabled"), ("SendDisabled", ""), ("Disabled", "")],
 )
-def test_what_is_stopped_goes_on_to_give(status: str, after: str) -> None:
+def test_what_is_stopped_continues_to_give(status: str, after: str) -> None:
     """I1."""
     assert reported(to_stop([entity("q", status)])) == ({"q": after} if after else {})
 
 
 def test_only_what_is_moved_is_opened_to_the_mover() -> None:
-    held = kept(
+    entities = kept(
         [
             entity("shut", "Disabled"),
             entity("half", "ReceiveDisabled"),
@@ -46,11 +46,11 @@ def test_only_what_is_moved_is_opened_to_the_mover() -> None:
         ]
     )
     paths = {"shut", "half", "gives", "onward"}
-    assert reported(to_give(held, paths)) == {"shut": "SendDisabled", "half": "SendDisabled"}
+    assert reported(to_give(entities, paths)) == {"shut": "SendDisabled", "half": "SendDisabled"}
 
 
 def test_what_is_moved_is_taken_and_not_given_to_receivers_yet() -> None:
-    held = kept(
+    entities = kept(
         [
             entity("Orders", "Disabled"),
             entity("open", "Active"),
@@ -58,12 +58,15 @@ def test_what_is_moved_is_taken_and_not_given_to_receivers_yet() -> None:
             entity("x", "Disabled"),
         ]
     )
-    assert reported(to_take(held, ["orders", "open", "Flights"])) == {"Orders": "ReceiveDisabled", "flights": "Active"}
+    assert reported(to_take(entities, ["orders", "open", "Flights"])) == {
+        "Orders": "ReceiveDisabled",
+        "flights": "Active",
+    }
 
 
 def test_each_kind_is_closed_in_its_way_and_rules_have_no_status() -> None:
     """I1."""
-    held = kept(
+    entities = kept(
         [
             entity("q"),
             entity("t", kind="topic"),
@@ -72,7 +75,11 @@ def test_each_kind_is_closed_in_its_way_and_rules_have_no_status() -> None:
             entity("shut", "Disabled"),
         ]
     )
-    assert reported(to_close(held)) == {"q": "Disabled", "t": "SendDisabled", "t/Subscriptions/s": "ReceiveDisabled"}
+    assert reported(to_close(entities)) == {
+        "q": "Disabled",
+        "t": "SendDisabled",
+        "t/Subscriptions/s": "ReceiveDisabled",
+    }
 
 
 def test_a_fenced_member_is_opened_whole_but_for_what_was_suspended_before() -> None:

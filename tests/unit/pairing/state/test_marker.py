@@ -23,7 +23,7 @@ def test_a_newer_marker_is_followed_and_an_older_one_is_not() -> None:
 
 
 @pytest.mark.parametrize("marker", [{}, {"epoch": 9, "active": "lga"}, {"epoch": "9", "active": "jfk"}])
-def test_what_is_not_of_these_members_tells_nothing(marker: dict[str, Any]) -> None:
+def test_what_is_not_of_these_members_shows_nothing(marker: dict[str, Any]) -> None:
     assert follow(START, marker, 3.0) is START
     assert take_over(MOVING, marker, 3.0) is MOVING
     assert insist(FORCED, marker, 3.0) is FORCED
@@ -70,7 +70,7 @@ def test_one_of_the_same_epoch_that_left_things_as_they_were_makes_a_planned_one
     assert take_over(opening, marker, 3.0).phase is Phase.REOPENING
 
 
-def test_a_forced_one_becomes_later_than_what_the_new_member_tells() -> None:
+def test_a_forced_one_becomes_later_than_what_the_new_member_shows() -> None:
     """I1."""
     reported = {"pair": "contoso", "epoch": 5, "active": "ewr", "standby": "jfk"}
     after = insist(FORCED, reported, 3.0)

@@ -194,8 +194,8 @@ def test_a_check_changes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "lake").exists()
 
 
-def test_a_batch_that_is_moved_while_somebody_looks_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was noted before, so that the spool tells nothing of it any more."""
+def test_a_batch_that_is_moved_while_it_is_looked_at_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was noted before, so that the spool does not contain it any more."""
     writer = opened(tmp_path)
     stage(writer, "date=d/hour=1/x.parquet")
     move = ArchiveFolder._move

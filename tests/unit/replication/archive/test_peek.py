@@ -96,7 +96,7 @@ def test_what_comes_later_is_found_by_the_same_look(table: Path, spool: Path) ->
     assert [peeked_message(each).sequence for each in peek(2, 10)] == [2]
 
 
-def test_i2_a_row_that_stands_twice_is_shown_twice(table: Path, spool: Path) -> None:
+def test_i2_a_row_that_appears_twice_is_shown_twice(table: Path, spool: Path) -> None:
     receive(spool, [record(1), record(2)])
     move(spool, table)
     (file,) = (path for path in table.rglob("*.parquet"))
@@ -176,8 +176,8 @@ def test_a_batch_that_is_moved_while_rows_are_read_is_read(
     assert [row["sequence_number"] for row in rows] == [2]
 
 
-def test_damage_is_told_with_its_file(table: Path, spool: Path) -> None:
-    """`isthmus verify` then cannot tell, and does not end in a traceback."""
+def test_damage_is_reported_with_its_file(table: Path, spool: Path) -> None:
+    """`isthmus verify` then cannot decide, and does not end in a traceback."""
     receive(spool, [record(number) for number in range(1, 6)])
     move(spool, table)
     (file,) = table.rglob("*.parquet")

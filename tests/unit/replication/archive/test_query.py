@@ -102,7 +102,7 @@ def test_i1_a_batch_that_is_repeated_is_written_once(settings: ArchiveSettings) 
     query.stop()
 
 
-def test_i2_what_hinders_it_is_told(settings: ArchiveSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_i2_what_hinders_it_is_reported(settings: ArchiveSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     receive(settings.spool, [record(1)])
     query = opened(settings)
 
@@ -116,7 +116,7 @@ def test_i2_what_hinders_it_is_told(settings: ArchiveSettings, monkeypatch: pyte
     query.stop()
 
 
-def test_what_keeps_an_archive_from_being_written_is_told_at_once(tmp_path: Path) -> None:
+def test_what_keeps_an_archive_from_being_written_is_reported_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "report.csv").touch()

@@ -35,7 +35,7 @@ def test_moved_messages_of_a_route_and_origin_count_from_table_and_open_files(tm
     assert moved(tmp_path, "t.ewr.jfk", ["ewr/orders"]) == {1: at_ms, 5: at_ms, 6: 1}
 
 
-def test_what_steps_have_diverted_is_told_apart(tmp_path: Path) -> None:
+def test_what_steps_have_diverted_is_distinguished(tmp_path: Path) -> None:
     (tmp_path / OPEN).mkdir(parents=True)
     reported = {"moved": 1, "divert": 2}
     records = [
@@ -49,7 +49,7 @@ def test_what_steps_have_diverted_is_told_apart(tmp_path: Path) -> None:
         assert list(moved(tmp_path, "r", ["ewr/orders"], outcome)) == [number]
 
 
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     folder = tmp_path / "date=2026-11-23"
     folder.mkdir()
     (folder / "a.parquet").write_bytes(b"PAR1 no more")
@@ -61,7 +61,7 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
         moved(tmp_path, "t.ewr.jfk", ["ewr/orders"])
 
 
-def test_i3_a_ledger_tells_when_a_message_was_enqueued_at_its_origin_and_no_other_time(tmp_path: Path) -> None:
+def test_i3_a_ledger_shows_when_a_message_was_enqueued_at_its_origin_and_no_other_time(tmp_path: Path) -> None:
     early, late = "2026-11-23T07:00:00.000Z", "2026-11-23T08:30:00.000+00:00"
     own = {"source": "ewr/orders", "origin": "ewr/Orders", "outcome": "moved"}
     rows = [
@@ -84,5 +84,5 @@ def test_i3_a_ledger_tells_when_a_message_was_enqueued_at_its_origin_and_no_othe
     assert enqueued(tmp_path / "nothing", "t.ewr.jfk", ["ewr/orders"]) == {}
 
 
-def test_a_ledger_without_rows_tells_nothing(tmp_path: Path) -> None:
+def test_a_ledger_without_rows_shows_nothing(tmp_path: Path) -> None:
     assert moved(tmp_path, "t.ewr.jfk", ["ewr/orders"]) == {}

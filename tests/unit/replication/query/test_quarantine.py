@@ -90,10 +90,12 @@ def test_a_route_that_returned_is_suspected_again_only_after_two_more_deaths() -
 
 def test_i4_a_search_left_from_before_does_not_keep_the_window_of_a_shared_query_large() -> None:
     quarantine = Quarantine()
-    quarantine.died({"a": under_way(0, 0)})  # alone then: of 16,000 messages one killed the reader before it was told
+    quarantine.died(
+        {"a": under_way(0, 0)}
+    )  # alone then: of 16,000 messages one killed the reader before it was reported
     for _ in range(3):
         quarantine.died({"a": under_way(0, 0, quarantine.plan("a").window), "b": under_way(0, 0)})
-    assert quarantine.plan("a").window == 8  # told of each message: the head is known at the next deaths
+    assert quarantine.plan("a").window == 8  # each message is reported: the head is known at the next deaths
     for head in (7, 7):
         quarantine.died({"a": under_way(head, 1, 8), "b": under_way(0, 0)})
     assert quarantine.is_alone("a")

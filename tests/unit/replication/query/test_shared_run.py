@@ -39,7 +39,7 @@ class FakeQuery:
 
 
 class FakeControl:
-    """The control connection of a query, whose reader does at once what it is told."""
+    """The control connection of a query, whose reader does at once what it is sent."""
 
     def __init__(self) -> None:
         self.routes: list[str] = []
@@ -163,7 +163,7 @@ def test_i1_the_death_of_the_query_ends_all_its_routes_and_one_start_serves_them
     assert bench.groups[0].name == bench.groups[1].name == "routes"
 
 
-def test_an_error_with_which_the_lease_ended_is_told_where_spark_tells_none(bench: Bench) -> None:
+def test_an_error_with_which_the_lease_ended_is_reported_where_spark_shows_none(bench: Bench) -> None:
     route = bench.run.start(spec("a"))
     bench.controls["routes-1"].errors = ("the sink is gone",)
     bench.queries["routes-1"].isActive = False
@@ -187,7 +187,7 @@ def test_counts_are_those_since_the_start_of_the_route(bench: Bench) -> None:
 
 @pytest.mark.parametrize("ends", ["it leaves", "its query dies"])
 def test_what_is_settled_last_is_counted(bench: Bench, ends: str) -> None:
-    """The look that finds a route gone is newer than the last look at its counts."""
+    """The look that finds a route removed is newer than the last look at its counts."""
     route = bench.run.start(spec("a"))
     control = bench.controls["routes-1"]
     control.report("a", moved=5, settled=5)
@@ -203,7 +203,7 @@ def test_what_is_settled_last_is_counted(bench: Bench, ends: str) -> None:
     assert route.progress().counts == Counts(settled=8, moved=8)
 
 
-def test_a_pause_and_a_failure_are_told_with_the_namespace(bench: Bench) -> None:
+def test_a_pause_and_a_failure_are_reported_with_the_namespace(bench: Bench) -> None:
     route = bench.run.start(spec("a"), lambda text: text.replace("10.0.0.7:5671", "jfk (10.0.0.7:5671)"))
     assert not route.progress().ready
     control = bench.controls["routes-1"]
@@ -215,7 +215,7 @@ def test_a_pause_and_a_failure_are_told_with_the_namespace(bench: Bench) -> None
     seen = route.progress()
     assert (seen.paused_reason, seen.error, seen.retry_in_seconds) == ("", "jfk (10.0.0.7:5671): gone", 4.0)
     bench.tick()
-    control.leases = False  # the query ends in a moment, and tells more
+    control.leases = False  # the query ends in a moment, and reports more
     assert not route.progress().error
     control.leases = True
     bench.tick()
@@ -231,7 +231,7 @@ def test_a_pause_and_a_failure_are_told_with_the_namespace(bench: Bench) -> None
 def test_a_route_with_an_end_is_done_when_everything_is_settled(bench: Bench) -> None:
     route = bench.run.start(spec("a", only_present=True))
     bench.controls["routes-1"].report("a", state=RouteState.ENDED)
-    assert route.is_active()  # a lease ended, and the next one goes on
+    assert route.is_active()  # a lease ended, and the next one continues
     bench.tick()
     bench.controls["routes-1"].report("a", is_exhausted=True)
     assert not route.is_active()
@@ -343,7 +343,7 @@ def test_i2_a_route_that_moved_past_the_message_joins_the_others_and_keeps_its_c
     assert bench.queries["alone-a-1"].stopped
 
 
-def test_a_plan_that_changes_is_told_to_the_reader(bench: Bench) -> None:
+def test_a_plan_that_changes_is_reported_to_the_reader(bench: Bench) -> None:
     bench.run.start(spec("a"))
     bench.controls["routes-1"].report("a", head=7, outstanding=9)
     bench.die("routes-1")
@@ -356,7 +356,7 @@ def test_a_plan_that_changes_is_told_to_the_reader(bench: Bench) -> None:
     assert bench.plan_of("a") == Plan()
 
 
-def test_a_query_that_goes_on_after_a_death_does_not_end_with_that_later(bench: Bench) -> None:
+def test_a_query_that_continues_after_a_death_does_not_end_with_that_later(bench: Bench) -> None:
     """The control connection of a reader was cut, and nothing died."""
     route = bench.run.start(spec("a"))
     bench.controls["routes-1"].report("a", outstanding=1, head=5)
@@ -368,8 +368,8 @@ def test_a_query_that_goes_on_after_a_death_does_not_end_with_that_later(bench: 
     assert "the disk is full" in route.failure()
 
 
-def test_queries_come_and_go_under_the_lock_of_whoever_tells_of_a_death() -> None:
-    """The control port's thread looks through them: at one that comes meanwhile it would end, and no death be accounted any more."""
+def test_queries_come_and_go_under_the_lock_of_the_reporter_of_a_death() -> None:
+    """The control port's thread looks through them: one that is added meanwhile would end it, and no further death would be counted."""
     bench = Bench()
     run = bench.run
 

@@ -12,7 +12,7 @@ from isthmus.replication.query.shared_spark import SharedSettings, open_shared_r
 from isthmus.topology.spark import ControlAddress
 
 
-def test_the_control_port_is_told_by_the_advertised_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_control_port_is_reported_by_the_advertised_host(monkeypatch: pytest.MonkeyPatch) -> None:
     servers = []
 
     class Server(shared_spark.ControlServer):

@@ -44,23 +44,23 @@ def write(path: Path, *messages: bytes, segment_bytes: int = 1 << 20, key: str =
     writer.close()
 
 
-def standing(found: Route, state: Path) -> list[bytes]:
+def remaining(found: Route, state: Path) -> list[bytes]:
     return list(SpoolContents({found.name: found}, state).waiting(found.name))
 
 
-def test_what_is_in_either_spool_and_not_taken_stands(tmp_path: Path) -> None:
+def test_what_is_in_either_spool_and_not_taken_remains(tmp_path: Path) -> None:
     found = route("steps: [{deduplicate: 10m}]")
     folder = spool_folder(found, tmp_path)
-    assert standing(found, tmp_path) == []
+    assert remaining(found, tmp_path) == []
     write(folder / "in", b"a", b"b", b"c")
     write(folder / "out", b"d", b"", b"e")
     SpoolReader(folder / "in").take(2)
     SpoolReader(folder / "out").take(1)
-    assert standing(found, tmp_path) == [b"c", b"e"]
+    assert remaining(found, tmp_path) == [b"c", b"e"]
     set_aside(folder / "out", 0, b"d", Disposition("dead-letter", "TooLarge"), 1.0)
     assert list(SpoolContents({found.name: found}, tmp_path).set_aside(found.name)) == [b"d"]
     view = spool_view(folder)
-    assert (view.waiting, view.oldest_ms, view.refused) == (1 + 2, 5000, 1)  # a note counts along
+    assert (view.waiting, view.oldest_ms, view.refused) == (1 + 2, 5000, 1)  # a note counts, too
 
 
 def test_results_are_no_messages_of_the_source(tmp_path: Path) -> None:
@@ -68,23 +68,23 @@ def test_results_are_no_messages_of_the_source(tmp_path: Path) -> None:
     folder = spool_folder(found, tmp_path)
     write(folder / "in", b"a")
     write(folder / "out", b"result")
-    assert standing(found, tmp_path) == [b"a"]
+    assert remaining(found, tmp_path) == [b"a"]
 
 
 def test_a_route_without_spool_has_nothing(tmp_path: Path) -> None:
-    assert standing(route("mailbox: true"), tmp_path) == []
+    assert remaining(route("mailbox: true"), tmp_path) == []
 
 
-def test_a_missing_segment_that_was_not_taken_is_told(tmp_path: Path) -> None:
+def test_a_missing_segment_that_was_not_taken_is_reported(tmp_path: Path) -> None:
     found = route("when_full: spool")
     folder = spool_folder(found, tmp_path) / "in"
     write(folder, b"a", b"b", segment_bytes=1)
     reader = SpoolReader(folder)
     reader.take(0)
     (folder / "segments" / f"{0:020d}.seg").rename(tmp_path / "away")
-    assert standing(found, tmp_path) == [
+    assert remaining(found, tmp_path) == [
         b"b"
-    ]  # the first that stands: a reading route tells of the one that is missing
+    ]  # the first that exists: a reading route reports the one that is missing
     with pytest.raises(SpoolMissingError):
         reader.ranges(reader.position(0)._replace(segment=0, number=0), reader.last(), 1)
 
@@ -114,7 +114,7 @@ def test_a_spool_elsewhere_that_the_file_names_no_more_is_named(tmp_path: Path) 
     assert list(stranded([now], state, NAMESPACES)) == [(tmp_path / "was" / was.name / "in", 1)]
 
 
-def test_a_list_of_spools_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_list_of_spools_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     """A full disk, or another owner: `run` ended with a traceback."""
     (tmp_path / "spool-places.json.new").mkdir()
     with pytest.raises(InvalidArgumentError, match=r"spool-places\.json.* cannot be written"):
@@ -163,7 +163,7 @@ def test_messages_in_windows_that_are_open_are_named_where_the_step_was_taken_ou
     assert list(stranded([], tmp_path, NAMESPACES)) == []
 
 
-def heard(folder: Path, entity: str = "hook", kind: str = "http") -> Federation:
+def listening(folder: Path, entity: str = "hook", kind: str = "http") -> Federation:
     """A file whose task reads what is sent to a listener."""
     more = ", delivery: push" if kind == "eventgrid" else ""
     return read(
@@ -174,8 +174,8 @@ def heard(folder: Path, entity: str = "hook", kind: str = "http") -> Federation:
 
 @pytest.mark.parametrize("kind", ["http", "eventgrid"])
 def test_what_a_listener_has_answered_and_no_route_reads_any_more_is_named(tmp_path: Path, kind: str) -> None:
-    """Whoever sent it was told that it is on disk, and does not send it again."""
-    state, was = tmp_path / "state", heard(tmp_path / "hooks", kind=kind)
+    """Its sender got the answer that it is on disk, and does not send it again."""
+    state, was = tmp_path / "state", listening(tmp_path / "hooks", kind=kind)
     state.mkdir()
 
     def left(now: Federation) -> list[tuple[Path, int]]:
@@ -188,15 +188,15 @@ def test_what_a_listener_has_answered_and_no_route_reads_any_more_is_named(tmp_p
     identity = SpoolReader(spool).identity
     (spool / "taken").write_text(json.dumps({"spool": identity, "front": 1, "above": [[2, 3]]}))
     assert left(was) == []
-    assert left(heard(tmp_path / "hooks", "other", kind)) == [(spool, 2)]
-    assert left(heard(tmp_path / "elsewhere", kind=kind)) == [(spool, 2)]
+    assert left(listening(tmp_path / "hooks", "other", kind)) == [(spool, 2)]
+    assert left(listening(tmp_path / "elsewhere", kind=kind)) == [(spool, 2)]
     none = read(HEAD + "  t: {pattern: copy, source: ewr, target: jfk, topic: a}\n")
     assert left(none) == [(spool, 2)]
     (spool / "taken").write_text(json.dumps({"spool": identity, "front": 4, "above": []}))
     assert left(none) == []
 
 
-def test_a_list_of_spools_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_a_list_of_spools_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     (tmp_path / "spool-places.json").write_text("[")
     with pytest.raises(InvalidArgumentError, match=r"spool-places\.json"):
         list(stranded([], tmp_path, NAMESPACES))
@@ -254,7 +254,7 @@ def test_results_in_a_spool_are_their_own_source(tmp_path: Path) -> None:
     check_spools([found], tmp_path)
 
 
-def test_a_spool_that_cannot_be_read_is_told_by_its_route(tmp_path: Path) -> None:
+def test_a_spool_that_cannot_be_read_is_reported_by_its_route(tmp_path: Path) -> None:
     found = route("when_full: spool", topic="b")
     folder = spool_folder(found, tmp_path) / "in"
     write(folder, b"a", b"b", segment_bytes=1)

@@ -53,13 +53,13 @@ def test_the_last_note_outlives_its_segment(tmp_path: Path) -> None:
     assert last_note(tmp_path) == batch(1)
 
 
-def test_the_segments_tell_what_the_file_does_not_yet(tmp_path: Path) -> None:
+def test_the_segments_show_what_the_file_does_not_yet(tmp_path: Path) -> None:
     write(tmp_path, batch(1), batch(2), batch(3), segment_bytes=1)
     write_note(tmp_path, batch(2))
     assert last_note(tmp_path) == batch(3)
 
 
-def test_a_damaged_file_is_told(tmp_path: Path) -> None:
+def test_a_damaged_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "note").write_bytes(b"{")
     with pytest.raises(SpoolError, match="note is damaged"):
         last_note(tmp_path)

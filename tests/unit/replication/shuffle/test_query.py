@@ -46,7 +46,7 @@ def opened(
 
 
 def batch(*numbers: int, taken: int = 0, end: int = 0) -> Any:
-    """What `deduplicate` lets pass of a batch, in no order, and the row behind it, which tells the next record."""
+    """What `deduplicate` lets pass of a batch, in no order, and the row after it, which names the next record."""
     rows = [{"kind": 0, "spool_number": n, "source": "ewr/q id", "message": b"m%d" % n} for n in reversed(numbers)]
     count = b"%d" % (taken or len(numbers))
     rows.append({"kind": 1, "spool_number": end or max(numbers) + 1, "source": "", "message": count})
@@ -60,7 +60,7 @@ def window(second: int, count: int = 2) -> dict[str, Any]:
 
 
 def frame(rows: list[dict[str, Any]], schema: pa.Schema | None = None) -> Any:
-    """A DataFrame, as far as a query asks it."""
+    """A DataFrame, as far as a query uses it."""
     return SimpleNamespace(toArrow=lambda: pa.Table.from_pylist(rows, schema))
 
 
@@ -210,7 +210,7 @@ def test_i1_windows_that_close_again_in_other_batches_are_sent_once(tmp_path: Pa
 
 
 def test_windows_of_a_query_whose_checkpoint_was_deleted_are_sent(tmp_path: Path) -> None:
-    """They are made of other messages."""
+    """They consist of other messages."""
     settings: dict[str, Any] = {"fields": {"n": "count"}, "by": [], "wait": 1000}
     query = opened(tmp_path, "aggregate", **settings)
     query._take(frame([window(5)]), 0)
@@ -293,7 +293,7 @@ def test_i4_a_state_of_one_step_is_not_that_of_another(
     start("q2", now).stop()  # the checkpoint was deleted
 
 
-def test_windows_that_are_open_in_another_checkpoint_are_told(
+def test_windows_that_are_open_in_another_checkpoint_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def start(query: str) -> ShuffleQuery:
@@ -354,7 +354,7 @@ def test_what_a_route_without_the_query_takes_is_no_message_of_its_windows(
     assert past(incoming, outgoing).endswith(" 9")
 
 
-def test_a_state_whose_source_was_not_told_is_of_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_without_a_source_is_of_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = opened(tmp_path, "aggregate", fields={"n": "count"}, by=[], wait=1000)
     made._writer.close()
     (tmp_path / "out" / "state").write_text('{"query": "q1", "fields": {"n": "count"}, "by": []}')

@@ -47,7 +47,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("uri", "text", "reported"), CASES.values(), ids=CASES)
-def test_i1_what_only_the_operator_can_mend_is_told_with_what_to_do(uri: str, text: str, reported: str) -> None:
+def test_i1_what_only_the_operator_can_mend_is_reported_with_what_to_do(uri: str, text: str, reported: str) -> None:
     fault = checkpoint_fault(uri, text, "3.5.0")
     assert str(fault).startswith(reported)
     assert "\n" not in str(fault)

@@ -100,14 +100,14 @@ def test_a_java_without_an_archive_of_its_own_gets_one_below(archive: ClassArchi
     assert bare.options[0] == f"-XX:SharedArchiveFile={archive.folder}/java.jsa:{archive.file}"
 
 
-def test_a_java_that_archives_nothing_is_told(archive: ClassArchive, tmp_path: Path) -> None:
+def test_a_java_that_archives_nothing_is_reported(archive: ClassArchive, tmp_path: Path) -> None:
     bare = ClassArchive(Java(tmp_path / "no" / "bin" / "java", 25, "PATH"), archive.folder)
     with pytest.raises(ClassArchiveError, match="does not archive its own classes"):
         bare.writing(tmp_path / "file")
     assert os.listdir(archive.folder) == []
 
 
-def test_an_archive_that_the_disk_refuses_is_told(archive: ClassArchive) -> None:
+def test_an_archive_that_the_disk_refuses_is_reported(archive: ClassArchive) -> None:
     with pytest.raises(
         ClassArchiveError, match=r"cannot be written: No such file or directory; Spark starts without it"
     ):

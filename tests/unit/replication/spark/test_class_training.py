@@ -36,7 +36,7 @@ def test_what_java_wrote_is_in_its_place(tmp_path: Path, monkeypatch: pytest.Mon
     assert archive.file.read_bytes() == b"classes"
 
 
-def test_a_part_that_a_full_disk_left_is_used_by_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_that_a_full_disk_left_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ClassArchiveError, match="Java ended with status 1"):
         archive_after(monkeypatch, tmp_path, 1)
     assert not list(tmp_path.rglob("*.jsa"))

@@ -22,7 +22,7 @@ class Machine:
     def __init__(self, *, is_known: bool = False) -> None:
         self.reported: Any = None
         manager = SimpleNamespace(dataSourceBuilders=lambda: SimpleNamespace(isDefined=lambda: is_known))
-        setattr(manager, "dataSourceBuilders_$eq", self._tell)
+        setattr(manager, "dataSourceBuilders_$eq", self._record)
         utils = SimpleNamespace(createPythonFunction=lambda pickled: pickled, toScalaMap=dict)
         sources = SimpleNamespace(v2=SimpleNamespace(python=SimpleNamespace(UserDefinedPythonDataSource=lambda it: it)))
         setattr(sources, "DataSourceManager$", SimpleNamespace(**{"MODULE$": manager}))
@@ -34,7 +34,7 @@ class Machine:
         self.scala = SimpleNamespace(Some=lambda it: it)
         self.java = SimpleNamespace(util=SimpleNamespace(HashMap=_HashMap))
 
-    def _tell(self, builders: Any) -> None:
+    def _record(self, builders: Any) -> None:
         self.reported = builders
 
 
@@ -47,14 +47,14 @@ def session(machine: Machine) -> Any:
     return SimpleNamespace(_jvm=machine)
 
 
-def test_i1_what_packages_have_is_told() -> None:
+def test_i1_what_packages_have_is_reported() -> None:
     machine = Machine()
     assert DataSourceLookup(sys.executable).pass_on(session(machine))
     assert set(machine.reported) >= {"isthmus", "isthmus_kafka", "isthmus_spool", "servicebus"}
     assert pickle.loads(machine.reported["isthmus"]) is DefaultSource
 
 
-def test_i1_nothing_is_told_to_one_that_has_looked_itself() -> None:
+def test_i1_no_callback_runs_for_one_that_has_looked_itself() -> None:
     machine = Machine(is_known=True)
     assert not DataSourceLookup(sys.executable).pass_on(session(machine))
     assert machine.reported is None

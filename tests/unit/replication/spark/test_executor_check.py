@@ -28,7 +28,7 @@ def test_i1_an_executor_that_reaches_the_driver_has_nothing_to_say(server: Contr
     assert try_here(server.address, "key", VERSION) == ""
 
 
-def test_i1_a_port_that_is_blocked_is_told_with_what_to_do() -> None:
+def test_i1_a_port_that_is_blocked_is_reported_with_what_to_do() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
@@ -38,11 +38,11 @@ def test_i1_a_port_that_is_blocked_is_told_with_what_to_do() -> None:
     )
 
 
-def test_i1_the_port_of_another_run_is_told(server: ControlServer) -> None:
+def test_i1_the_port_of_another_run_is_reported(server: ControlServer) -> None:
     assert "has another key" in try_here(server.address, "another", VERSION)
 
 
-def test_i1_another_version_is_told(server: ControlServer) -> None:
+def test_i1_another_version_is_reported(server: ControlServer) -> None:
     assert try_here(server.address, "key", "0.0.7").endswith(
         f"has isthmus {VERSION} and the driver 0.0.7: install the same on both"
     )

@@ -37,14 +37,14 @@ CASES = {
 
 
 @pytest.mark.parametrize(("text", "reported"), CASES.values(), ids=CASES)
-def test_a_report_is_told_in_one_sentence(text: str, reported: str) -> None:
+def test_a_report_is_reported_in_one_sentence(text: str, reported: str) -> None:
     found = executor_fault(LOST + text, "1.2.3")
     assert found.startswith(reported)
     assert "\n" not in found
     assert not found.endswith(".")
 
 
-def test_the_interpreter_is_named_as_executors_were_told_to_start_it() -> None:
+def test_the_interpreter_is_named_as_executors_start_it() -> None:
     # A script at that path starts another one, which is the one that Spark's report names.
     text, _ = CASES["no isthmus"]
     assert executor_fault(LOST + text, "1.2.3", "/opt/isthmus/python3").startswith(
@@ -52,7 +52,7 @@ def test_the_interpreter_is_named_as_executors_were_told_to_start_it() -> None:
     )
 
 
-def test_an_executor_without_a_name_is_told_of_too() -> None:
+def test_an_executor_without_a_name_is_reported_too() -> None:
     assert executor_fault("No module named 'isthmus'", "1").startswith(
         "an executor has no isthmus in its Python: install"
     )

@@ -16,7 +16,7 @@ from isthmus.replication.spark.gone import SparkGoneError, calling_spark
         Py4JError("An error occurred while calling o120.isActive"),  # Java ended while it was asked
     ],
 )
-def test_java_that_has_ended_is_told(error: Exception) -> None:
+def test_java_that_has_ended_is_reported(error: Exception) -> None:
     with pytest.raises(SparkGoneError), calling_spark():
         raise error
 

@@ -52,7 +52,7 @@ def message(body: Any, **properties: Any) -> bytes:
 # ---- validate
 
 
-def test_validate_tells_where_a_body_does_not_fit(tmp_path: Path) -> None:
+def test_validate_shows_where_a_body_does_not_fit(tmp_path: Path) -> None:
     schema = tmp_path / "s.json"
     schema.write_text('{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}')
     assert isinstance(passed("validate", message({"a": 1}), schema=str(schema)), StepMessage)
@@ -99,7 +99,7 @@ def test_enrich_adds_columns_and_reads_a_changed_file_again(tmp_path: Path) -> N
         open_message_step(StepDeclaration("enrich", {**settings, "columns": ["nope"], "missing": "keep"}))
 
 
-def test_i2_of_enrich_a_key_is_the_text_that_stands_in_the_file(tmp_path: Path) -> None:
+def test_i2_of_enrich_a_key_is_the_text_in_the_file(tmp_path: Path) -> None:
     """Arrow takes NA for null, and 007 for 7."""
     data = tmp_path / "countries.csv"
     data.write_text("code,name,area,part\nNA,Namibia,825615,AF\n007,Bond,,NA\n8,N/A,1,NA\ntrue,yes,NA,EU\n,none,1,AF\n")

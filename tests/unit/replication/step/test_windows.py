@@ -72,14 +72,14 @@ def test_a_key_that_no_column_holds_is_a_key() -> None:
     assert first == same != other
 
 
-def test_numbers_that_a_float_does_not_tell_apart_are_two_keys() -> None:
+def test_numbers_that_a_float_does_not_distinguish_are_two_keys() -> None:
     """Otherwise the second message would not be passed on."""
     texts = ["1e400", "2e400", "12345678901234567890.25", "12345678901234567890.5"]
     keys = {key_of({"by": "n"})(section.encode_message(f'{{"n": {each}}}'.encode())) for each in texts}
     assert len(keys) == 4
 
 
-def test_groups_of_numbers_that_a_float_does_not_tell_apart_are_two() -> None:
+def test_groups_of_numbers_that_a_float_does_not_distinguish_are_two() -> None:
     settings = {**SETTINGS, "by": ["n"], "fields": {"messages": "count"}}
     groups = []
     for number in ("12345678901234567890.25", "12345678901234567890.5"):
@@ -106,7 +106,7 @@ def test_half_the_window_is_the_watermarks_delay() -> None:
     assert slack_ms({"window": 60_000}) == 30_000
 
 
-def test_messages_without_the_key_are_told_apart_also_where_a_spool_begins_its_numbers_again() -> None:
+def test_messages_without_the_key_are_distinguished_also_where_a_spool_begins_its_numbers_again() -> None:
     def keys(at_ms: int) -> list[str]:
         rows = {"kind": [0], "spool_number": [5], "source": ["s"], "time": [at_ms], "message": [encoded({})]}
         (made,) = _with_keys({"by": "property:none"}, iter([pa.RecordBatch.from_pydict(rows)]))

@@ -63,7 +63,7 @@ def test_i2_an_original_in_a_queue_bears_its_own_number() -> None:
     assert identify(message)[:6] == (7, "", "", 7, "", 0)
 
 
-def test_a_dead_lettered_message_tells_why() -> None:
+def test_a_dead_lettered_message_shows_why() -> None:
     message = section.encode_message(
         b"body",
         annotations={"x-opt-sequence-number": Long(7)},
@@ -78,7 +78,7 @@ def test_i3_an_undecodable_body_does_not_matter() -> None:
     assert identify(message[: start + 8] + b"\xff" * (len(message) - start - 8)).sequence == 1
 
 
-def test_provenance_that_nobody_can_read_is_none() -> None:
+def test_provenance_that_cannot_be_read_is_none() -> None:
     message = section.encode_message(
         b"", annotations={"x-opt-sequence-number": Long(7)}, application_properties={"repl-origin": "text"}
     )
@@ -86,7 +86,7 @@ def test_provenance_that_nobody_can_read_is_none() -> None:
 
 
 @pytest.mark.parametrize("number", ["²", "9" * 5000])
-def test_a_number_that_is_none_stops_nobody(number: str) -> None:
+def test_a_number_that_is_none_stops_nothing(number: str) -> None:
     message = section.encode_message(
         b"",
         annotations={"x-opt-sequence-number": Long(7)},
@@ -101,7 +101,7 @@ def test_bytes_that_are_no_message_raise() -> None:
 
 
 @pytest.mark.parametrize(("text", "ms"), [("2026-01-01T00:00:00.250Z", 1_767_225_600_250), ("soon", 0), ("", 0)])
-def test_a_copy_tells_when_its_message_entered(text: str, ms: int) -> None:
+def test_a_copy_shows_when_its_message_entered(text: str, ms: int) -> None:
     hop = ("ewr/flights", "A", "7", "7", text)
     own = {**dict(zip(HOP_PROPERTIES, hop, strict=True)), DIGEST: digest(b"", b"")}
     message = section.encode_message(b"", application_properties=own)
@@ -109,7 +109,7 @@ def test_a_copy_tells_when_its_message_entered(text: str, ms: int) -> None:
 
 
 @pytest.mark.parametrize(("offset", "proof"), [("42-1f3a09c2", 0x1F3A09C2), ("42", 0), ("42-", 0), ("42-odd", 0)])
-def test_a_copy_tells_the_digits_of_its_message(offset: str, proof: int) -> None:
+def test_a_copy_shows_the_digits_of_its_message(offset: str, proof: int) -> None:
     properties = copied("ewr/flights", "A", "42", b"body") | {OFFSET: offset}
     message = section.encode_message(
         b"body", annotations={"x-opt-sequence-number": Long(7)}, application_properties=properties

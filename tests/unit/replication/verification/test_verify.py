@@ -51,19 +51,19 @@ def test_a_topic_may_have_a_slash(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(found["ewr"]) == "ewr/east/flights/Subscriptions/audit"
 
 
-def test_of_what_several_routes_tell_of_a_message_the_latest_counts(
+def test_of_what_several_routes_show_of_a_message_the_latest_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An entity that was made again gives its numbers again: what the last route of a way diverted may be the former message."""
+    """An entity that was made again gives its numbers again: what the last route of a passage diverted may be the former message."""
     chain = "chain: {pattern: fan-out, topic: f, hub: ewr, audit: 1d, members: {jfk: [lga]}, ledger: {path: %s}}"
     head = FILE.partition("tasks:")[0] + "  lga: {connection: env:LGA}\ntasks:\n  "
     federation = read(head + chain % tmp_path)
     reported = {"chain.ewr.jfk": {7: 2000, 8: 1}, "chain.jfk.lga": {7: 1000, 9: 3}}
     monkeypatch.setattr("isthmus.replication.ledger.moved.moved", lambda path, route, *_: reported[route])
     ground = ground_of(flows_of(federation, "chain"), {each.name: each for each in routes(federation)})
-    (way,) = [each for each in ground.passages if len(each.routes) > 1]
-    assert [route.name for route in way.routes] == list(reported)
-    found = verify_module._delivered(way, ground, way.routes, "divert")
+    (one_passage,) = [each for each in ground.passages if len(each.routes) > 1]
+    assert [route.name for route in one_passage.routes] == list(reported)
+    found = verify_module._delivered(one_passage, ground, one_passage.routes, "divert")
     assert found == {7: 2000, 8: 1, 9: 3}
 
 
@@ -200,8 +200,8 @@ def test_what_an_applications_subscription_did_not_take_is_not_called_lost(task:
     """Its rules are not the task's: the topic gives numbers to messages that they leave out, too."""
     head = FILE.partition("tasks:")[0] + "  hub: {kind: kafka, bootstrap: 'a:1'}\n"
     federation = read(head + f"tasks:\n  t: {task}\n")
-    (way,) = ground_of(flows_of(federation, "t"), {each.name: each for each in routes(federation)}).passages
-    assert (way.is_witnessed, way.is_consumed) == (False, consumed)
+    (one_passage,) = ground_of(flows_of(federation, "t"), {each.name: each for each in routes(federation)}).passages
+    assert (one_passage.is_witnessed, one_passage.is_consumed) == (False, consumed)
 
 
 @pytest.mark.parametrize(

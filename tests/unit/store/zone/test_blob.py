@@ -98,7 +98,7 @@ def test_i3_a_folder_that_missed_the_end_of_a_body_is_stale_after_a_restart(fold
     assert files(folders[0]) == files(folders[1])
 
 
-def test_a_folder_that_fails_while_a_body_comes_holds_nobody_up(blobs: ZonedBlobs, folders: list[Path]) -> None:
+def test_a_folder_that_fails_while_a_body_comes_delays_no_other(blobs: ZonedBlobs, folders: list[Path]) -> None:
     writer = blobs.create(1)
     writer.write([BODY[:300_000]])
     shutil.rmtree(folders[2])
@@ -182,7 +182,7 @@ def test_a_back_up_is_a_plain_folder(blobs: ZonedBlobs, tmp_path: Path) -> None:
 
 
 def test_a_body_begins_while_a_back_up_is_made(blobs: ZonedBlobs) -> None:
-    """Whoever waited for its end would hold up all others, and the back-up itself where it finds damage."""
+    """A wait for its end would delay all others, and the back-up itself where it finds damage."""
     with blobs.kept():
         coming = threading.Thread(target=store, args=(blobs, 1), daemon=True)
         coming.start()
@@ -220,7 +220,7 @@ def test_a_body_that_goes_while_it_is_copied_is_no_fault_of_its_folder(
     assert blobs.reasons() == [""] * 3
 
 
-def test_a_body_that_has_gone_before_it_is_copied_is_passed_over(
+def test_a_body_that_was_removed_before_it_is_copied_is_passed_over(
     blobs: ZonedBlobs, folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store(blobs, 1)
@@ -257,7 +257,7 @@ def test_i4_a_folder_that_missed_a_part_does_not_count(blobs: ZonedBlobs) -> Non
 
 
 def test_i4_a_folder_that_was_away_between_two_parts_does_not_count(blobs: ZonedBlobs, folders: list[Path]) -> None:
-    """What it had of the body went; what comes now goes to a file that no name leads to."""
+    """What it had of the body was removed; what comes now goes to a file without a name."""
     blobs._closed.set()
     blobs._thread.join(LONG_SECONDS)
     blobs._closed.clear()
@@ -382,7 +382,7 @@ def test_i9_where_no_folder_is_whole_a_start_removes_nothing(
     again.close()
 
 
-def test_i5_a_disk_that_has_gone_is_not_one_without_bodies(blobs: ZonedBlobs, folders: list[Path]) -> None:
+def test_i5_a_disk_that_was_removed_is_not_one_without_bodies(blobs: ZonedBlobs, folders: list[Path]) -> None:
     store(blobs, 1)
     blobs._closed.set()
     blobs._thread.join(LONG_SECONDS)
@@ -416,7 +416,7 @@ def test_a_body_that_comes_while_a_folder_is_brought_back_is_in_it(
     assert files(folders[2]) == files(folders[0])
 
 
-def test_i3_a_folder_that_fails_at_the_end_of_its_way_back_is_stale_in_the_others(
+def test_i3_a_folder_that_fails_at_the_end_of_its_repair_is_stale_in_the_others(
     blobs: ZonedBlobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store(blobs, 1)
@@ -477,10 +477,10 @@ def test_i7_a_folder_that_is_brought_back_gives_no_former_body_of_a_number(
         assert blobs.reasons() == [""] * 3
 
 
-def test_a_folder_is_told_to_serve_only_once_its_mark_is_on_disk(
+def test_a_folder_serves_only_once_its_mark_is_on_disk(
     blobs: ZonedBlobs, folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed in between, it would not count, and whoever was told so had lost another one."""
+    """Killed in between, it would not count, and the operator had lost another one."""
     reported: list[list[str]] = []
     write_mark = BodyFolder.write_mark
 
@@ -492,7 +492,7 @@ def test_a_folder_is_told_to_serve_only_once_its_mark_is_on_disk(
     store(blobs, 1)
     monkeypatch.setattr(BodyFolder, "write_mark", write)
     shutil.rmtree(folders[2])
-    until(lambda: len(reported) == 3)  # it may be back before anybody sees that it was away
+    until(lambda: len(reported) == 3)  # it may be back before its failure is noticed
     until(lambda: not any(blobs.reasons()))
     assert len(reported) == 3
     assert all(reasons[2] for reasons in reported)
@@ -591,10 +591,10 @@ def test_i11_a_folder_whose_files_went_is_stale_after_a_kill_though_it_was_marke
     assert files(folders[0]) == files(folders[1]) == files(folders[2]) == whole
 
 
-def test_i11_what_a_folder_was_marked_with_is_read_after_a_kill_on_its_way_back(
+def test_i11_what_a_folder_was_marked_with_is_read_after_a_kill_during_its_repair(
     blobs: ZonedBlobs, folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A start needs two marks: the way back of the one must not take its own away while a third is not there."""
+    """A start needs two marks: the repair of the one must not remove its own while a third is missing."""
     store(blobs, 1)
     stopped(blobs)
     blobs.drop(blobs._folders[0], "it failed")
@@ -700,7 +700,7 @@ def lacking(folder: Path) -> None:
         path.unlink()
 
 
-def test_i9_a_start_that_is_killed_before_another_folder_is_back_tells_none_as_whole(
+def test_i9_a_start_that_is_killed_before_another_folder_is_back_shows_none_as_whole(
     folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two are stale, and the third lacks a body that both have."""
@@ -830,7 +830,7 @@ def test_i3_a_folder_that_refuses_its_mark_at_the_start_is_stale_in_the_others(
     assert [mark and mark.stale for mark in marks] == [[refuses]] * 2
 
 
-def test_a_body_that_comes_slowly_holds_up_no_look_at_other_folders(blobs: ZonedBlobs, folders: list[Path]) -> None:
+def test_a_body_that_comes_slowly_delays_no_look_at_other_folders(blobs: ZonedBlobs, folders: list[Path]) -> None:
     store(blobs, 1)
     stopped(blobs)
     writer = blobs.create(2)

@@ -18,7 +18,7 @@ def test_the_newest_of_two_is_elected() -> None:
 
 
 def test_a_later_epoch_wins_over_a_higher_number() -> None:
-    """What one copy alone wrote before the others went on without it was acknowledged to nobody."""
+    """What one copy alone wrote before the others continued without it was not acknowledged."""
     assert elect([whole(0, 3, 99), whole(1, 4, 11), whole(2, 4, 11)]) == 1
 
 
@@ -43,7 +43,7 @@ def test_an_epoch_is_above_every_one_known() -> None:
 
 
 class Model:
-    """Three copies as plain values; a writer that dies at any instant, and disks that come and go between two starts."""
+    """Three copies as plain values; a writer that is killed at any instant, and disks that fail and return between two starts."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -65,7 +65,7 @@ class Model:
         return self.rng.random() < 0.15
 
     def run(self, present: list[int]) -> None:
-        """One process, with these copies, until it dies."""
+        """One process, with these copies, until it is killed."""
         found = [self.candidate(copy) for copy in present]
         chosen = elect(found)
         assert chosen is not None, "two copies were there"
@@ -79,8 +79,8 @@ class Model:
         sequence = self.position(chosen).sequence
         if not self.repair(chosen, waiting.pop(), serving, self.position(chosen)):
             return
-        held = [value for _, value in self.logs[chosen]]
-        assert [value for value in held if value in set(self.acknowledged)] == self.acknowledged
+        stored = [value for _, value in self.logs[chosen]]
+        assert [value for value in stored if value in set(self.acknowledged)] == self.acknowledged
         while not self.dies():
             what = self.rng.random()
             if what < 0.1 and len(serving) == 3:

@@ -63,7 +63,7 @@ def all_serve(journal: ZonedJournal) -> None:
     until(lambda: journal.serving_count == 3)
 
 
-def held_by(folder: Path) -> list[str]:
+def contents_of(folder: Path) -> list[str]:
     """What one copy holds by itself."""
     alone = RocksJournal(folder / "db")
     found = [key.decode() for key, _ in alone.scan(b"", b"\xff")]
@@ -81,7 +81,7 @@ def overwrite(folder: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """As `rm -rf`; what the journal makes there anew meanwhile may stay."""
+    """As `rm -rf`; what the journal creates there again meanwhile may stay."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -104,7 +104,7 @@ def hang(member: Member) -> threading.Event:
     [(remove, 0), (overwrite, 1), (remove, 2)],
     ids=["first removed", "second overwritten", "third removed"],
 )
-def test_a_copy_that_goes_is_missed_by_nobody_and_comes_back(
+def test_a_copy_that_goes_is_not_missed_and_comes_back(
     opened: ZonedJournal, folders: list[Path], fault: Callable[[Path], None], copy: int
 ) -> None:
     put(opened, *(f"a{number:03}" for number in range(100)))
@@ -118,7 +118,7 @@ def test_a_copy_that_goes_is_missed_by_nobody_and_comes_back(
     wanted = keys(opened)
     assert len(wanted) == 151
     opened.close()
-    assert [held_by(folder) for folder in folders] == [wanted] * 3
+    assert [contents_of(folder) for folder in folders] == [wanted] * 3
     assert [read_note(folder).repair for folder in folders] == [None] * 3  # type: ignore[union-attr]
 
 
@@ -131,7 +131,7 @@ def test_i3_a_refused_write_of_any_copy_is_no_failure(opened: ZonedJournal) -> N
     assert keys(opened) == ["a", "b0", "b1", "b2"]
 
 
-def test_i6_without_a_majority_reads_go_on_and_writes_are_refused_until_a_copy_is_back(
+def test_i6_without_a_majority_reads_continue_and_writes_are_refused_until_a_copy_is_back(
     folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = ZonedJournal(folders)
@@ -182,7 +182,7 @@ def test_all_copies_refuse_writes_at_once_and_come_back(opened: ZonedJournal) ->
 def test_the_others_are_made_from_the_last_copy_though_a_sync_of_it_has_failed(
     opened: ZonedJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its disk was full when a whole copy of it was begun: nobody writes to it until there is another one."""
+    """Its disk was full when a whole copy of it was begun: nothing is written to it until there is another one."""
     put_everywhere(opened, "a")
     with monkeypatch.context() as away:
         away.setattr(Member, "check_room", _refusing)
@@ -205,7 +205,7 @@ def test_all_syncs_fail_at_once_and_the_copies_come_back(opened: ZonedJournal) -
     until(lambda: opened.serving_count == 0)
     assert opened.get(b"a") == b"x"
     for member in opened.members:
-        if member.journal is not None:  # otherwise its way back had begun
+        if member.journal is not None:  # otherwise its repair had begun
             del member.journal.sync
     until(lambda: takes_writes(opened, "c"))
     assert opened.epoch > epoch
@@ -218,7 +218,7 @@ def _failing_sync() -> None:
 
 
 @pytest.mark.parametrize("copy", [0, 2])
-def test_a_disk_that_does_not_answer_holds_up_nobody(folders: list[Path], copy: int) -> None:
+def test_a_disk_that_does_not_answer_delays_no_other(folders: list[Path], copy: int) -> None:
     journal = ZonedJournal(folders, lag_seconds=0.3)
     put(journal, "a")
     answered = hang(journal.members[copy])
@@ -231,7 +231,7 @@ def test_a_disk_that_does_not_answer_holds_up_nobody(folders: list[Path], copy: 
     all_serve(journal)
     wanted = keys(journal)
     journal.close()
-    assert held_by(folders[copy]) == wanted
+    assert contents_of(folders[copy]) == wanted
 
 
 def _away() -> None:
@@ -242,7 +242,7 @@ def test_a_disk_that_lags_is_not_the_last_that_is_needed(folders: list[Path]) ->
     """With two copies a slow one is waited for."""
     journal = ZonedJournal(folders, lag_seconds=0.1)
     put(journal, "a")
-    # What is in the way stays: the copy is not tried while the test runs.
+    # The obstacle stays: the copy is not tried while the test runs.
     journal.members[0].check_room = _away  # type: ignore[method-assign]
     journal.drop(journal.members[0], "gone")
     answered = hang(journal.members[1])
@@ -291,7 +291,7 @@ def test_bytes_that_wait_take_no_copy_away_that_is_needed(folders: list[Path], m
     journal.close()
 
 
-def test_i5_a_scan_goes_on_at_another_copy(opened: ZonedJournal) -> None:
+def test_i5_a_scan_continues_at_another_copy(opened: ZonedJournal) -> None:
     names = [f"a{number:05}" for number in range(2000)]
     put(opened, *names)
     scan = opened.scan(b"a", b"b")
@@ -303,7 +303,7 @@ def test_i5_a_scan_goes_on_at_another_copy(opened: ZonedJournal) -> None:
 
 
 def test_a_scan_that_no_copy_can_serve_is_over(opened: ZonedJournal, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asked for several pairs has none of those before the error: to go on behind them would lose them."""
+    """A caller that asked for several pairs has none of those before the error: to continue after them would lose them."""
     put(opened, *(f"a{number}" for number in range(9)))
     monkeypatch.setattr(Member, "open", _refusing)
     leader = opened.leader
@@ -358,10 +358,10 @@ def test_only_what_was_missed_is_copied_to_a_copy_that_was_away_for_a_while(
     wanted = keys(opened)
     assert len(wanted) == 89
     opened.close()
-    assert held_by(member.folder) == wanted
+    assert contents_of(member.folder) == wanted
 
 
-def test_a_way_back_that_is_broken_off_begins_again(
+def test_a_repair_that_is_broken_off_begins_again(
     opened: ZonedJournal, folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Resilver I3: what was changed while the last attempt copied is not taken for copied."""
@@ -392,7 +392,7 @@ def test_a_way_back_that_is_broken_off_begins_again(
 
 
 def test_a_change_that_one_copy_alone_has_goes(folders: list[Path]) -> None:
-    """Two copies went on without the third; what that one had more was acknowledged to nobody."""
+    """Two copies continued without the third; what only that one had was not acknowledged."""
     journal = ZonedJournal(folders)
     put(journal, "a")
     journal.close()
@@ -414,7 +414,7 @@ def test_a_change_that_one_copy_alone_has_goes(folders: list[Path]) -> None:
     all_serve(journal)
     assert keys(journal) == ["a", "c"]
     journal.close()
-    assert held_by(left[0]) == ["a", "c"]
+    assert contents_of(left[0]) == ["a", "c"]
 
 
 def test_one_copy_alone_is_refused_with_a_reason(folders: list[Path]) -> None:
@@ -426,7 +426,7 @@ def test_one_copy_alone_is_refused_with_a_reason(folders: list[Path]) -> None:
     with pytest.raises(StoreError, match="Of the 3 copies of the store 2 are needed") as refused:
         ZonedJournal(folders)
     assert str(folders[0]) in str(refused.value)
-    # The way out that the text names.
+    # The remedy that the text names.
     shutil.rmtree(folders[1])
     shutil.copytree(folders[2], folders[1])
     journal = ZonedJournal(folders)
@@ -447,10 +447,10 @@ def test_a_copy_of_another_namespace_is_left_alone(folders: list[Path], tmp_path
     until(lambda: "another namespace" in journal.zones()[2].reason)
     put(journal, "b")
     journal.close()
-    assert held_by(others[2]) == ["theirs"]
+    assert contents_of(others[2]) == ["theirs"]
 
 
-def test_all_copies_of_a_served_namespace_gone_is_no_new_namespace(folders: list[Path]) -> None:
+def test_all_copies_of_a_served_namespace_missing_is_no_new_namespace(folders: list[Path]) -> None:
     with pytest.raises(StoreError, match="2 are needed"):
         ZonedJournal(folders, may_found=False)
 
@@ -547,8 +547,8 @@ def _harm(rng: random.Random, journal: ZonedJournal, member: Member) -> None:
         journal.drop(member, "it failed")
 
 
-class Way:
-    """The way back of a copy, stopped after its first part."""
+class StoppedRepair:
+    """The repair of a copy, stopped after its first part."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stopped, self.goes_on = threading.Event(), threading.Event()
@@ -566,13 +566,13 @@ def test_a_copy_that_comes_back_while_the_others_fail_is_read(
 ) -> None:
     """Otherwise the copy that is read stays out of service, and no copy comes back from one that is."""
     put_everywhere(opened, "a")
-    way = Way(monkeypatch)
+    stopped_repair = StoppedRepair(monkeypatch)
     opened.drop(opened.members[2], "it failed")
     put(opened, "b")
-    assert way.stopped.wait(LONG_SECONDS)
+    assert stopped_repair.stopped.wait(LONG_SECONDS)
     opened.drop(opened.members[1], "it failed")
     opened.drop(opened.members[0], "it failed")
-    way.goes_on.set()
+    stopped_repair.goes_on.set()
     until(lambda: opened.members[2].state is ZoneState.SERVING)
     until(lambda: takes_writes(opened, "c"))
     assert keys(opened) == ["a", "b", "c"]
@@ -584,12 +584,12 @@ def test_i5_a_copy_does_not_keep_what_the_others_have_lost(
 ) -> None:
     """While it is brought back the others fail, lose a batch that was not on disk, and start again."""
     put_everywhere(opened, "a")
-    way = Way(monkeypatch)
+    stopped_repair = StoppedRepair(monkeypatch)
     opened.drop(opened.members[2], "it failed")
     batch = opened.batch()
     batch.put(b"lost", b"x")
     opened.write(batch)
-    assert way.stopped.wait(LONG_SECONDS)
+    assert stopped_repair.stopped.wait(LONG_SECONDS)
     lost = Position(opened.epoch, opened.sequence)
     for member in opened.members[:2]:
         member.drain()
@@ -597,11 +597,11 @@ def test_i5_a_copy_does_not_keep_what_the_others_have_lost(
     for member in opened.members[:2]:
         opened.drop(member, "it failed")
     until(lambda: takes_writes(opened, "new"))
-    way.goes_on.set()
+    stopped_repair.goes_on.set()
     all_serve(opened)
     put(opened, "last")
     opened.close()
-    assert [held_by(folder) for folder in folders] == [["a", "last", "new"]] * 3
+    assert [contents_of(folder) for folder in folders] == [["a", "last", "new"]] * 3
 
 
 def losing(member: Member, lost: Position, key: bytes) -> None:
@@ -651,7 +651,7 @@ def test_a_copy_whose_thread_is_still_at_work_does_not_begin_again(opened: Zoned
     kept = Position(opened.epoch, opened.sequence - 2)
     for member in first:
         losing_all_behind(member, kept)
-    with opened.changed:  # both at once: none comes back from the other
+    with opened.changed:  # both at once: neither is repaired from the other
         for member in first:
             opened.drop(member, "it failed")
     until(lambda: takes_writes(opened, "new"))
@@ -659,7 +659,7 @@ def test_a_copy_whose_thread_is_still_at_work_does_not_begin_again(opened: Zoned
     all_serve(opened)
     put(opened, "last")
     opened.close()
-    assert [held_by(folder) for folder in folders] == [["a", "kept", "last", "new"]] * 3
+    assert [contents_of(folder) for folder in folders] == [["a", "kept", "last", "new"]] * 3
 
 
 def losing_all_behind(member: Member, kept: Position) -> None:
@@ -676,7 +676,7 @@ def losing_all_behind(member: Member, kept: Position) -> None:
     journal.reopen = losing  # type: ignore[method-assign]
 
 
-def test_an_unexpected_fault_on_the_way_back_is_not_its_end(
+def test_an_unexpected_fault_during_the_repair_is_not_its_end(
     opened: ZonedJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_everywhere(opened, "a")
@@ -695,7 +695,7 @@ def test_an_unexpected_fault_on_the_way_back_is_not_its_end(
     assert not refusals
 
 
-def test_i5_a_way_back_that_a_kill_ended_leaves_nothing_of_what_the_others_have_lost(
+def test_i5_a_repair_that_a_kill_ended_leaves_nothing_of_what_the_others_have_lost(
     folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was copied last was in the copy that was read, and on no disk of the others."""
@@ -729,10 +729,10 @@ def test_i5_a_way_back_that_a_kill_ended_leaves_nothing_of_what_the_others_have_
     all_serve(journal)
     put(journal, "new")
     journal.close()
-    assert [held_by(folder) for folder in left] == [["a", "new"]] * 3
+    assert [contents_of(folder) for folder in left] == [["a", "new"]] * 3
 
 
-def test_a_kill_on_the_way_back_before_anything_is_written_refuses_no_start(
+def test_a_kill_during_the_repair_before_anything_is_written_refuses_no_start(
     folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the others hold is of an earlier epoch then, and is all that there is."""
@@ -764,7 +764,7 @@ def test_a_kill_on_the_way_back_before_anything_is_written_refuses_no_start(
 def test_all_folders_that_cannot_be_looked_at_for_a_while_come_back(
     opened: ZonedJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where one power supply feeds all disks: the copies are no worse for it."""
+    """As where one power supply feeds all disks: the copies stay consistent."""
     put_everywhere(opened, "a")
 
     def refused(*_: object) -> None:
@@ -786,7 +786,7 @@ def test_all_folders_that_cannot_be_looked_at_for_a_while_come_back(
 def test_a_copy_that_was_removed_while_all_had_failed_is_no_empty_one(
     opened: ZonedJournal, folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its vote would stand for what it held."""
+    """Its vote would count for records that it no longer has."""
     put_everywhere(opened, "a")
     batch = opened.batch()
     batch.put(b"b", b"x")
@@ -837,4 +837,4 @@ def test_a_write_that_is_refused_leaves_no_row_of_touched_keys_without_those_aft
     wanted = keys(opened)
     assert len(wanted) == 62
     opened.close()
-    assert [held_by(folder) for folder in folders] == [wanted] * 3
+    assert [contents_of(folder) for folder in folders] == [wanted] * 3

@@ -22,7 +22,7 @@ class TestZonedJournal(JournalConformance):
         return ZonedJournal([self.folder / name for name in "abc"])
 
     def crash(self, journal: Journal) -> Journal:
-        # What a kill leaves: the files as they are now, opened by somebody else.
+        # What a kill leaves: the files as they are now, opened by another process.
         self.copies += 1
         left = self.folder.with_name(f"left-{self.copies}")
         shutil.copytree(self.folder, left)

@@ -22,11 +22,11 @@ def fill(journal: RocksJournal, first: int) -> None:
 def test_i1_what_the_store_does_itself_is_not_reported(tmp_path: Path) -> None:
     journal = RocksJournal(tmp_path / "db")
     watch = FileWatch(tmp_path / "db")
-    for turn in range(8):
-        fill(journal, 500 * turn)
+    for iteration in range(8):
+        fill(journal, 500 * iteration)
         assert watch.check(journal.tables) == ""
-        if turn % 2:
-            journal.checkpoint(tmp_path / f"checkpoint-{turn}")  # writes a table, and begins a log
+        if iteration % 2:
+            journal.checkpoint(tmp_path / f"checkpoint-{iteration}")  # writes a table, and begins a log
             assert watch.check(journal.tables) == ""
     assert journal.tables()
     journal.close()

@@ -13,8 +13,8 @@ from isthmus.transport import Client
 
 
 @pytest.mark.parametrize("error", [ConnectionLostError("away"), OSError("away"), ValueError("away")])
-def test_i3_whatever_is_in_the_way_is_told_and_tried_again(error: Exception) -> None:
-    """The thread that keeps a claim ends with the first attempt that raises, and nobody keeps it any more."""
+def test_i3_any_obstacle_is_reported_and_tried_again(error: Exception) -> None:
+    """The thread that keeps a claim ends with the first attempt that raises, and the claim is not kept any more."""
 
     def connect(endpoint: Endpoint) -> Client:
         raise error

@@ -18,7 +18,7 @@ HOLD = (
 )
 
 
-def test_i1_a_second_run_is_refused_and_told_what_to_do(tmp_path: Path) -> None:
+def test_i1_a_second_run_is_refused_with_what_to_do(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     with locked_folder(folder), pytest.raises(FolderInUseError, match=r"another run .*--state"), locked_folder(folder):
         pass
@@ -28,7 +28,7 @@ def test_i1_a_second_run_is_refused_and_told_what_to_do(tmp_path: Path) -> None:
 
 
 def test_what_a_file_of_another_name_has_left_is_found(tmp_path: Path) -> None:
-    """A file that is renamed has another state folder: its spools would be read by no run, and its paused tasks would go on."""
+    """A file that is renamed has another state folder: its spools would be read by no run, and its paused tasks would continue."""
     file, folders = tmp_path / "prod.yaml", tmp_path / ".isthmus"
     for stem in ("isthmus", "other", "empty", "prod"):
         with locked_folder(folders / stem):
@@ -41,7 +41,7 @@ def test_what_a_file_of_another_name_has_left_is_found(tmp_path: Path) -> None:
     assert former_folders(tmp_path / "elsewhere", str(file)) == []
 
 
-def test_i1_what_a_killed_run_held_is_free(tmp_path: Path) -> None:
+def test_i1_what_a_killed_run_had_locked_is_free(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:

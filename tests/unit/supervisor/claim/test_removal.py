@@ -27,7 +27,7 @@ def ended() -> Holder:
 
 
 class Keeper:
-    """A claim that somebody has for some looks."""
+    """A claim that another run has for some looks."""
 
     looks = 3
     holder: Holder | None = None
@@ -54,7 +54,7 @@ class Keeper:
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Goes on while it is waited."""
+    """Continues during the wait."""
     found = [0.0]
 
     def sleep(seconds: float) -> None:
@@ -80,7 +80,7 @@ def test_a_claim_of_a_process_that_was_killed_is_waited_for(
     assert taken()
 
 
-def test_a_claim_that_does_not_expire_is_told(monkeypatch: pytest.MonkeyPatch, now: list[float]) -> None:
+def test_a_claim_that_does_not_expire_is_reported(monkeypatch: pytest.MonkeyPatch, now: list[float]) -> None:
     monkeypatch.setattr(Keeper, "holder", ended())
     monkeypatch.setattr(Keeper, "looks", 1 << 30)
     with pytest.raises(TaskClaimedError):
@@ -99,7 +99,7 @@ def test_a_namespace_that_does_not_decide_is_not_waited_for_so_long(
     assert module.DECIDE_SECONDS <= now[0] < module.DECIDE_SECONDS + 1
 
 
-def test_a_run_that_is_alive_is_told_at_once(monkeypatch: pytest.MonkeyPatch, now: list[float]) -> None:
+def test_a_run_that_is_alive_is_reported_at_once(monkeypatch: pytest.MonkeyPatch, now: list[float]) -> None:
     monkeypatch.setattr(Keeper, "holder", Holder("another machine", os.getpid(), 1.0, "10:00"))
     with pytest.raises(TaskClaimedError, match="another machine"):
         taken()

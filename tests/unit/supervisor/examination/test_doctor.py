@@ -60,7 +60,7 @@ def test_a_certificate_that_is_not_trusted_has_a_remedy(kind: str, monkeypatch: 
     assert (found.verdict, found.hint[:15]) == (Verdict.FAULT, "write ca_file: ")
 
 
-def test_a_password_that_goes_without_tls_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_password_that_goes_without_tls_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         doctor, "system_of", lambda _: SimpleNamespace(identity=lambda _: "mq", check=lambda *_, **__: None)
     )

@@ -30,7 +30,7 @@ NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
     ],
 )
 def test_a_clock_is_judged_by_what_the_answer_proves(there: int, verdict: Verdict, text: str) -> None:
-    """The answer took two seconds, and tells whole seconds: so much is no difference."""
+    """The answer took two seconds, and contains whole seconds: so much is no difference."""
     found = clock_finding("ewr", NOW + timedelta(seconds=there), NOW, NOW + timedelta(seconds=2))
     assert found.verdict is verdict
     assert text in found.text

@@ -67,7 +67,7 @@ def test_what_only_the_operator_can_mend_is_a_fault(error: IsthmusError, expecte
 
 
 class NamespaceClients:
-    """Namespaces of which some entities stand."""
+    """Namespaces of which some entities exist."""
 
     def __init__(self, errors: dict[str, IsthmusError], identities: dict[str, str] | None = None) -> None:
         self.errors = errors
@@ -84,9 +84,9 @@ class NamespaceClients:
 
     def peek(self, endpoint: Endpoint) -> Any:
         def look(*_: int) -> Sequence[bytes]:
-            for place in (endpoint.alias, str(endpoint)):
-                if place in self.errors:
-                    raise self.errors[place]
+            for end in (endpoint.alias, str(endpoint)):
+                if end in self.errors:
+                    raise self.errors[end]
             return []
 
         return look
@@ -102,24 +102,24 @@ def checked(
         monkeypatch.setenv(f"{name}_CONNECTION", "Endpoint=sb://x/;SharedAccessKeyName=n;SharedAccessKey=k")
     for name in unset:
         monkeypatch.delenv(name)
-    places = {name.replace("__", "/"): error for name, error in errors.items()}
+    failing = {name.replace("__", "/"): error for name, error in errors.items()}
 
     def attach(clients: Any, target: Endpoint) -> str:
-        if str(target) in places:
-            raise places[str(target)]
+        if str(target) in failing:
+            raise failing[str(target)]
         return str(clients.identity(target.alias))
 
     monkeypatch.setattr(preflight_module, "_attach", attach)
     federation = read(TEXT, "f.yaml")
-    opened: Any = lambda: NamespaceClients(places, identities)  # noqa: E731
+    opened: Any = lambda: NamespaceClients(failing, identities)  # noqa: E731
     return preflight(federation, routes(federation), opened)
 
 
-def test_where_all_stands_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_everything_exists_nothing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert checked(monkeypatch) == Preflight()
 
 
-def test_i1_every_fault_is_told_at_once_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_i1_every_fault_is_reported_at_once_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     found = checked(
         monkeypatch,
         ["EWR_CONNECTION"],

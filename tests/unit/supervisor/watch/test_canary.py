@@ -23,7 +23,7 @@ def test_i1_the_age_is_that_of_the_newest_that_arrived() -> None:
     assert (canary.latency_seconds, canary.age_seconds(41.0)) == (10.0, 11.0)
 
 
-def test_i2_one_is_on_its_way_at_a_time() -> None:
+def test_i2_one_is_in_transit_at_a_time() -> None:
     canary = Canary(5.0)
     lost = canary.send(0.0)
     assert canary.due_at() == 5.0 * GIVEN_UP
@@ -37,8 +37,8 @@ def test_i2_one_is_on_its_way_at_a_time() -> None:
 @pytest.mark.parametrize(
     ("interval", "seconds"), [(5.0, 100.0), (30.0, 600.0), (60.0, 600.0), (300.0, 600.0), (3600.0, 3600.0)]
 )
-def test_i2_one_that_has_expired_on_its_way_is_followed_by_another(interval: float, seconds: float) -> None:
-    """Else a route that was paused or cut off for longer than a canary lives is told as stalled for 20 intervals."""
+def test_i2_one_that_has_expired_in_transit_is_followed_by_another(interval: float, seconds: float) -> None:
+    """Otherwise a route that was paused or cut off for longer than a canary lives is reported as stalled for 20 intervals."""
     canary = Canary(interval)
     canary.send(0.0)
     assert canary.due_at() == seconds

@@ -33,7 +33,7 @@ class Receiver:
         self.disposed.append((first, last))
 
 
-def test_what_nobody_can_read_is_completed_and_holds_up_no_canary() -> None:
+def test_what_cannot_be_read_is_completed_and_delays_no_canary() -> None:
     watch = CanaryWatch([ROUTE], lambda: None, lambda route: True, lambda: 11.0)  # type: ignore[arg-type,return-value]
     number = watch._canaries[ROUTE.name].send(10.0)
     own = {CANARY: ROUTE.name, "isthmus-canary-number": number, "isthmus-canary-run": watch._run}

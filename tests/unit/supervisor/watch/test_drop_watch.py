@@ -71,7 +71,7 @@ class Mailbox:
     @contextmanager
     def clients(self) -> Iterator[Any]:
         client = SimpleNamespace(wait=lambda seconds: None, flush=lambda: None, close=lambda seconds: None)
-        yield SimpleNamespace(open=lambda place: client)
+        yield SimpleNamespace(open=lambda endpoint: client)
 
 
 def fill(used_bytes: int) -> Fill:
@@ -96,7 +96,7 @@ def test_i1_a_deletion_ends_with_the_claim(mailbox: Mailbox) -> None:
 
 
 def test_i1_a_deletion_ends_where_the_route_has_made_room(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The target is back; what stands would be copied."""
+    """The target is back; what is there would be copied."""
     mailbox.after = 3
     monkeypatch.setattr(mailbox, "change", lambda: mailbox.fills.__setitem__(0, fill(60_000)))
     watch(mailbox)._drop_if_needed(ROUTE)
@@ -107,7 +107,9 @@ def test_i4_a_size_counts_once(mailbox: Mailbox) -> None:
     watched = watch(mailbox)
     watched._drop_if_needed(ROUTE)
     assert mailbox.deleted == 15
-    mailbox.fills = [fill(95_000)._replace(hours_until_full=2.0)]  # the next look, and the size has not been told anew
+    mailbox.fills = [
+        fill(95_000)._replace(hours_until_full=2.0)
+    ]  # the next look, and the size has not been reported again
     watched._drop_if_needed(ROUTE)
     assert mailbox.deleted == 15
     mailbox.fills = [fill(91_000)]

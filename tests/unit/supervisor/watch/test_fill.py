@@ -65,7 +65,7 @@ def test_a_full_topic_is_full_now() -> None:
         (Fill("ewr", "flights", 10 * GB, 10 * GB, 0.0), "topic flights at ewr: 100 % of 10 GB, full in 0 min", True),
     ],
 )
-def test_a_fill_is_told_with_its_forecast(fill: Fill, text: str, warns: bool) -> None:
+def test_a_fill_is_reported_with_its_forecast(fill: Fill, text: str, warns: bool) -> None:
     assert (fill.text(), fill.warns) == (text, warns)
     assert [str(line) for line in fill_lines([fill.to_dict()])] == [text]
 
@@ -163,7 +163,7 @@ def test_the_watch_asks_over_one_connection_and_over_another_after_a_failure(mon
 
 
 def test_i2_whatever_a_look_meets_others_follow_and_what_is_old_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`when_full: drop` would delete by a size from long ago, or by none."""
+    """`when_full: drop` would delete by an old size, or without one."""
     monkeypatch.setattr(fill_module, "INTERVAL_SECONDS", 0.001)
     monkeypatch.setattr(fill_module, "IDLE_SECONDS", 0.001)
     now, failed, again = [1_000.0], threading.Event(), threading.Event()

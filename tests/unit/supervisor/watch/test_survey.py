@@ -71,7 +71,7 @@ def test_a_run_that_has_ended_keeps_its_last_counts(
     condition.seen(1, RouteProgress(counts=Counts(1005, 1000, 3, 2)))
     condition.stopped()
     file = StatusFile(tmp_path)
-    file._head["process_started"] = 1.0  # of another process, which is gone
+    file._head["process_started"] = 1.0  # of another process, which has ended
     file.write(state, [describe(route, condition, 2) | {"dropped": 7} for route in routes(FEDERATION)], Footprint())
     found = survey(FEDERATION, tmp_path)
     assert (found["alive"], found["state"]) == (False, reported)
@@ -154,8 +154,8 @@ def test_tasks_that_a_living_run_was_not_asked_to_run_are_named(tmp_path: Path) 
     assert survey(federation, tmp_path)["tasks_not_run"] == []
 
 
-def test_a_file_that_was_changed_while_its_run_is_alive_is_told(tmp_path: Path) -> None:
-    """The run goes on with what it has read, and every one of its routes may be well."""
+def test_a_file_that_was_changed_while_its_run_is_alive_is_reported(tmp_path: Path) -> None:
+    """The run continues with what it has read, and every one of its routes may be well."""
     text = "isthmus: 1\nnamespaces:\n  ewr: {host: ewr.example.com}\n  jfk: {host: jfk.example.com}\ntasks:\n"
 
     def federation(**topics: str) -> Federation:

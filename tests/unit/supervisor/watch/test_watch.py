@@ -28,10 +28,10 @@ def message(sequence: int, enqueued_ms: int) -> bytes:
 
 class Source:
     def __init__(self, sequences: Sequence[int], clock: ManualClock) -> None:
-        self.held = [(sequence, message(sequence, clock.wall_ms())) for sequence in sequences]
+        self.messages = [(sequence, message(sequence, clock.wall_ms())) for sequence in sequences]
 
     def peek(self, from_sequence: int, count: int) -> list[bytes]:
-        return [encoded for sequence, encoded in self.held if sequence >= from_sequence][:count]
+        return [encoded for sequence, encoded in self.messages if sequence >= from_sequence][:count]
 
 
 def test_what_waits_is_the_span_of_sequence_numbers() -> None:
@@ -45,9 +45,9 @@ def test_of_a_partitioned_source_the_spans_of_its_fragments_are_summed() -> None
     """Their sequence numbers are 2**48 apart."""
     clock = ManualClock()
     one, four = 1 << 48, 4 << 48
-    held = [*range(7, 9), *range(one + 3, one + 13), *range(four + 1, four + 101)]
-    assert BacklogMeter(clock)(Source(held, clock).peek).waiting == 112
-    assert BacklogMeter(clock)(Source(held[2:], clock).peek).waiting == 110
+    backlog = [*range(7, 9), *range(one + 3, one + 13), *range(four + 1, four + 101)]
+    assert BacklogMeter(clock)(Source(backlog, clock).peek).waiting == 112
+    assert BacklogMeter(clock)(Source(backlog[2:], clock).peek).waiting == 110
 
 
 def test_i1_looks_at_an_idle_source_back_off_and_come_back() -> None:
@@ -73,7 +73,7 @@ def test_i1_looks_at_an_idle_source_back_off_and_come_back() -> None:
         (None, None, 2 * BUSY_SECONDS),
     ],
 )
-def test_what_another_system_tells_counts_and_what_it_tells_nobody_is_unknown(
+def test_what_another_system_reports_counts_and_what_it_does_not_report_is_unknown(
     reported: Waits | None, found: Backlog | None, seconds: float
 ) -> None:
     meter = BacklogMeter(ManualClock())
@@ -83,7 +83,7 @@ def test_what_another_system_tells_counts_and_what_it_tells_nobody_is_unknown(
     assert meter.interval_seconds == seconds
 
 
-def test_the_age_of_what_waits_is_unknown_where_no_time_is_told() -> None:
+def test_the_age_of_what_waits_is_unknown_where_no_time_is_reported() -> None:
     assert [each.age_seconds(5000) for each in (Backlog(), Backlog(1), Backlog(1, 2000), Backlog(1, 9000))] == [
         0.0,
         None,
@@ -96,7 +96,7 @@ ROUTE = Route(name="t.a.b", task="t", pattern="copy", source=Endpoint("a", "q"),
 
 
 class Reached:
-    """Namespaces of which looks tell, one after the other, what is given; an error is raised."""
+    """Namespaces whose looks return, one after the other, what is given; an error is raised."""
 
     def __init__(self, answers: list[Source | Exception], end: threading.Event) -> None:
         self.answers = answers

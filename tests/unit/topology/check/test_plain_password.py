@@ -26,7 +26,7 @@ def reported(namespace: str) -> list[str]:
         (f"{RABBIT}'rabbit-1:5671', tls: true, management: 'http://m:15672'", "m", "management: https://..."),
     ],
 )
-def test_a_password_that_is_shown_is_told(namespace: str, hosts: str, instead: str) -> None:
+def test_a_password_that_is_shown_is_reported(namespace: str, hosts: str, instead: str) -> None:
     (warned,) = reported(namespace)
     assert f"goes to {hosts} without TLS" in warned
     assert f"write {instead}" in warned
@@ -44,5 +44,5 @@ def test_a_password_that_is_shown_is_told(namespace: str, hosts: str, instead: s
         "kind: amqp, url: 'amqp://mq', username: u, password: env:P",
     ],
 )
-def test_a_password_that_nobody_can_read_is_not(namespace: str) -> None:
+def test_a_password_that_cannot_be_read_is_not(namespace: str) -> None:
     assert reported(namespace) == []

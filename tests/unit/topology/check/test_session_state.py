@@ -66,7 +66,7 @@ def test_it_goes_with_sessions(ordering: str) -> None:
     assert fault.hint == "write ordering: session, or remove session_state"
 
 
-def test_a_pattern_without_ordering_is_not_told_to_write_it() -> None:
+def test_a_pattern_without_ordering_is_not_asked_to_write_it() -> None:
     (fault,) = lint(FILE % ("pattern: archive, source: ewr, queue: q, table: lake/q", ""))
     assert "session_state: copy needs ordering: session" in str(fault)
     assert fault.hint == "remove session_state"

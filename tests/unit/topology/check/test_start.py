@@ -77,7 +77,7 @@ def federation(task: str) -> Federation:
 
 
 @pytest.mark.parametrize(("task", "begins"), TASKS)
-def test_without_start_a_route_tells_what_it_begins_with(task: str, begins: str) -> None:
+def test_without_start_a_route_shows_what_it_begins_with(task: str, begins: str) -> None:
     assert {each.options.start for each in routes(federation(task))} == {"now" if begins == "either" else begins}
 
 
@@ -141,7 +141,7 @@ COPY = "pattern: copy, source: ewr, topic: f, target: jfk"
 
 
 @pytest.mark.parametrize("mailbox", ["", ", mailbox: true"])
-def test_plan_tells_what_a_new_subscription_of_a_topic_that_exists_does_not_get(mailbox: str) -> None:
+def test_plan_shows_what_a_new_subscription_of_a_topic_that_exists_does_not_get(mailbox: str) -> None:
     (note,) = notes(COPY + mailbox, subscriptions("d", "c", "b", "a"))
     assert note == (
         "topic f at ewr exists: messages sent before `apply` creates isthmus.t.jfk, e.g. those in its subscriptions a, b, c and 1 more, are "
@@ -150,7 +150,7 @@ def test_plan_tells_what_a_new_subscription_of_a_topic_that_exists_does_not_get(
     )
 
 
-def test_plan_tells_no_more_once_the_subscription_is_there_or_where_nothing_holds_what_was_sent() -> None:
+def test_plan_shows_no_more_once_the_subscription_is_there_or_where_nothing_holds_what_was_sent() -> None:
     assert notes(COPY, subscriptions("a", "isthmus.t.jfk")) == []
     assert notes(COPY, subscriptions()) == []
     assert notes(COPY, subscriptions("isthmus.other.jfk")) == []

@@ -90,7 +90,7 @@ def test_starters_are_without_fault(pattern: str) -> None:
 
 
 def test_every_line_of_a_starter_can_be_uncommented() -> None:
-    """A setting that is shown in a comment is right as it is written, apart from those that exclude others, or need one."""
+    """A setting that is shown in a comment is valid as it is written, apart from those that exclude others, or need one."""
     for line in starter("all-active").splitlines():
         match = re.fullmatch(r"    # ([a-z_]+): (\S.*)", line)
         spec = PATTERNS["all-active"].spec

@@ -66,7 +66,7 @@ def following(state: State, graph: list[Edge]) -> set[State]:
         assert each.changed is not None
         kept = marks - each.changed
         if each.changes_id:
-            kept -= {"m", "o"}  # they hold a MessageId that is no more
+            kept -= {"m", "o"}  # they contain a MessageId that does not exist any more
         for name, value in [(name, value) for name in each.changed & {"p", "q"} or {""} for value in VALUES]:
             changed = dict(user) | ({name: value} if name else {})
             found.add((each.target, kept | ({each.mark} if each.mark else set()), tuple(sorted(changed.items()))))
@@ -74,7 +74,7 @@ def following(state: State, graph: list[Edge]) -> set[State]:
 
 
 def hops(graph: list[Edge], limit: int) -> int:
-    """How far a message comes, from anywhere and with any properties; the limit if it comes so far."""
+    """The most hops of a message, from any entity and with any properties; the limit if it is reached."""
     states: set[State] = {(node, frozenset(), (("p", p), ("q", q))) for node in NODES for p in VALUES for q in VALUES}
     for number in range(limit):
         states = {after for state in states for after in following(state, graph)}
@@ -85,7 +85,7 @@ def hops(graph: list[Edge], limit: int) -> int:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(edges(), max_size=7))
-def test_i1_without_a_cycle_no_message_goes_on_for_ever(graph: list[Edge]) -> None:
+def test_i1_without_a_cycle_no_message_continues_for_ever(graph: list[Edge]) -> None:
     limit = len(NODES) * (len({each.mark for each in graph if each.mark}) + 1)
     if not list(cycles(graph)):
         assert hops(graph, limit + 1) <= limit
@@ -138,7 +138,7 @@ def test_more_cycles_than_can_be_looked_at_are_one_fault(monkeypatch: pytest.Mon
     assert [each.target for each in found] == [each.source for each in (*found[1:], found[0])]
 
 
-def test_the_shortest_cycle_is_told() -> None:
+def test_the_shortest_cycle_is_reported() -> None:
     graph = [edge(0, 1), edge(1, 2), edge(2, 3), edge(3, 0), edge(2, 1)]
     (found,) = cycles(graph)
     assert [each.source for each in found] == [NODES[1], NODES[2]]

@@ -15,7 +15,7 @@ COPY = "  %s: {pattern: copy, source: %s, topic: %s, target: %s, target_%s: %s%s
 SPLIT = '  %s: {pattern: split, source: %s, queue: q, targets: [{to: %s, queue: q, filter: "%s"%s}], otherwise: drop}\n'
 
 
-def test_a_cycle_is_named_way_by_way_at_its_last_task() -> None:
+def test_a_cycle_is_named_route_by_route_at_its_last_task() -> None:
     (fault,) = lint(HEAD + BACK + THERE)
     assert fault.message == (
         "messages would circulate for ever, no mark stops them: jfk/q → ewr/q (task back: route back.jfk.ewr) → "
@@ -32,7 +32,7 @@ def test_a_cycle_is_named_way_by_way_at_its_last_task() -> None:
         "  a: {pattern: all-active, topic: a, members: [ewr, jfk, lga], mark: replication}\n",
         # Copies in both directions: each task leaves out what it has copied.
         COPY % ("a", "ewr", "t", "jfk", "topic", "t", "") + COPY % ("b", "jfk", "t", "ewr", "topic", "t", ""),
-        # One marked way is enough.
+        # One marked route is enough.
         COPY % ("a", "ewr", "t", "jfk", "queue", "q", "") + "  b: {pattern: move, source: jfk, queue: q, target: ewr, target_topic: t}\n",
         "  a: {pattern: fan-out, topic: t, hub: ewr, members: {jfk: [lga]}}\n" + COPY % ("b", "lga", "t", "ewr", "topic", "t", ""),
         # Steps that only leave messages out take no mark away, and a task whose routes all set one sets it again.
@@ -63,7 +63,7 @@ def test_what_comes_to_an_end_is_no_fault(tasks: str) -> None:
             f"  {name}: {{pattern: copy, source: {source}, topic: t, target: {target}, steps: [{{set: 'SET a = 1'}}]}}\n"
             for name, source, target in [("a", "ewr", "jfk"), ("b", "jfk", "ewr")]
         ),
-        # The copy gets another MessageId on its way back, so that the mark does not fit any more.
+        # The copy gets another MessageId on the return route, so that the mark does not fit any more.
         COPY % ("a", "ewr", "t", "jfk", "queue", "q", "")
         + SPLIT.replace("queue: q, filter", "topic: t, filter") % ("b", "jfk", "ewr", "1 = 1", ", action: SET sys.MessageId = newid()"),
     ],

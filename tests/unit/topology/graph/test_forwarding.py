@@ -41,7 +41,7 @@ def test_i1_a_circle_is_found_whether_or_not_something_leads_to_it() -> None:
     assert walk == ("a", "a")
 
 
-def test_i2_of_a_walk_that_is_too_long_only_the_longest_is_told() -> None:
+def test_i2_of_a_walk_that_is_too_long_only_the_longest_is_reported() -> None:
     assert list(long_walks([*queues("x e"), *queues("a b c d e f g")])) == [("a", "b", "c", "d", "e", "f", "g")]
 
 
@@ -59,7 +59,7 @@ def test_hops_count_over_all_tasks_of_a_file() -> None:
     assert lint(text.replace("e: f", "x: f")) == []
 
 
-def test_hops_of_what_stands_count_in_the_plan() -> None:
+def test_hops_of_what_exists_count_in_the_plan() -> None:
     federation = read(f"{HEAD}  one: {{pattern: chain, members: [ewr], forward: {{a: b, b: c}}}}\n")
     theirs = [QueueState(name="C", forward_to="A"), "a"]
     namespace = FakeAdministration("ewr.test", queues=theirs)

@@ -37,27 +37,27 @@ def shown(drift: Drift) -> list[str]:
 
 def test_targets_of_forwarding_are_created_before_and_deleted_after() -> None:
     """I2."""
-    held = snapshot(
+    existing = snapshot(
         queue("a", forward_to="b"),
         queue("b", forward_to="C"),
         queue("c"),
         topic("t"),
         subscription("t", "s", forward_to="a"),
     )
-    assert [[step.entity.path for step in group] for group in difference(held, {}).groups] == [
+    assert [[step.entity.path for step in group] for group in difference(existing, {}).groups] == [
         ["c", "t"],
         ["b"],
         ["a"],
         ["t/Subscriptions/s"],
     ]
-    gone = difference({}, held, made=held.keys())
-    assert [[step.entity.path for step in group] for group in gone.groups] == [["a"], ["b"], ["c", "t"]]
+    deletion = difference({}, existing, made=existing.keys())
+    assert [[step.entity.path for step in group] for group in deletion.groups] == [["a"], ["b"], ["c", "t"]]
 
 
 def test_a_ring_of_forwarding_is_closed_by_an_update() -> None:
     """I2."""
-    held = snapshot(queue("a", forward_to="b"), queue("b", forward_to="a"), queue("me", forward_to="me"))
-    drift = difference(held, {})
+    existing = snapshot(queue("a", forward_to="b"), queue("b", forward_to="a"), queue("me", forward_to="me"))
+    drift = difference(existing, {})
     created = {step.entity.path: step.entity.settings["forward_to"] for step in drift.steps if step.action == "create"}
     assert sorted(created.values()) == ["", "", "b"] or sorted(created.values()) == ["", "", "a"]
     assert created["me"] == ""
@@ -65,15 +65,15 @@ def test_a_ring_of_forwarding_is_closed_by_an_update() -> None:
 
 
 def test_a_subscription_is_created_with_its_rules() -> None:
-    held = snapshot(topic("t"), subscription("t", "s"), rule("t", "s", "big", "size > 5"))
-    (_, (step,)) = difference(held, {}).groups
+    existing = snapshot(topic("t"), subscription("t", "s"), rule("t", "s", "big", "size > 5"))
+    (_, (step,)) = difference(existing, {}).groups
     assert [each.names[-1] for each in step.rules] == ["big"]
 
 
-def test_rules_of_a_standing_subscription_are_made_before_others_go() -> None:
+def test_rules_of_an_existing_subscription_are_made_before_others_go() -> None:
     wanted = snapshot(topic("t"), subscription("t", "s"), rule("t", "s", "big"), rule("t", "s", "same", "a=2"))
-    standing = snapshot(topic("t"), subscription("t", "s"), rule("t", "s", "$Default"), rule("t", "s", "same", "a=1"))
-    assert shown(difference(wanted, standing)) == [
+    existing = snapshot(topic("t"), subscription("t", "s"), rule("t", "s", "$Default"), rule("t", "s", "same", "a=1"))
+    assert shown(difference(wanted, existing)) == [
         "+ rule t/Subscriptions/s/Rules/big",
         "~ rule t/Subscriptions/s/Rules/same: Filter sql, a=1 → sql, a=2",
         "- rule t/Subscriptions/s/Rules/$Default",
@@ -82,12 +82,12 @@ def test_rules_of_a_standing_subscription_are_made_before_others_go() -> None:
 
 def test_only_what_pairing_made_is_deleted() -> None:
     """I3."""
-    standing = snapshot(queue("mine"), queue("theirs"))
-    drift = difference({}, standing, made={("mine",)})
+    existing = snapshot(queue("mine"), queue("theirs"))
+    drift = difference({}, existing, made={("mine",)})
     assert shown(drift) == ["- queue mine"]
     assert [each.path for each in drift.foreign] == ["theirs"]
     assert drift.is_none is False
-    assert shown(difference({}, standing, made={("mine",)}, may_delete_foreign=True)) == [
+    assert shown(difference({}, existing, made={("mine",)}, may_delete_foreign=True)) == [
         "- queue mine",
         "- queue theirs",
     ]
@@ -95,8 +95,8 @@ def test_only_what_pairing_made_is_deleted() -> None:
 
 def test_a_topic_with_a_foreign_subscription_stays() -> None:
     """I3."""
-    standing = snapshot(topic("t"), subscription("t", "theirs"), rule("t", "theirs", "$Default"))
-    drift = difference({}, standing, made={("t",)})
+    existing = snapshot(topic("t"), subscription("t", "theirs"), rule("t", "theirs", "$Default"))
+    drift = difference({}, existing, made={("t",)})
     assert drift.groups == ()
     assert [each.path for each in drift.foreign] == ["t", "t/Subscriptions/theirs"]
 
@@ -104,13 +104,13 @@ def test_a_topic_with_a_foreign_subscription_stays() -> None:
 def test_what_cannot_change_is_a_conflict_unless_pairing_made_it() -> None:
     """I4."""
     wanted = snapshot(queue("q", requires_session=True, lock_duration=5000))
-    standing = snapshot(queue("q", requires_session=False, lock_duration=6000))
-    drift = difference(wanted, standing)
+    existing = snapshot(queue("q", requires_session=False, lock_duration=6000))
+    drift = difference(wanted, existing)
     assert drift.groups == ()
     assert str(drift.conflicts[0]) == (
         "! q: RequiresSession no → yes cannot change while the queue exists; delete it at the standby member, or exclude it"
     )
-    assert [[str(step) for step in group] for group in difference(wanted, standing, made={("q",)}).groups] == [
+    assert [[str(step) for step in group] for group in difference(wanted, existing, made={("q",)}).groups] == [
         ["- queue q"],
         ["+ queue q"],
     ]
@@ -127,14 +127,14 @@ def test_a_queue_in_the_place_of_a_topic_is_a_conflict_with_all_below() -> None:
 def test_a_replaced_topic_takes_its_subscriptions_with_it_but_no_foreign_one() -> None:
     """I3, I4."""
     wanted = snapshot(topic("t", enable_partitioning=True), subscription("t", "s"), rule("t", "s", "r"))
-    standing = snapshot(topic("t", enable_partitioning=False), subscription("t", "s"), rule("t", "s", "r"))
+    existing = snapshot(topic("t", enable_partitioning=False), subscription("t", "s"), rule("t", "s", "r"))
     made = {("t",), ("t", "s")}
-    assert [[str(step) for step in group] for group in difference(wanted, standing, made=made).groups] == [
+    assert [[str(step) for step in group] for group in difference(wanted, existing, made=made).groups] == [
         ["- topic t"],
         ["+ topic t"],
         ["+ subscription t/Subscriptions/s: rule r"],
     ]
-    with_foreign = {**standing, **snapshot(subscription("t", "theirs"))}
+    with_foreign = {**existing, **snapshot(subscription("t", "theirs"))}
     assert difference(wanted, with_foreign, made=made).groups == ()
 
 
@@ -152,25 +152,25 @@ def test_keys_are_compared_and_never_shown() -> None:
     ).is_none
 
 
-def test_what_a_side_does_not_tell_is_no_difference() -> None:
+def test_what_a_side_does_not_report_is_no_difference() -> None:
     assert difference(snapshot(queue("q", max_size=5)), snapshot(queue("q", max_size=None))).is_none
     assert difference(snapshot(queue("q", max_size=None)), snapshot(queue("q", max_size=5))).is_none
 
 
 def test_entities_of_isthmus_and_excluded_ones_are_left_alone() -> None:
-    held = [
+    existing = [
         queue("isthmus.claims"),
         topic("flights"),
         subscription("flights", "isthmus.flights.jfk"),
         queue("local-1"),
         queue("LOCAL"),
     ]
-    assert [each.path for each in kept(held, ["local*"]).values()] == ["flights"]
+    assert [each.path for each in kept(existing, ["local*"]).values()] == ["flights"]
 
 
 def test_a_fenced_member_has_closed_entities() -> None:
-    held = closed(snapshot(queue("q"), topic("t"), subscription("t", "s", status="Active"), rule("t", "s", "r")))
-    assert [each.settings.get("status") for each in held.values()] == [*CLOSED.values(), None]
+    existing = closed(snapshot(queue("q"), topic("t"), subscription("t", "s", status="Active"), rule("t", "s", "r")))
+    assert [each.settings.get("status") for each in existing.values()] == [*CLOSED.values(), None]
 
 
 # ---- I1, I5: the steps, made, leave nothing apart
@@ -201,35 +201,35 @@ def _snapshots(draw: st.DrawFn) -> dict[Key, Description]:
     return snapshot(*entities)
 
 
-def _made(standing: dict[Key, Description], groups: Iterable[Iterable[Step]]) -> dict[Key, Description]:
+def _made(before_steps: dict[Key, Description], groups: Iterable[Iterable[Step]]) -> dict[Key, Description]:
     """What a namespace holds after the steps; it refuses what a namespace refuses."""
-    held = dict(standing)
+    existing = dict(before_steps)
     for group in groups:
-        before = dict(held)
+        before = dict(existing)
         for step in group:
             key = step.entity.key
             if step.action == "delete":
                 assert key in before
-                held = {each: value for each, value in held.items() if each[: len(key)] != key}
+                existing = {each: value for each, value in existing.items() if each[: len(key)] != key}
                 continue
             assert (key in before) == (step.action == "update")
             assert all(key[:length] in before for length in range(1, len(key)))
             for target in step.entity.forwards:
                 assert (target,) in before or (target,) == key
-            held[key] = step.entity
+            existing[key] = step.entity
             for each in step.rules:
-                held[each.key] = each
-    return held
+                existing[each.key] = each
+    return existing
 
 
 @given(_snapshots(), _snapshots(), st.booleans())
 def test_the_steps_lead_to_what_is_wanted(
-    wanted: dict[Key, Description], standing: dict[Key, Description], own: bool
+    wanted: dict[Key, Description], existing: dict[Key, Description], own: bool
 ) -> None:
     """I1, I5."""
-    made = frozenset(standing) if own else frozenset()
-    drift = difference(wanted, standing, made=made)
-    after = _made(standing, drift.groups)
+    made = frozenset(existing) if own else frozenset()
+    drift = difference(wanted, existing, made=made)
+    after = _made(existing, drift.groups)
     again = difference(wanted, after, made=made)
     assert again.groups == ()
     assert again.conflicts == drift.conflicts
@@ -238,5 +238,5 @@ def test_the_steps_lead_to_what_is_wanted(
         assert drift.conflicts == ()
         assert drift.foreign == ()
     else:
-        lost = {key for key in standing if key not in after}
+        lost = {key for key in existing if key not in after}
         assert all(len(key) == 3 for key in lost)  # rules only

@@ -22,7 +22,7 @@ def topics(made: ActivePassiveTask) -> dict[str, TopicState]:
     return {alias: topic for alias, topic in PATTERN.wanted(made) if isinstance(topic, TopicState)}
 
 
-def test_i1_there_is_one_way() -> None:
+def test_i1_there_is_one_direction() -> None:
     (route,) = PATTERN.routes(task())
     assert str(route.source) == "ewr/bookings/Subscriptions/isthmus.book.jfk"
     assert str(route.target) == "jfk/bookings"

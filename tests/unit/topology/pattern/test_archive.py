@@ -104,7 +104,7 @@ def test_a_stream_is_read_by_a_group_of_the_task_without_a_claim() -> None:
         ("source: ewr, queue: a, table: lake, batch_interval: 10ms", "batch_interval"),
     ],
 )
-def test_a_fault_is_told_before_anything_runs(settings: str, fault: str) -> None:
+def test_a_fault_is_reported_before_anything_runs(settings: str, fault: str) -> None:
     (found, *_) = faults(f"t: {{pattern: archive, {settings}}}")
     assert fault in found
 

@@ -38,12 +38,12 @@ def test_a_topic_is_made_larger_than_the_service_makes_it(task: str) -> None:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_an_audit_subscription_is_made_with_a_time_to_live_and_one_that_stands_is_left(task: str) -> None:
+def test_an_audit_subscription_is_made_with_a_time_to_live_and_an_existing_one_is_left(task: str) -> None:
     audit = audit_of(task)
     assert (audit.initial_ttl_ms, audit.default_ttl_ms) == (DAY_MS, None)
 
 
-def test_a_time_that_is_written_is_set_also_where_the_subscription_stands() -> None:
+def test_a_time_that_is_written_is_set_also_where_the_subscription_exists() -> None:
     audit = audit_of(f"{ALL}, subscriptions: [boards], audit: 2d")
     assert (audit.initial_ttl_ms, audit.default_ttl_ms) == (None, 2 * DAY_MS)
 

@@ -63,7 +63,7 @@ def test_what_a_chain_wants() -> None:
     assert not planned(federation, FakeAdministration("ewr.test")).routes
 
 
-def test_a_chain_is_made_from_its_end_and_then_stands() -> None:
+def test_a_chain_is_made_from_its_end_and_then_complete() -> None:
     federation = read(chain("forward: {a: b, b: t, t/Subscriptions/s: c, c: d}"))
     namespace = FakeAdministration("ewr.test")
     made = planned(federation, namespace)
@@ -75,10 +75,10 @@ def test_a_chain_is_made_from_its_end_and_then_stands() -> None:
 
 def test_partners_are_suspended_alone_and_resumed() -> None:
     namespace = FakeAdministration("ewr.test", queues=[QueueState(name="other", status="Disabled")])
-    way = "forward: {acme: orders, umbrella: orders, orders: mailbox}"
+    forward = "forward: {acme: orders, umbrella: orders, orders: mailbox}"
 
     def statuses(settings: str) -> dict[str, str | None]:
-        federation = read(chain(way + settings))
+        federation = read(chain(forward + settings))
         made = planned(federation, namespace)
         assert not made.faults
         for change in made.changes:

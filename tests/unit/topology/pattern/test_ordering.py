@@ -28,7 +28,7 @@ def wanted(task: str) -> Iterator[tuple[str, Any]]:
 
 
 def needs(task: str) -> dict[str, Any]:
-    """By entity, whether it has to require sessions; None: as it stands."""
+    """By entity, whether it has to require sessions; None: as it is."""
     found: dict[str, Any] = {}
     for alias, state in wanted(task):
         if isinstance(state, QueueState):

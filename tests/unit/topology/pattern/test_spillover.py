@@ -26,19 +26,19 @@ def task(settings: str = "queue: payments, members: [ewr, jfk], deadline: 10m") 
     return made
 
 
-def ways(user: dict[str, Any], made: SpilloverTask | None = None) -> list[str]:
-    """Which ways a dead letter goes."""
+def matching(user: dict[str, Any], made: SpilloverTask | None = None) -> list[str]:
+    """Which subscriptions a dead letter goes to."""
     made = made or task()
     view = DictView(sys={"EnqueuedTimeUtc": datetime(2026, 1, 1, tzinfo=UTC)}, user=user)
     filters = {"spill": made.spill_filter, "park": made.parking_filter}
-    return [way for way, text in filters.items() if parse_filter(text).matches(view) is True]
+    return [subscription for subscription, text in filters.items() if parse_filter(text).matches(view) is True]
 
 
 @pytest.mark.parametrize("reason", ["TTLExpiredException", "MaxDeliveryCountExceeded"])
 @pytest.mark.parametrize("mark", [None, 1, 0, "1", True], ids=repr)
 def test_i1_i2_a_chosen_reason_spills_until_it_has(reason: str, mark: object) -> None:
     marked = {} if mark is None else {"isthmus-pay-spilled": mark}
-    assert ways({"DeadLetterReason": reason} | marked) == (["spill"] if mark is None else ["park"])
+    assert matching({"DeadLetterReason": reason} | marked) == (["spill"] if mark is None else ["park"])
 
 
 @pytest.mark.parametrize(
@@ -46,14 +46,14 @@ def test_i1_i2_a_chosen_reason_spills_until_it_has(reason: str, mark: object) ->
     [None, "", "Fraud", "ttlexpired", 1, 2, 1.5, True, uuid.UUID(int=1), datetime(2026, 1, 1, tzinfo=UTC)],
 )
 def test_i1_whatever_else_the_reason_is_the_message_is_parked(reason: object) -> None:
-    assert ways({} if reason is None else {"DeadLetterReason": reason}) == ["park"]
+    assert matching({} if reason is None else {"DeadLetterReason": reason}) == ["park"]
 
 
 def test_an_applications_own_reason_spills_where_the_task_names_it() -> None:
     made = task('queue: payments, members: [ewr, jfk], deadline: 10m, reasons: [max-deliveries, "card\'s limit"]')
     assert made.reasons == ("MaxDeliveryCountExceeded", "card's limit")
-    assert ways({"DeadLetterReason": "card's limit"}, made) == ["spill"]
-    assert ways(SPILLED, made) == ["park"]
+    assert matching({"DeadLetterReason": "card's limit"}, made) == ["spill"]
+    assert matching(SPILLED, made) == ["park"]
 
 
 def test_a_queue_expires_after_half_of_the_deadline_into_the_topic_of_the_task() -> None:
@@ -79,15 +79,15 @@ def test_a_subscriptions_dead_letters_spill_into_the_pairs_topic() -> None:
     assert made.parking == "orders-parked"
 
 
-def test_what_the_route_cannot_copy_is_parked_and_nothing_expires_on_its_way_i3() -> None:
+def test_what_the_route_cannot_copy_is_parked_and_nothing_expires_in_transit_i3() -> None:
     (topic,) = [each for alias, each in PATTERN.wanted(task()) if (alias, each.name) == ("ewr", "isthmus.pay")]
     assert isinstance(topic, TopicState)
     spill, park = topic.subscriptions
     assert (spill.name, spill.forward_to, spill.forward_dead_letters_to) == ("isthmus.pay.jfk", "", "payments-parked")
     assert (park.name, park.forward_to) == ("isthmus.pay.parking", "payments-parked")
-    for way in topic.subscriptions:
-        assert way.rules is not None
-        assert way.rules[0].action.startswith("SET sys.TimeToLive = '3650.00:00:00'")
+    for subscription in topic.subscriptions:
+        assert subscription.rules is not None
+        assert subscription.rules[0].action.startswith("SET sys.TimeToLive = '3650.00:00:00'")
 
 
 def test_a_route_gives_the_copy_the_rest_of_the_deadline() -> None:

@@ -38,7 +38,7 @@ def _reported(change: Change) -> str:
     return f"{change.alias} {change.kind} {change.path}{size}"
 
 
-def stands(name: str = "flights", partitions: int = 4, *groups: str) -> LogState:
+def existing(name: str = "flights", partitions: int = 4, *groups: str) -> LogState:
     return LogState(name=name, partitions=partitions, groups=tuple(GroupState(name=each) for each in groups))
 
 
@@ -49,9 +49,9 @@ def test_a_group_is_made_after_its_log() -> None:
     assert notes == []
 
 
-def test_what_stands_is_left_so_and_planned_no_more() -> None:
+def test_what_exists_is_left_and_not_planned_again() -> None:
     """I1, I2."""
-    made, notes = changes(STREAM % "partitions: 3", (stands("flights", 4, "isthmus.t"),))
+    made, notes = changes(STREAM % "partitions: 3", (existing("flights", 4, "isthmus.t"),))
     assert made == []
     assert "has 4 partitions, not 3" in notes[0]
 
@@ -63,23 +63,23 @@ def test_what_stands_is_left_so_and_planned_no_more() -> None:
         ("existing", "also those that the task has moved before under another name, to another alias"),
     ],
 )
-def test_a_log_that_stands_without_its_group_is_noted(start: str, reported: str) -> None:
+def test_a_log_that_exists_without_its_group_is_noted(start: str, reported: str) -> None:
     """The group may be a new name of one that has moved records: some are passed over, or come twice."""
-    made, notes = changes(STREAM % f"start: {start}", (stands(),))
+    made, notes = changes(STREAM % f"start: {start}", (existing(),))
     assert made == ["hub group flights/Groups/isthmus.t"]
     assert sum(reported in note for note in notes) == 1
-    assert changes(STREAM % f"start: {start}", (stands("flights", 4, "isthmus.t"),)) == ([], [])
+    assert changes(STREAM % f"start: {start}", (existing("flights", 4, "isthmus.t"),)) == ([], [])
 
 
 def test_a_copy_of_a_log_has_as_many_partitions() -> None:
-    made, notes = changes(MIRROR, (stands("flights", 4, "isthmus.m.lake"),))
+    made, notes = changes(MIRROR, (existing("flights", 4, "isthmus.m.lake"),))
     assert made == ["lake log flights 4"]
     assert notes == [
         "task m: a message that is sent again after a crash appears twice in lake/flights: a log drops none"
     ]
     made, _ = changes(MIRROR)
     assert made == ["hub log flights 1", "hub group flights/Groups/isthmus.m.lake", "lake log flights 1"]
-    assert changes(MIRROR, (stands("flights", 4, "isthmus.m.lake"),), (stands(partitions=2),))[0] == []
+    assert changes(MIRROR, (existing("flights", 4, "isthmus.m.lake"),), (existing(partitions=2),))[0] == []
 
 
 def test_the_wishes_of_two_tasks_for_one_log_become_one() -> None:

@@ -26,19 +26,19 @@ def namespaces(text: str) -> dict[str, FakeAdministration]:
     return found
 
 
-def held(found: dict[str, FakeAdministration]) -> dict[str, NamespaceState]:
+def states(found: dict[str, FakeAdministration]) -> dict[str, NamespaceState]:
     return {alias: each.inventory(alias) for alias, each in found.items()}
 
 
-def test_what_stands_as_declared_has_no_orphans() -> None:
+def test_what_exists_as_declared_has_no_orphans() -> None:
     text = f"{HEAD}  flights: {ALL}\n"
-    assert find_orphans(read(text), held(namespaces(text)).values()) == []
+    assert find_orphans(read(text), states(namespaces(text)).values()) == []
 
 
-def test_a_member_that_is_gone_leaves_its_subscriptions_and_claim() -> None:
+def test_a_removed_member_leaves_its_subscriptions_and_claim() -> None:
     found = namespaces(f"{HEAD}  flights: {ALL}\n")
     federation = read(f"{HEAD}  flights: {TWO}\n")
-    orphans = find_orphans(federation, held(found).values())
+    orphans = find_orphans(federation, states(found).values())
     assert {(each.alias, each.change.path) for each in orphans} == {
         ("ewr", "flights/Subscriptions/isthmus.flights.lga"),
         ("jfk", "flights/Subscriptions/isthmus.flights.lga"),
@@ -51,13 +51,13 @@ def test_a_member_that_is_gone_leaves_its_subscriptions_and_claim() -> None:
     assert named(federation, orphans, "jfk") == [
         each for each in orphans if each.member == "jfk" or each.alias == "jfk"
     ]
-    changes = removal(held(found), orphans)
+    changes = removal(states(found), orphans)
     for change in changes:
         found[change.alias].make(change)
     assert [change.path for change in changes if change.kind == "topic"] == [CLAIM_TOPIC]
-    assert find_orphans(federation, held(found).values()) == []
+    assert find_orphans(federation, states(found).values()) == []
     # I1: what an application reads stays.
-    topic = held(found)["lga"].topic("flights")
+    topic = states(found)["lga"].topic("flights")
     assert topic is not None
     assert [each.name for each in topic.subscriptions] == ["boards"]
 
@@ -65,16 +65,16 @@ def test_a_member_that_is_gone_leaves_its_subscriptions_and_claim() -> None:
 def test_i2_a_task_that_the_file_lacks_is_only_removed_by_its_name() -> None:
     found = namespaces(f"{HEAD}  flights: {ALL}\n  gates: {ALL.replace('topic: flights', 'topic: gates')}\n")
     federation = read(f"{HEAD}  flights: {ALL}\n")
-    orphans = find_orphans(federation, held(found).values())
+    orphans = find_orphans(federation, states(found).values())
     mine, others = of_tasks(federation, orphans)
     assert (mine, {each.task for each in others}) == ([], {"gates"})
     assert named(federation, orphans, "ewr") == []
     chosen = named(federation, orphans, "Gates")
     assert len(chosen) == 9
-    for change in removal(held(found), chosen):
+    for change in removal(states(found), chosen):
         assert change.topic != CLAIM_TOPIC or change.subscription == "gates"
         found[change.alias].make(change)
-    assert find_orphans(federation, held(found).values()) == []
+    assert find_orphans(federation, states(found).values()) == []
 
 
 def test_a_task_of_the_file_is_not_removed() -> None:
@@ -94,7 +94,7 @@ def test_i1_i3_an_applications_queue_stops_to_forward_before_its_target_goes() -
     old = TopicState(name="isthmus.old", subscriptions=(SubscriptionState(name="way", forward_to="isthmus.old.box"),))
     namespace = FakeAdministration("ewr.test", [front, old], ["isthmus.old.box", "isthmusian", theirs])
     federation = read(f"{HEAD}  flights: {TWO}\n")
-    state = held({"ewr": namespace})
+    state = states({"ewr": namespace})
     changes = removal(state, named(federation, find_orphans(federation, state.values()), "old"))
     assert [(change.action, change.path, change.details) for change in changes] == [
         ("update", "orders", ("ForwardDeadLetteredMessagesTo ISTHMUS.old → ",)),
@@ -114,14 +114,14 @@ def test_i1_i3_an_applications_queue_stops_to_forward_before_its_target_goes() -
 
 
 def test_i5_the_marker_of_a_pair_of_namespaces_is_none() -> None:
-    """Without it nobody knows which member is fenced: both would be active."""
+    """Without it it is not known which member is fenced: both would be active."""
     text = f"{HEAD}  flights: {ALL}\n  pair: {ALL.replace('topic: flights', 'topic: gates').replace('subscriptions', 'mailbox: true, subscriptions')}\n"
     found = namespaces(text)
     marker = QueueState(name="isthmus.pair.contoso", status="Disabled")
     found["ewr"].make(Change(alias="ewr", action="create", kind="queue", topic=marker.name, after=marker))
-    assert find_orphans(read(text), held(found).values()) == []
-    # A task of this name is told apart from it by nothing: its queues stay, too.
-    orphans = find_orphans(read(f"{HEAD}  flights: {ALL}\n"), held(found).values())
+    assert find_orphans(read(text), states(found).values()) == []
+    # Nothing distinguishes a task of this name from it: its queues stay, too.
+    orphans = find_orphans(read(f"{HEAD}  flights: {ALL}\n"), states(found).values())
     assert not [each for each in orphans if each.change.kind == "queue"]
     assert {each.task for each in orphans} == {"pair"}
 
@@ -142,28 +142,28 @@ def test_a_task_with_another_queue_no_longer_gets_what_the_former_one_forwards(
 ) -> None:
     former, text = f"{HEAD}  work: {task % 'payments'}\n", f"{HEAD}  work: {task % 'refunds'}\n"
     found = namespaces(former)
-    assert strays(read(former), held(found).values()) == ()
+    assert strays(read(former), states(found).values()) == ()
     federation = read(text)
     desired = wanted(federation)
     made = plan(federation, {alias: found[alias].observe(alias, desired[alias]) for alias in desired})
     assert sum("queue refunds did not forward to it" in note for note in made.notes) == len(expected)
     for change in made.changes:
         found[change.alias].make(change)
-    stray = strays(federation, held(found).values())
+    stray = strays(federation, states(found).values())
     reported = []
     for change in stray:
         assert isinstance(change.after, QueueState)
         reported.append((change.alias, change.path, change.after.forward_to, change.after.forward_dead_letters_to))
         found[change.alias].make(change)
     assert reported == expected
-    assert strays(federation, held(found).values()) == ()
-    assert strays(read(former), held(found).values())  # the new queue is not the former file's
+    assert strays(federation, states(found).values()) == ()
+    assert strays(read(former), states(found).values())  # the new queue is not the former file's
     again = plan(federation, {alias: found[alias].observe(alias, desired[alias]) for alias in desired})
     assert again.changes == ()
 
 
 @pytest.mark.parametrize("task", [SPILL, SPLIT])
-def test_what_waits_for_a_task_that_has_another_name_is_told(task: str) -> None:
+def test_what_waits_for_a_task_that_has_another_name_is_reported(task: str) -> None:
     former, text = (f"{HEAD}  {name}: {task % 'payments'}\n" for name in ("work", "other"))
     found, federation = namespaces(former), read(text)
     desired = wanted(federation)
@@ -205,10 +205,10 @@ def test_what_a_queue_forwarded_for_another_pattern_of_its_task_ends(was: str, n
     for change in made.changes:
         found[change.alias].make(change)
     assert not planned().changes
-    assert not [change for change in strays(federation, held(found).values()) if change.alias == "ewr"]
+    assert not [change for change in strays(federation, states(found).values()) if change.alias == "ewr"]
 
 
-def test_what_a_queue_forwards_for_a_task_that_is_in_no_file_is_told() -> None:
+def test_what_a_queue_forwards_for_a_task_that_is_in_no_file_is_reported() -> None:
     """Another file may have it."""
     found, federation = (
         namespaces(f"{HEAD}  work: {SPILL % 'payments'}\n"),
@@ -220,7 +220,7 @@ def test_what_a_queue_forwards_for_a_task_that_is_in_no_file_is_told() -> None:
     assert sum(reported in note for note in made.notes) == 1
 
 
-def test_what_a_subscription_that_no_task_names_goes_on_to_forward_is_told() -> None:
+def test_what_a_subscription_that_no_task_names_continues_to_forward_is_reported() -> None:
     topic = SPILL.replace("queue: %s", "topic: flights, subscription: workers")
     found, federation = namespaces(f"{HEAD}  flights: {topic}\n"), read(f"{HEAD}  flights: {TWO}\n")
     desired = wanted(federation)
@@ -231,16 +231,16 @@ def test_what_a_subscription_that_no_task_names_goes_on_to_forward_is_told() -> 
 
 def test_a_subscription_that_its_task_forwards_is_no_stray() -> None:
     text = f"{HEAD}  flights: {ALL[:-1]}, mailbox: true}}\n"
-    assert strays(read(text), held(namespaces(text)).values()) == ()
+    assert strays(read(text), states(namespaces(text)).values()) == ()
     topic = f"{HEAD}  work: {SPILL.replace('queue: %s', 'topic: orders, subscription: workers')}\n"
     found = namespaces(topic)
-    assert strays(read(topic), held(found).values()) == ()
-    other = strays(read(topic.replace("workers", "others")), held(found).values())
+    assert strays(read(topic), states(found).values()) == ()
+    other = strays(read(topic.replace("workers", "others")), states(found).values())
     assert [each.path for each in other] == ["orders/Subscriptions/workers"] * 2
 
 
-def test_a_mailbox_that_a_former_topic_fills_is_told() -> None:
-    """What is sent to the former topic would go on to where copies of the new one go."""
+def test_a_mailbox_that_a_former_topic_fills_is_reported() -> None:
+    """What is sent to the former topic would be forwarded to where copies of the new one go."""
     former = f"{HEAD}  work: {{pattern: copy, source: ewr, target: jfk, topic: flights, mailbox: true}}\n"
     federation = read(former.replace("topic: flights", "topic: gates"))
     found = namespaces(former)
@@ -255,7 +255,7 @@ def test_a_mailbox_that_a_former_topic_fills_is_told() -> None:
     for change in made.changes:
         found[change.alias].make(change)
     assert planned().notes == ()
-    orphans = find_orphans(federation, held(found).values())
+    orphans = find_orphans(federation, states(found).values())
     assert "flights/Subscriptions/isthmus.work.jfk" in {each.change.path for each in orphans}
     whole = namespaces(HEAD + "  flights: " + ALL + "\n")
     plain = read(former)

@@ -77,13 +77,13 @@ def test_every_message_of_a_split_has_a_target_while_filters_change(
     assert found
     for what, topic in found:
         for each in messages:
-            assert takers(topic, dict(each)), f"after {what}: nobody takes {each}"
+            assert takers(topic, dict(each)), f"after {what}: no subscription takes {each}"
     for each in messages:
         assert len(takers(found[-1][1], dict(each))) == 1, "first: true"
 
 
 def test_i5_rules_too_long_to_be_joined_leave_no_gap_either() -> None:
-    """Rules take 1,024 characters: where two do not fit into one, a second rule stands beside the first meanwhile."""
+    """Rules take 1,024 characters: where two do not fit into one, a second rule exists beside the first meanwhile."""
     long = "%s IN ('%s', '" + "x" * 350 + "')"
     before, after = (long % ("a", "1"), long % ("b", "2")), (long % ("b", "2"), long % ("a", "3"))
     messages = [{}, {"a": "1"}, {"a": "3"}, {"b": "2"}, {"a": "1", "b": "2"}, {"a": "3", "b": "2"}]
@@ -92,7 +92,7 @@ def test_i5_rules_too_long_to_be_joined_leave_no_gap_either() -> None:
     for what, topic in found:
         assert all(len(rule.filter) <= RULE_LIMIT for each in topic.subscriptions for rule in each.rules or ())
         for each in messages:
-            assert takers(topic, dict(each)), f"after {what}: nobody takes {each}"
+            assert takers(topic, dict(each)), f"after {what}: no subscription takes {each}"
     for each in messages:
         assert len(takers(found[-1][1], dict(each))) == 1, "first: true"
 
@@ -115,7 +115,7 @@ def test_i5_a_file_that_is_changed_while_rules_are_too_long_to_be_joined_leaves_
                     continue
                 topic = parted(observed(federation, namespaces)["ewr"], "isthmus.t")
                 for each in messages:
-                    assert takers(topic, dict(each)), f"{cut}: after {change.path}: nobody takes {each}"
+                    assert takers(topic, dict(each)), f"{cut}: after {change.path}: no subscription takes {each}"
         assert not plan(third, observed(third, namespaces)).changes, "I1"
 
 
@@ -128,6 +128,6 @@ def test_every_dead_letter_is_spilled_or_parked_while_reasons_change(before: str
     assert found
     for what, topic in found:
         for reason in REASONS:
-            assert takers(topic, {"DeadLetterReason": reason}), f"after {what}: nobody takes {reason}"
+            assert takers(topic, {"DeadLetterReason": reason}), f"after {what}: no subscription takes {reason}"
     for reason in REASONS:
         assert len(takers(found[-1][1], {"DeadLetterReason": reason})) == 1

@@ -152,15 +152,15 @@ def test_i2_what_an_application_made_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stands", "message"),
+    ("existing", "message"),
     [
         (topic(detection_ms=0), "without duplicate detection, which cannot be turned on"),
         (topic(partitioned=True), "is partitioned and keeps no order"),
         (topic(SubscriptionState(name=REPLICATION, requires_session=True)), "requires sessions"),
     ],
 )
-def test_conflicts_that_cannot_be_changed_are_faults(stands: TopicState, message: str) -> None:
-    (fault,) = planned(PAIR, fakes(PAIR, ewr=stands)).faults
+def test_conflicts_that_cannot_be_changed_are_faults(existing: TopicState, message: str) -> None:
+    (fault,) = planned(PAIR, fakes(PAIR, ewr=existing)).faults
     assert message in fault.message
     assert fault.hint
     assert (fault.line, fault.column) == (3, 3)
@@ -190,9 +190,9 @@ def test_one_namespace_under_two_aliases_is_a_fault() -> None:
     assert "is also namespace ewr" in fault.message
 
 
-def test_subscriptions_of_members_that_are_gone_are_noted() -> None:
-    stands = topic(SubscriptionState(name="isthmus.flights.lga"))
-    made = planned(PAIR, fakes(PAIR, ewr=stands))
+def test_subscriptions_of_removed_members_are_noted() -> None:
+    existing = topic(SubscriptionState(name="isthmus.flights.lga"))
+    made = planned(PAIR, fakes(PAIR, ewr=existing))
     (note,) = [each for each in made.notes if "isthmus.flights.lga" in each]
     assert "belongs to no task" in note
     assert "isthmus remove" in note, "apply --prune deletes nothing of a task that the file does not have"
@@ -240,16 +240,16 @@ def test_i1_i3_from_any_state(subscriptions: list[SubscriptionState]) -> None:
     unmarked = REPLICATION in before and _takes_unmarked(before[REPLICATION])
     for change in made.changes:
         namespaces[change.alias].make(change)
-        stands = namespaces["ewr"].observe("ewr", wanted(PAIR)["ewr"]).topics[0].subscription(REPLICATION)
-        now = stands is not None and _takes_unmarked(stands)
+        existing = namespaces["ewr"].observe("ewr", wanted(PAIR)["ewr"]).topics[0].subscription(REPLICATION)
+        now = existing is not None and _takes_unmarked(existing)
         assert unmarked or not now
         unmarked = now
     again = planned(PAIR, namespaces)
     assert again.changes == again.faults == ()
-    stands = namespaces["ewr"].observe("ewr", wanted(PAIR)["ewr"]).topics[0].subscription(REPLICATION)
-    assert stands is not None
-    assert stands.rules is not None
-    assert [replace(rule, name="isthmus") for rule in stands.rules] == list(
+    existing = namespaces["ewr"].observe("ewr", wanted(PAIR)["ewr"]).topics[0].subscription(REPLICATION)
+    assert existing is not None
+    assert existing.rules is not None
+    assert [replace(rule, name="isthmus") for rule in existing.rules] == list(
         wanted(PAIR)["ewr"][0].subscription(REPLICATION).rules or ()
     )
 
@@ -267,8 +267,8 @@ def test_the_rule_of_an_earlier_version_is_a_change_of_the_rule_alone() -> None:
     make(planned(federation, namespaces), namespaces)
     old = RuleState("isthmus", "replication IS NULL OR replication <> 1", "SET replication = 1")
     for alias, target in (("ewr", "jfk"), ("jfk", "ewr")):
-        (stands,) = namespaces[alias].observe(alias, wanted(federation)[alias][:1])
-        (subscription,) = stands.subscriptions
+        (existing,) = namespaces[alias].observe(alias, wanted(federation)[alias][:1])
+        (subscription,) = existing.subscriptions
         rule = subscription.rules[0]
         change = Change(
             alias=alias,
@@ -296,7 +296,7 @@ def test_the_rule_of_an_earlier_version_is_a_change_of_the_rule_alone() -> None:
         (", duplicates: allow", 0, 0, "appears twice"),
     ],
 )
-def test_how_copies_are_told_apart(settings: str, own_ms: int, azure_ms: int, note: str) -> None:
+def test_how_copies_are_distinguished(settings: str, own_ms: int, azure_ms: int, note: str) -> None:
     federation = flights(settings)
     namespaces = {"ewr": FakeAdministration("localhost:5671"), "jfk": FakeAdministration("jfk.servicebus.windows.net")}
     made = planned(federation, namespaces)
@@ -309,7 +309,7 @@ def test_how_copies_are_told_apart(settings: str, own_ms: int, azure_ms: int, no
     assert not planned(federation, namespaces).changes
 
 
-def test_detection_that_stands_unasked_is_noted() -> None:
+def test_existing_detection_that_is_not_asked_for_is_noted() -> None:
     federation = flights()
     made = planned(federation, fakes(federation, ewr=topic(), jfk=topic(detection_ms=0)))
     (note,) = made.notes
@@ -325,8 +325,8 @@ def test_detection_that_stands_unasked_is_noted() -> None:
         ((), True),
     ],
 )
-def test_an_audit_subscription_with_rules_of_its_own_is_told(rules: tuple[RuleState, ...], is_told: bool) -> None:
-    """One that had a filter in the file before keeps it; verify would take it for one that holds every message."""
+def test_an_audit_subscription_with_rules_of_its_own_is_reported(rules: tuple[RuleState, ...], is_told: bool) -> None:
+    """One that had a filter in the file before keeps it; verify would take it for one that contains every message."""
     federation = read(
         "isthmus: 1\nnamespaces:\n  ewr: {connection: env:A}\n  jfk: {connection: env:B}\n"
         "tasks:\n  flights: {pattern: all-active, topic: flights, members: [ewr, jfk], subscriptions: [audit]}\n"
@@ -345,7 +345,7 @@ def test_an_audit_subscription_with_rules_of_its_own_is_told(rules: tuple[RuleSt
         ("[boards]", "1 = 1", []),
     ],
 )
-def test_a_subscription_that_verify_reads_and_that_misses_messages_is_told(
+def test_a_subscription_that_verify_reads_and_that_misses_messages_is_reported(
     subscriptions: str, rule: str, reported: list[str]
 ) -> None:
     """A filter that the file named before, or an application's: without audit verify would call clean what it leaves out."""
@@ -367,15 +367,15 @@ def test_a_subscription_that_verify_reads_and_that_misses_messages_is_told(
         ((RuleState("mine", "a = 1"),), False),
     ],
 )
-def test_a_filter_that_was_taken_out_of_the_file_is_told(rules: tuple[RuleState, ...], is_told: bool) -> None:
+def test_a_filter_that_was_taken_out_of_the_file_is_reported(rules: tuple[RuleState, ...], is_told: bool) -> None:
     """The file says that the subscription gets every message; its rule is left as it is."""
     federation = read(
         "isthmus: 1\nnamespaces:\n  ewr: {connection: env:A}\n  jfk: {connection: env:B}\n"
         "tasks:\n  flights: {pattern: all-active, topic: flights, members: [ewr, jfk], subscriptions: [all, ua]}\n"
         "  inside: {pattern: chain, members: [ewr], forward: {flights/Subscriptions/boards: boards}}\n"
     )
-    stands = [SubscriptionState(name=name, rules=rules) for name in ("ua", "boards")]
-    made = planned(federation, fakes(federation, ewr=topic(*stands)))
+    existing = [SubscriptionState(name=name, rules=rules) for name in ("ua", "boards")]
+    made = planned(federation, fakes(federation, ewr=topic(*existing)))
     reported = [each for each in made.notes if "keeps its rule filter" in each]
     assert [each.partition(" keeps")[0] for each in reported] == [
         "subscription ua of flights at ewr",

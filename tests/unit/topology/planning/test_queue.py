@@ -31,12 +31,12 @@ PARKED = QueueState(name="parked")
 
 def planned(namespace: FakeAdministration, *wanted: QueueState | TopicState) -> Findings:
     findings = Findings(FEDERATION)
-    stands: NamespaceState = namespace.observe("ewr", wanted)
+    state: NamespaceState = namespace.observe("ewr", wanted)
     for each in wanted:
         if isinstance(each, QueueState):
-            plan_queue(findings, stands, each)
+            plan_queue(findings, state, each)
         else:
-            plan_topic(findings, stands, each)
+            plan_topic(findings, state, each)
     return findings
 
 
@@ -63,7 +63,7 @@ def test_queues_are_made_targets_first_and_then_nothing_is_to_do() -> None:
     assert not planned(namespace, WANTED, PARKED).changes
 
 
-def test_only_what_is_declared_changes_of_a_queue_that_stands() -> None:
+def test_only_what_is_declared_changes_of_an_existing_queue() -> None:
     theirs = QueueState(name="Orders", lock_duration_ms=5_000, max_delivery_count=7, auto_delete_on_idle_ms=3_600_000)
     namespace = FakeAdministration("ewr.test", queues=[theirs, "parked"])
     before = namespace.observe("ewr", [WANTED]).queue("orders")
@@ -97,7 +97,7 @@ def test_what_forwards_is_never_deleted_when_idle_and_is_not_planned_so() -> Non
 
 
 @pytest.mark.parametrize(
-    ("stands", "wanted", "message"),
+    ("existing", "wanted", "message"),
     [
         ({"requires_session": True}, {"requires_session": False}, "queue q requires sessions, which cannot be changed"),
         ({}, {"requires_session": True}, "queue q does not require sessions, which cannot be changed"),
@@ -107,22 +107,22 @@ def test_what_forwards_is_never_deleted_when_idle_and_is_not_planned_so() -> Non
         ({}, {"duplicate_detection_ms": 600_000}, "without duplicate detection, which cannot be turned on"),
     ],
 )
-def test_what_cannot_be_changed_is_a_fault(stands: dict[str, bool], wanted: dict[str, bool], message: str) -> None:
-    namespace = FakeAdministration("ewr.test", queues=[QueueState(name="q", **stands)])  # type: ignore[arg-type]
+def test_what_cannot_be_changed_is_a_fault(existing: dict[str, bool], wanted: dict[str, bool], message: str) -> None:
+    namespace = FakeAdministration("ewr.test", queues=[QueueState(name="q", **existing)])  # type: ignore[arg-type]
     (fault,) = planned(namespace, QueueState(name="q", **wanted)).faults  # type: ignore[arg-type]
     assert message in fault.message
     assert fault.hint
 
 
 def test_a_subscription_with_sessions_cannot_forward() -> None:
-    held = SubscriptionState(name="s", requires_session=True)
-    namespace = FakeAdministration("ewr.test", [TopicState(name="t", subscriptions=(held,))], queues=["q"])
+    existing = SubscriptionState(name="s", requires_session=True)
+    namespace = FakeAdministration("ewr.test", [TopicState(name="t", subscriptions=(existing,))], queues=["q"])
     wanted = TopicState(name="t", subscriptions=(SubscriptionState(name="s", forward_to="q"),))
     (fault,) = planned(namespace, wanted).faults
     assert "subscription s of t requires sessions" in fault.message
 
 
-def test_a_topic_in_the_queues_place_is_a_fault_and_the_other_way() -> None:
+def test_a_topic_in_the_queues_place_is_a_fault_and_the_reverse() -> None:
     namespace = FakeAdministration("ewr.test", [TopicState(name="orders")], queues=["events"])
     messages = [fault.message for fault in planned(namespace, WANTED, TopicState(name="events")).faults]
     assert messages == [
@@ -149,9 +149,9 @@ _SETTINGS = {
     st.none() | st.fixed_dictionaries({}, optional=_SETTINGS),
     st.fixed_dictionaries({}, optional=_SETTINGS),
 )
-def test_i1_from_any_state_one_apply_is_enough(stands: dict[str, str] | None, wanted: dict[str, str]) -> None:
-    held = [] if stands is None else [QueueState(name="Q", **stands)]  # type: ignore[arg-type]
-    namespace = FakeAdministration("ewr.test", queues=["x", "y", *held])
+def test_i1_from_any_state_one_apply_is_enough(settings: dict[str, str] | None, wanted: dict[str, str]) -> None:
+    existing = [] if settings is None else [QueueState(name="Q", **settings)]  # type: ignore[arg-type]
+    namespace = FakeAdministration("ewr.test", queues=["x", "y", *existing])
     desired = QueueState(name="q", **wanted)  # type: ignore[arg-type]
     findings = planned(namespace, desired)
     if findings.faults:

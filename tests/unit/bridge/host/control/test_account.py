@@ -104,7 +104,7 @@ def test_i3_a_lease_on_a_slot_asks_the_one_before_to_end() -> None:
     assert query.on_closed(1) == []
 
 
-def test_i4_a_death_counts_once_and_tells_what_was_reported_last() -> None:
+def test_i4_a_death_counts_once_and_shows_what_was_reported_last() -> None:
     query = account(A, B)
     begin(query, 1)
     report(query, 1, a=3, b=4)
@@ -131,7 +131,7 @@ def test_i4_the_death_of_a_sink_is_of_the_routes_that_it_carried() -> None:
 
 
 @pytest.mark.parametrize("end", ["ended", "asked to end", "cut off"])
-def test_i4_what_ends_otherwise_killed_nobody(end: str) -> None:
+def test_i4_what_ends_otherwise_killed_no_worker(end: str) -> None:
     query = account(A)
     begin(query, 1)
     report(query, 1, a=1)
@@ -215,7 +215,7 @@ def test_a_route_that_comes_back_has_not_ended_yet() -> None:
     assert query.reports()["a"].state is RouteState.OPENING, "its reader has yet to say so"
 
 
-def test_a_lease_that_failed_is_told_as_the_error_of_its_routes() -> None:
+def test_a_lease_that_failed_is_reported_as_the_error_of_its_routes() -> None:
     query = account(A)
     begin(query, 1)
     report(query, 1, a=1)
@@ -280,7 +280,7 @@ class Slots:
         message = Lease("shared", lease, slot, 100 + number, 2)
         return self.query.on_message(number, message, is_local=True, now=self.now)
 
-    def tell(self, number: int, **states: RouteState) -> list[Effect]:
+    def report_states(self, number: int, **states: RouteState) -> list[Effect]:
         reported = {
             name: RouteReport(state=state, settled=int(self.rates.get(name, 0) * (self.now - 900)), outstanding=1)
             for name, state in states.items()
@@ -288,11 +288,11 @@ class Slots:
         return self.query.on_message(number, Report(reported), now=self.now)
 
     def run_until_told(self, carried: dict[int, str]) -> list[Effect]:
-        """The readers report once a second until one is told something; for two minutes at most."""
+        """The readers report once a second until one gets a message; for two minutes at most."""
         for _ in range(120):
             self.now += 1
             for number, names in carried.items():
-                effects = self.tell(number, **dict.fromkeys(names, RouteState.RUNNING))
+                effects = self.report_states(number, **dict.fromkeys(names, RouteState.RUNNING))
                 if effects:
                     return effects
         return []
@@ -323,11 +323,11 @@ def test_i8_a_route_begins_at_its_new_slot_only_after_the_reader_before_has_ende
     assert isinstance(reported, SendFrame)
     assert (reported.reader, reported.kind, json.loads(reported.payload)["name"]) == (1, Kind.REMOVE, "a")
     before = slots.query.reports()["a"]
-    assert slots.tell(1, a=RouteState.ENDING) == []
-    assert slots.tell(1, a=RouteState.ENDED) == [Add(2, BUSY[0])]
+    assert slots.report_states(1, a=RouteState.ENDING) == []
+    assert slots.report_states(1, a=RouteState.ENDED) == [Add(2, BUSY[0])]
     after = slots.query.reports()["a"]
     assert (after.state, after.settled) == (RouteState.OPENING, before.settled)
-    slots.tell(1, a=RouteState.ENDED)  # told again at the end of its lease
+    slots.report_states(1, a=RouteState.ENDED)  # sent again at the end of its lease
     assert slots.query.reports()["a"].state is RouteState.OPENING
     slots.query.on_message(2, Report({"a": RouteReport(state=RouteState.RUNNING, settled=5)}), now=slots.now)
     moved = slots.query.reports()["a"]
@@ -339,22 +339,22 @@ def test_i8_a_route_begins_at_its_new_slot_only_after_the_reader_before_has_ende
 
 
 def test_a_route_that_was_removed_moves_no_other_route() -> None:
-    """What it did once counts for its slot no longer: the routes that are left stay apart, and new ones go to either slot."""
+    """Its former rate does not count for its slot any more: the routes that are left stay apart, and new ones go to either slot."""
     slots = Slots(*BUSY, a=6000, b=1000, c=1000, d=6000)
     slots.begin(1, 0)
     slots.begin(2, 1)
     assert slots.run_until_told({1: "ac", 2: "bd"}) == []
     slots.query.remove("a", "it has a query of its own")
-    slots.tell(1, a=RouteState.ENDED)
+    slots.report_states(1, a=RouteState.ENDED)
     slots.rates["d"] = 0
     assert slots.query.remove("d", "it begins again")
-    slots.tell(2, d=RouteState.ENDED)
+    slots.report_states(2, d=RouteState.ENDED)
     assert slots.query.add(BUSY[3]) == [Add(2, BUSY[3])]
     assert slots.run_until_told({1: "c", 2: "bd"}) == []
     assert slots.query.add(route("e")) == [Add(1, route("e"))]
 
 
-def test_i8_a_reader_that_dies_with_a_route_on_its_way_lets_it_go() -> None:
+def test_i8_a_reader_that_dies_with_a_route_in_transit_releases_it() -> None:
     slots = Slots(*BUSY, a=3000, c=3000)
     slots.begin(1, 0)
     slots.begin(2, 1)
@@ -364,14 +364,14 @@ def test_i8_a_reader_that_dies_with_a_route_on_its_way_lets_it_go() -> None:
     assert assigned(slots.begin(3, 0)) == ["c"]
 
 
-def test_i8_a_route_that_is_removed_on_its_way_begins_nowhere() -> None:
+def test_i8_a_route_that_is_removed_in_transit_begins_nowhere() -> None:
     slots = Slots(*BUSY, a=3000, c=3000)
     slots.begin(1, 0)
     slots.begin(2, 1)
     slots.run_until_told({1: "ac", 2: "bd"})
     slots.query.remove("a", "it is paused")
     assert slots.query.reports()["a"].state is not RouteState.ENDED
-    assert slots.tell(1, a=RouteState.ENDED) == []
+    assert slots.report_states(1, a=RouteState.ENDED) == []
     assert slots.query.reports()["a"].state is RouteState.ENDED
     assert slots.query.add(BUSY[0]) == [Add(2, BUSY[0])]
 
@@ -382,7 +382,7 @@ def test_i8_a_lease_that_begins_while_a_route_moves_does_not_begin_it() -> None:
     slots.begin(2, 1)
     slots.run_until_told({1: "ac", 2: "bd"})
     assert assigned(slots.begin(3, 1)) == ["b", "d"]
-    assert slots.tell(1, a=RouteState.ENDED) == [Add(3, BUSY[0])]
+    assert slots.report_states(1, a=RouteState.ENDED) == [Add(3, BUSY[0])]
 
 
 def test_routes_of_a_slot_that_gets_no_task_are_carried_by_the_others() -> None:
@@ -396,8 +396,8 @@ def test_i9_the_other_slots_end_with_one_that_died_and_are_no_deaths() -> None:
     slots = Slots(*BUSY)
     slots.begin(1, 0)
     slots.begin(2, 1)
-    slots.tell(1, a=RouteState.RUNNING)
-    slots.tell(2, b=RouteState.RUNNING)
+    slots.report_states(1, a=RouteState.RUNNING)
+    slots.report_states(2, b=RouteState.RUNNING)
     (death,) = slots.query.on_closed(1, now=slots.now)
     assert isinstance(death, Death)
     assert set(death.reports) == {"a", "c"}, "what the reader that died carried"
@@ -411,7 +411,7 @@ def slot_of(query: QueryAccount, number: int, slot: int) -> list[Effect]:
     return query.on_message(number, Lease("shared", 1, slot, 100 + number, 2), is_local=True)
 
 
-def test_i6_a_route_that_nobody_ever_carried_has_ended_when_it_is_removed() -> None:
+def test_i6_a_route_that_was_never_carried_has_ended_when_it_is_removed() -> None:
     query = account(A, B)
     slot_of(query, 1, 0)  # the other slot has no reader: b waits for one
     assert query.is_busy()
@@ -425,7 +425,7 @@ def test_i6_a_route_that_nobody_ever_carried_has_ended_when_it_is_removed() -> N
     assert query.reports()["b"].state is RouteState.OPENING
 
 
-def test_i6_a_route_on_its_way_to_a_slot_without_a_reader_has_ended_when_it_is_removed() -> None:
+def test_i6_a_route_in_transit_to_a_slot_without_a_reader_has_ended_when_it_is_removed() -> None:
     query = account(A, B)
     slot_of(query, 1, 0)
     slot_of(query, 2, 1)

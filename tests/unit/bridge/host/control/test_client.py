@@ -1,4 +1,4 @@
-"""What can be wrong with an address, and what is said of it."""
+"""Faults of an address, and their texts."""
 
 import socket
 import threading
@@ -39,7 +39,7 @@ def listening(serve: Callable[[socket.socket], None]) -> Iterator[str]:
         assert not thread.is_alive()
 
 
-def test_a_blocked_port_is_told_with_what_to_do() -> None:
+def test_a_blocked_port_is_reported_with_what_to_do() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
     with pytest.raises(
@@ -48,7 +48,7 @@ def test_a_blocked_port_is_told_with_what_to_do() -> None:
         dial_control(address, KEY, 10.0)
 
 
-def test_a_wrong_key_is_told_and_not_shown() -> None:
+def test_a_wrong_key_is_reported_and_not_shown() -> None:
     def serve(sock: socket.socket) -> None:
         handshake = ServerHandshake("another key")
         sock.sendall(handshake.receive(sock.recv(handshake.needed, socket.MSG_WAITALL)))
@@ -64,7 +64,7 @@ def test_a_wrong_key_is_told_and_not_shown() -> None:
     "answer",
     [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(100), b"AMQP\x00\x01\x00\x00", b"ISTHMUS\x01" + bytes(9)],
 )
-def test_what_is_no_control_port_is_told(answer: bytes) -> None:
+def test_what_is_no_control_port_is_reported(answer: bytes) -> None:
     def serve(sock: socket.socket) -> None:
         sock.recv(40, socket.MSG_WAITALL)
         sock.sendall(answer)
@@ -74,7 +74,7 @@ def test_what_is_no_control_port_is_told(answer: bytes) -> None:
     assert caught.value.message.count(address) == 1
 
 
-def test_a_port_that_says_nothing_is_told_in_time() -> None:
+def test_a_port_that_says_nothing_is_reported_in_time() -> None:
     done = threading.Event()
     with listening(lambda sock: done.wait(10.0) and None) as address:  # type: ignore[func-returns-value]
         with pytest.raises(NotControlError, match="did not answer as an isthmus control port"):

@@ -97,7 +97,7 @@ def test_i2_a_half_open_connection_is_cut_off_in_time(door: Door) -> None:
     slow.close()
 
 
-def test_i2_many_who_say_nothing_keep_nobody_out(door: Door) -> None:
+def test_i2_many_who_say_nothing_keep_no_client_out(door: Door) -> None:
     silent = [knock(door) for _ in range(GUESTS)]
     service(door, 0.0)
     client, sock = ClientHandshake(KEY), knock(door)

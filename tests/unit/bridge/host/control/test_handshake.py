@@ -56,7 +56,7 @@ def test_i2_a_recorded_handshake_is_worth_nothing() -> None:
 
 
 def test_i2_a_servers_own_proof_does_not_let_its_sender_in() -> None:
-    """An attacker who mirrors what the server sends, or lets one connection answer another."""
+    """An attacker that sends back what the server sends, or uses the answers of one connection on another."""
     server = ServerHandshake(KEY)
     challenge = server.receive(ClientHandshake(KEY).greeting())
     with pytest.raises(ControlKeyError):

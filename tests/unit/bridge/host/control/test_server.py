@@ -32,9 +32,9 @@ WIDE = RouteSpec(name="wide", source=END, target=END, ordered=False, claim="clai
 
 @dataclass
 class Driver:
-    """What the callbacks tell, and were told."""
+    """What the callbacks return, and were called with."""
 
-    held: dict[str, float] = field(default_factory=dict)
+    claims_seconds: dict[str, float] = field(default_factory=dict)
     plans: dict[str, Plan] = field(default_factory=dict)
     deaths: list[tuple[str, Mapping[str, RouteReport]]] = field(default_factory=list)
     is_broken: bool = False
@@ -43,7 +43,7 @@ class Driver:
     def __post_init__(self) -> None:
         self.server = ControlServer(
             KEY,
-            claim_seconds=lambda claim: self.held[claim],
+            claim_seconds=lambda claim: self.claims_seconds[claim],
             plan_of=self.plan_of,
             on_death=self.on_death,
         ).start()
@@ -112,8 +112,8 @@ class Reader:
         assert kind is Kind.ASSIGN
         return [RouteSpec.from_json(each).name for each in reported["routes"]]
 
-    def heard_out(self) -> None:
-        """Everything that was sent has been taken in: the question behind it is answered."""
+    def wait_processed(self) -> None:
+        """Everything that was sent was processed: the request after it is answered."""
         self.send(Kind.LOOK, query="shared")
         while self.next()[0] is not Kind.LOOKED:
             pass
@@ -128,7 +128,7 @@ class Reader:
         self.channel.close()
 
 
-def test_a_lease_is_told_what_to_carry_and_every_change_at_once(driver: Driver) -> None:
+def test_a_lease_gets_its_routes_and_every_change_at_once(driver: Driver) -> None:
     driver.plans["a"] = Plan(8, 64, 5, 2)
     query = driver.query(A, B)
     reader = Reader.lease(driver)
@@ -152,7 +152,7 @@ def test_a_lease_is_told_what_to_carry_and_every_change_at_once(driver: Driver) 
     reader.die()
 
 
-def test_a_lease_lasts_as_long_as_its_data_source_was_told_unless_the_run_says_otherwise(driver: Driver) -> None:
+def test_a_lease_lasts_as_long_as_its_data_source_is_set_to_unless_the_run_says_otherwise(driver: Driver) -> None:
     query = driver.query(A)
     query.assign([A])
     reader = Reader.lease(driver)
@@ -167,8 +167,8 @@ def test_two_readers_of_one_query_are_added_up(driver: Driver) -> None:
     assert (first.assigned(), second.assigned()) == (["a", "wide"], ["wide"])
     first.report(a=3, wide=4)
     second.report(wide=5)
-    first.heard_out()
-    second.heard_out()
+    first.wait_processed()
+    second.wait_processed()
     reports = query.reports()
     assert (reports["a"].settled, reports["wide"].settled, reports["wide"].outstanding) == (3, 9, 2)
     assert query.processes() == {77, 78}
@@ -185,7 +185,7 @@ def test_counts_never_fall_over_deaths_and_ends(driver: Driver) -> None:
         assert reader.assigned() == ["a"]
         for settled in (0, 10):
             reader.report(a=settled)
-            reader.heard_out()
+            reader.wait_processed()
             seen.append(query.reports()["a"].settled)
         if end == "ends":
             reader.send(Kind.ENDED, error="time is over")
@@ -201,13 +201,13 @@ def test_counts_never_fall_over_deaths_and_ends(driver: Driver) -> None:
     assert not query.busy()
 
 
-def test_a_death_is_told_before_the_next_lease_is_told_its_plan(driver: Driver) -> None:
+def test_a_death_is_reported_before_the_next_lease_gets_its_plan(driver: Driver) -> None:
     query = driver.query(A)
     first = Reader.lease(driver)
     assert first.assigned() == ["a"]
-    second = Reader.connect(driver)  # it is there already, and begins as soon as the other is gone
+    second = Reader.connect(driver)  # it is there already, and begins as soon as the other has ended
     first.report(a=3)
-    first.heard_out()
+    first.wait_processed()
     first.die()
     second.send(Kind.LEASE, query="shared", lease=2, slot=0, process=79)
     kind, reported = second.next()
@@ -218,7 +218,7 @@ def test_a_death_is_told_before_the_next_lease_is_told_its_plan(driver: Driver) 
     second.die()
 
 
-def test_the_death_of_a_sink_is_told_by_the_reader(driver: Driver) -> None:
+def test_the_death_of_a_sink_is_reported_by_the_reader(driver: Driver) -> None:
     driver.query(A, B)
     reader = Reader.lease(driver)
     reader.assigned()
@@ -262,12 +262,12 @@ def test_a_query_that_the_run_does_not_have_starts_nothing(driver: Driver, caplo
     assert len([each for each in caplog.records if "another" in each.getMessage()]) == 1
 
 
-def test_an_answer_tells_how_long_claims_are_held_when_it_is_given(driver: Driver) -> None:
+def test_an_answer_shows_how_long_claims_are_held_when_it_is_given(driver: Driver) -> None:
     driver.query(A, B, WIDE)
     reader = Reader.lease(driver)
     reader.assigned()
     for asked, seconds in ((1, 12.5), (2, 0.0)):
-        driver.held = {"claim-a": seconds, "claim-wide": seconds + 1}
+        driver.claims_seconds = {"claim-a": seconds, "claim-wide": seconds + 1}
         reader.report(asked=asked, a=1)
         assert reader.next() == (
             Kind.GRANT,
@@ -276,7 +276,7 @@ def test_an_answer_tells_how_long_claims_are_held_when_it_is_given(driver: Drive
     reader.die()
 
 
-def test_a_claim_that_nobody_knows_is_not_held(driver: Driver, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unknown_claim_is_not_held(driver: Driver, caplog: pytest.LogCaptureFixture) -> None:
     driver.query(A)
     reader = Reader.lease(driver)
     reader.assigned()
@@ -307,7 +307,7 @@ def test_who_sends_what_is_no_report_is_cut_off_and_others_are_served(
     bad.channel.flush()
     assert bad.is_cut_off()
     good.report(a=3)
-    good.heard_out()
+    good.wait_processed()
     assert query.reports()["a"].settled == 3
     assert driver.deaths == []
     assert "cut off" in caplog.text
@@ -327,7 +327,7 @@ def test_a_callback_that_fails_ends_nothing(driver: Driver, caplog: pytest.LogCa
     reader.die()
 
 
-def test_nobody_gets_in_without_the_key(driver: Driver, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_the_key_every_client_is_refused(driver: Driver, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     query = driver.query(A)
     with pytest.raises(ControlKeyError):
@@ -374,7 +374,7 @@ def test_a_recorded_connection_cannot_be_played_again(driver: Driver, caplog: py
         received(sock)
     assert "another key" in caplog.text
     other = Reader.connect(driver)
-    other.heard_out()
+    other.wait_processed()
     assert not query.busy()
     assert driver.deaths == []
     other.die()

@@ -61,7 +61,7 @@ def test_i4_a_route_whose_reader_died_is_not_shown_as_running() -> None:
     assert tally.total() == RouteReport(state=RouteState.RETRYING, settled=5, error=DIED_TEXT)
 
 
-def test_what_a_source_left_undone_is_told_beyond_the_end_and_not_where_the_route_goes_on() -> None:
+def test_what_a_source_left_undone_is_reported_beyond_the_end_and_not_where_the_route_continues() -> None:
     for error, note in (("", "a state waits"), (DIED_TEXT, "")):
         tally = RouteTally()
         tally.report(1, 0, RouteReport(state=RUNNING, note="a state waits"))

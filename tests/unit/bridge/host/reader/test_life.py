@@ -75,7 +75,7 @@ def test_a_driver_that_assigns_nothing_fails_the_lease() -> None:
     assert "did not say" in str(life.verdict(ASSIGN_SECONDS, Routes(), Sink(received_at=ASSIGN_SECONDS), Driver()))
 
 
-def test_a_driver_that_is_gone_ends_it() -> None:
+def test_a_driver_that_has_exited_ends_it() -> None:
     life = begun(needs_assignment=True)
     life.assigned(None, 0.0)
     assert life.verdict(1.0, Routes(), Sink(), Driver(is_gone=True)) is Verdict.END
@@ -89,7 +89,7 @@ def test_i1_a_sink_that_goes_away_fails_it_also_while_it_ends() -> None:
     assert life.has_sink_died
 
 
-def test_i1_a_sink_that_failed_is_told_with_its_error() -> None:
+def test_i1_a_sink_that_failed_is_reported_with_its_error() -> None:
     life = begun()
     life.sink_error = "disk full"
     assert "disk full" in str(life.verdict(1.0, Routes(), Sink(has_ended=True), None))

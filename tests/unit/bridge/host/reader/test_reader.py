@@ -149,7 +149,7 @@ def test_rows_come_in_order_and_are_settled_at_their_source(make: Any, system: F
     assert system.released == []
 
 
-def test_the_sink_is_told_of_window_and_clock_before_rows_come(make: Any, system: FakeSystem) -> None:
+def test_the_sink_gets_window_and_clock_before_rows_come(make: Any, system: FakeSystem) -> None:
     bed = make(routes=[route("a")])
     bed.open(1)
     assert unpack_numbers(bed.sink.wait(Kind.WINDOW)[0]) == (1, 256)
@@ -160,12 +160,12 @@ def test_the_sink_is_told_of_window_and_clock_before_rows_come(make: Any, system
     system.clock_offset_ms = 1005
     system.put("a", 2)
     bed.rows()
-    # What was to be told before the rows has been written when they are there.
+    # What is reported before the rows has been written when they are there.
     bed.sink.receive()
     assert [unpack_numbers(each) for each in bed.sink.of(Kind.CLOCK)] == [(1, 1000), (1, 1005)]
 
 
-def test_a_lease_that_is_stopped_settles_all_and_tells_the_sink(make: Any, system: FakeSystem) -> None:
+def test_a_lease_that_is_stopped_settles_all_and_informs_the_sink(make: Any, system: FakeSystem) -> None:
     bed = make(routes=[route("a")])
     bed.open(1)
     system.put("a", 1)
@@ -243,7 +243,7 @@ def test_a_target_that_fails_begins_again_and_does_not_touch_the_others(make: An
     assert bed.sink.closes() == [reported["a"]]
     system.put("b", 5)
     assert bed.rows() == Rows(reported["b"], [5], [b"x"])
-    bed.sink.settle(reported["a"], 1, 1)  # said of an opening that is over
+    bed.sink.settle(reported["a"], 1, 1)  # reported of an opening that has ended
     again = bed.sink.opens(3)[-1]
     assert (again["spec"]["name"], again["handle"]) == ("a", 3)
     bed.sink.ready(3)
@@ -328,7 +328,7 @@ def assigned(make: Any, *specs: RouteSpec, plans: dict[str, Any] | None = None) 
     return bed
 
 
-def test_the_driver_says_what_to_carry_and_hears_how_it_stands(make: Any, system: FakeSystem) -> None:
+def test_the_driver_says_what_to_carry_and_gets_its_reports(make: Any, system: FakeSystem) -> None:
     bed = assigned(make, route("a"))
     bed.open(1)
     bed.report("a", state="running", window=256)
@@ -356,7 +356,7 @@ def test_only_routes_that_have_changed_are_reported(make: Any, system: FakeSyste
     assert bed.reports("b") == []
 
 
-def test_i2_what_may_kill_the_worker_is_told_before_it_is_handed_on(make: Any, system: FakeSystem) -> None:
+def test_i2_what_may_kill_the_worker_is_reported_before_it_is_handed_on(make: Any, system: FakeSystem) -> None:
     bed = assigned(make, route("a"), plans={"a": {"window": 1, "span": 8}})
     bed.open(1)
     system.put("a", 41)
@@ -378,7 +378,9 @@ def test_a_message_over_which_workers_died_is_set_aside(make: Any, system: FakeS
     assert system.settled[0][2].kind == "dead-letter"
 
 
-def test_a_sink_that_died_is_told_with_the_routes_that_had_something_under_way(make: Any, system: FakeSystem) -> None:
+def test_a_sink_that_died_is_reported_with_the_routes_that_had_something_under_way(
+    make: Any, system: FakeSystem
+) -> None:
     bed = assigned(make, route("a"), route("b"))
     bed.open(1, 2)
     system.put("a", 1)
@@ -394,7 +396,7 @@ def test_a_sink_that_died_is_told_with_the_routes_that_had_something_under_way(m
     assert bed.end().error is not None
 
 
-def test_the_driver_ends_the_lease_and_hears_that_it_is_over(make: Any, system: FakeSystem) -> None:
+def test_the_driver_ends_the_lease_and_learns_that_it_is_over(make: Any, system: FakeSystem) -> None:
     bed = assigned(make, route("a"))
     bed.open(1)
     bed.report("a", state="running")
@@ -431,7 +433,7 @@ def test_a_route_that_is_added_otherwise_ends_first(make: Any, system: FakeSyste
 
 
 def test_i4_a_route_has_ended_only_after_its_source_has_left(make: Any, system: FakeSystem) -> None:
-    """A log commits in the background: who reads on before that reads what was settled again."""
+    """A log commits in the background: a reader that continues before that reads again what was settled."""
     system.staying.add("a")
     bed = assigned(make, route("a"))
     bed.open(1)
@@ -488,7 +490,7 @@ def test_a_driver_that_goes_away_ends_the_lease_in_good_order(make: Any, system:
     assert bed.end() == LeaseEnd(None)
 
 
-def test_spark_s_thread_that_is_gone_fails_the_lease(
+def test_a_spark_thread_that_has_ended_fails_the_lease(
     make: Any, system: FakeSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "LONGEST_WAIT_SECONDS", 0.01)
@@ -509,7 +511,9 @@ def test_take_waits_for_ever_where_it_is_asked_to(make: Any, system: FakeSystem)
     bed.host.join(5)
 
 
-def test_a_driver_that_cannot_be_reached_is_told_to_spark(system: FakeSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_cannot_be_reached_is_reported_to_spark(
+    system: FakeSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: Any) -> Channel:
         raise reader_control.ChannelError("no driver")
 

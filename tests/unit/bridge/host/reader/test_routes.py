@@ -19,7 +19,7 @@ from reader_source import FakeSystem
 
 
 class Line:
-    """What the sink was told."""
+    """What was sent to the sink."""
 
     def __init__(self) -> None:
         self.reported: list[tuple[int, bytes]] = []
@@ -52,7 +52,7 @@ class Routes:
             self.made.service({}, now)
 
 
-def test_a_route_that_was_carried_before_tells_nothing_of_the_one_that_is() -> None:
+def test_a_route_that_was_carried_before_shows_nothing_of_the_one_that_is() -> None:
     routes = Routes()
     routes.open(0.0)
     routes.system.put("a", 1)
@@ -69,7 +69,7 @@ def test_a_route_that_was_carried_before_tells_nothing_of_the_one_that_is() -> N
 
 
 @pytest.mark.parametrize("keeps_positions", [True, False])
-def test_the_driver_is_told_of_messages_by_what_the_next_process_knows_them_by(keeps_positions: bool) -> None:
+def test_messages_are_reported_to_the_driver_by_what_the_next_process_knows_them_by(keeps_positions: bool) -> None:
     routes = Routes()
     routes.system.capabilities = Capabilities(keeps_positions=keeps_positions)
     routes.open(0.0)

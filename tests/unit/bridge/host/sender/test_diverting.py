@@ -1,4 +1,4 @@
-"""Routes whose steps divert messages: what the sink sends where, and what the reader is told."""
+"""Routes whose steps divert messages: what the sink sends where, and what is reported to the reader."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from isthmus.bridge.host.sender.sender import SenderHost
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.message.name import WHY_DESCRIPTION, WHY_REASON, WHY_ROUTE, WHY_SOURCE
-from sender_fixture import AWAY, GONE, FakeReader, FakeSystem, FakeTarget, encoded, spec
+from sender_fixture import AWAY, NOT_FOUND, FakeReader, FakeSystem, FakeTarget, encoded, spec
 
 WHY = Disposition("divert:b/bad", "ValidationFailed", "step validate: at /n")
 
@@ -82,7 +82,7 @@ def _reported(message: bytes) -> dict[str, Any]:
     return found
 
 
-def test_diverted_rows_go_to_their_entity_and_are_told_under_the_route_i3(bench: Bench) -> None:
+def test_diverted_rows_go_to_their_entity_and_are_reported_under_the_route_i3(bench: Bench) -> None:
     bench.reader.open(7, _route())
     bench.rows(7, [1, 3, 5], diverted=[2, 4])
     bench.rows(7, [], diverted=[6])
@@ -103,7 +103,7 @@ def test_diverted_rows_go_to_their_entity_and_are_told_under_the_route_i3(bench:
     assert sorted(bench.system.closed) == [-1, 7]
 
 
-def test_a_message_is_told_as_diverted_only_when_it_is_acknowledged_i2(bench: Bench) -> None:
+def test_a_message_is_reported_as_diverted_only_when_it_is_acknowledged_i2(bench: Bench) -> None:
     bench.system.mute.add("bad")
     bench.reader.open(1, _route())
     bench.rows(1, range(10), diverted=[100, 101])
@@ -115,11 +115,11 @@ def test_a_message_is_told_as_diverted_only_when_it_is_acknowledged_i2(bench: Be
     assert bench.counts(1)["is_awaited"], "the divert target has not answered"
     bench.target("bad").tell(Outcome(1, 1))
     assert bench.wait_diverted(1) == [101]
-    bench.target("bad").tell(Outcome(0, 0))
+    bench.target("bad").report(Outcome(0, 0))
     assert bench.wait_diverted(2) == [101, 100]
 
 
-def test_the_target_holds_up_no_diverted_message(bench: Bench) -> None:
+def test_the_target_delays_no_diverted_message(bench: Bench) -> None:
     bench.system.mute.add("r")
     bench.reader.open(1, _route())
     bench.rows(1, range(5), diverted=[9])
@@ -132,40 +132,40 @@ def test_a_route_is_ready_when_all_of_its_entities_are_i1(bench: Bench) -> None:
     bench.reader.open(1, _route(), waits=False)
     bench.reader.open(2, spec("other"))
     assert bench.reader.ready() == [2]
-    bench.target("bad").tell(Opened(0), Granted(10))
+    bench.target("bad").report(Opened(0), Granted(10))
     bench.reader.wait(lambda: bench.reader.ready() == [2, 1])
 
 
-def test_a_route_that_becomes_ready_while_one_of_its_entities_is_away_again_is_paused_i1(bench: Bench) -> None:
+def test_a_route_that_becomes_ready_while_one_of_its_entities_is_unavailable_again_is_paused_i1(bench: Bench) -> None:
     bench.system.silent.add("bad")
     bench.reader.open(1, _route(), waits=False)
     bench.reader.wait(lambda: any(each.name == "r" for each in bench.system.by_key.values()))
     bench.system.silent.add("r")
-    bench.target("r").tell(Opened(0), Granted(10), Lost(AWAY))
+    bench.target("r").report(Opened(0), Granted(10), Lost(AWAY))
     bench.reader.wait(lambda: len(bench.reader.of(Kind.PAUSE)) == 1)
-    bench.target("bad").tell(Opened(0), Granted(10))
+    bench.target("bad").report(Opened(0), Granted(10))
     bench.reader.wait(lambda: bench.reader.ready() == [1])
     bench.reader.wait(lambda: len(bench.reader.of(Kind.PAUSE)) == 2)
     assert bench.reader.of(Kind.PAUSE)[0] == bench.reader.of(Kind.PAUSE)[1]
-    bench.target("r").tell(Opened(0), Granted(10))
+    bench.target("r").report(Opened(0), Granted(10))
     bench.reader.wait(lambda: len(bench.reader.of(Kind.RESUME)) == 1)
 
 
-def test_a_divert_target_that_is_away_pauses_the_route_and_is_named_i1(bench: Bench) -> None:
+def test_a_divert_target_that_is_unavailable_pauses_the_route_and_is_named_i1(bench: Bench) -> None:
     bench.reader.open(1, _route())
     bench.system.silent.update({"r", "bad"})
-    bench.target("bad").tell(Lost(AWAY))
+    bench.target("bad").report(Lost(AWAY))
     bench.reader.wait(lambda: len(bench.reader.of(Kind.PAUSE)) == 1)
-    bench.target("r").tell(Lost(AWAY))
+    bench.target("r").report(Lost(AWAY))
     bench.reader.wait(lambda: len(bench.reader.of(Kind.PAUSE)) == 2)
     first, both = (unpack_json(each) for each in bench.reader.of(Kind.PAUSE))
     assert first == {"handle": 1, "text": "b: divert target b/bad: the connection was lost"}
     assert both["text"] == "b: divert target b/bad: the connection was lost; the connection was lost"
-    bench.target("bad").tell(Opened(0), Granted(10))
+    bench.target("bad").report(Opened(0), Granted(10))
     bench.reader.wait(lambda: len(bench.reader.of(Kind.PAUSE)) == 3)
     assert unpack_json(bench.reader.of(Kind.PAUSE)[2])["text"] == "the connection was lost"
     assert not bench.reader.of(Kind.RESUME)
-    bench.target("r").tell(Opened(0), Granted(10))
+    bench.target("r").report(Opened(0), Granted(10))
     bench.reader.wait_kind(Kind.RESUME)
 
 
@@ -195,13 +195,13 @@ def test_a_divert_target_that_does_not_answer_is_named_in_the_error(bench: Bench
     assert error == "b: divert target b/bad: the target did not answer for 0.05 s"
 
 
-@pytest.mark.parametrize("reported", [Lost(GONE), Outcome(0, 0, GONE)])
-def test_a_divert_target_that_is_gone_fails_the_route_permanently(bench: Bench, reported: Any) -> None:
+@pytest.mark.parametrize("reported", [Lost(NOT_FOUND), Outcome(0, 0, NOT_FOUND)])
+def test_a_divert_target_that_does_not_exist_fails_the_route_permanently(bench: Bench, reported: Any) -> None:
     bench.system.mute.add("bad")
     bench.reader.open(1, _route())
     bench.rows(1, [], diverted=[3])
     bench.system.wait_received("bad", 1)
-    bench.target("bad").tell(reported)
+    bench.target("bad").report(reported)
     bench.reader.wait_kind(Kind.FAILED)
     assert bench.reader.failed()[1]["is_fatal"]
     assert not bench.reader.disposed()
@@ -225,7 +225,7 @@ def test_what_the_divert_target_refuses_is_dead_lettered_with_both_reasons(bench
     bench.rows(1, [], diverted=[3])
     bench.system.wait_received("bad", 1)
     large = Refusal(RefusalKind.MESSAGE, "too-large", "too large", "MessageTooLarge")
-    bench.target("bad").tell(Outcome(0, 0, large))
+    bench.target("bad").report(Outcome(0, 0, large))
     bench.reader.wait(bench.reader.disposed)
     (item,) = bench.reader.disposed()
     assert (item["handle"], item["first"], item["disposition"], item["reason"]) == (
@@ -242,13 +242,13 @@ def test_where_refusals_block_a_refused_diverted_message_blocks_the_route(bench:
     bench.reader.open(1, _route(block_refused=True))
     bench.rows(1, [], diverted=[3])
     bench.system.wait_received("bad", 1)
-    bench.target("bad").tell(Outcome(0, 0, Refusal(RefusalKind.MESSAGE, "too-large", "too large", "MessageTooLarge")))
+    bench.target("bad").report(Outcome(0, 0, Refusal(RefusalKind.MESSAGE, "too-large", "too large", "MessageTooLarge")))
     text = unpack_json(bench.reader.wait_kind(Kind.PAUSE))["text"]
     assert text.startswith("b: divert target b/bad: message 3 is refused")
     assert not bench.reader.disposed()
 
 
-def test_a_copy_that_is_stopped_on_its_way_is_dead_lettered_and_not_dropped(bench: Bench) -> None:
+def test_a_copy_that_is_stopped_in_transit_is_dead_lettered_and_not_dropped(bench: Bench) -> None:
     bench.reader.open(1, _route())
     visited = b"visited"  # the fake system completes such a message at its source
     bench.system.target(99, {"entity": "x"})
@@ -307,7 +307,7 @@ def test_a_closed_route_closes_its_divert_targets_and_settles_nothing(bench: Ben
     bench.system.wait_received("bad", 1)
     bench.reader.close_handle(1)
     bench.system.wait(lambda: sorted(bench.system.closed) == [-1, 1])
-    bench.target("bad").tell(Outcome(0, 0))
+    bench.target("bad").report(Outcome(0, 0))
     bench.rows(1, [3], diverted=[4])
     bench.stop()
     bench.reader.wait_kind(Kind.END)
@@ -322,7 +322,7 @@ def test_the_end_waits_for_what_is_diverted(bench: Bench) -> None:
     bench.system.wait_received("bad", 1)
     bench.reader.wait_settled(1, 1)
     bench.reader.send(Kind.STOPPED)
-    bench.target("bad").tell(Outcome(0, 0))
+    bench.target("bad").report(Outcome(0, 0))
     bench.host.finish()
     bench.reader.wait_kind(Kind.END)
     assert bench.diverted() == [(1, 2, "divert", "ValidationFailed")]

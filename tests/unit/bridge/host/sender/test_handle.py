@@ -15,7 +15,7 @@ SPEC = RouteSpec(name="r", source=End("k", "a", {}), target=End("k", "b", {}), t
 
 
 class Target:
-    """Reports what it is told."""
+    """Reports what it is set to."""
 
     def __init__(self) -> None:
         self.events: list[TargetEvent] = []
@@ -59,7 +59,7 @@ class Reports:
 
 
 def test_i4_a_target_has_not_failed_while_bytes_of_the_messages_arrive_there() -> None:
-    """A message whose upload took longer than the time-out was sent again and again, and never crossed."""
+    """A message whose upload took longer than the time-out was sent again and again, and never arrived."""
     target, reports = Target(), Reports()
     handle = TargetHandle(1, SPEC, target, reports, 0.0)  # type: ignore[arg-type]
     target.events += [Opened(), Granted(10)]

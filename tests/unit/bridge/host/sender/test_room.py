@@ -29,7 +29,7 @@ def test_who_adds_waits_until_enough_is_taken() -> None:
     assert over.wait(10)
 
 
-def test_nobody_waits_for_a_loop_that_has_ended() -> None:
+def test_nothing_waits_for_a_loop_that_has_ended() -> None:
     room = SenderRoom(100)
     room.close()
     room.add(1000)

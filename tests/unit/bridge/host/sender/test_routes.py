@@ -1,4 +1,4 @@
-"""The routes of a sink, without its thread: time is what the test says."""
+"""The routes of a sink, without its thread: the test sets the time."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from sender_fixture import FakeSystem, encoded, spec
 ODD = Refusal(RefusalKind.UNCLEAR, "x:odd", "no reason is given")
 
 
-class Told:
-    """What the reader is told."""
+class Recorder:
+    """What is reported to the reader."""
 
     def __init__(self) -> None:
         self.settled: list[int] = []
@@ -55,13 +55,13 @@ def system() -> Iterator[FakeSystem]:
 def test_what_a_target_refuses_is_remembered_from_one_opening_to_the_next_i6(
     system: FakeSystem, is_diverted: bool
 ) -> None:
-    reported = Told()
+    reported = Recorder()
     routes = SenderRoutes(system, reported)
     diverts = {"d": End("fake", "b", {"entity": "d"})} if is_diverted else {}
     numbers = iter(range(1, 9))
 
     def opening(now: float, position: int, refusal: Refusal | None) -> None:
-        """An opening with one message, which ends before anything is found out."""
+        """An opening with one message, which ends before a fault is detected."""
         number = next(numbers)
         system.decide = lambda first, last: [Outcome(first, last, refusal)]
         routes.open(number, spec("r", diverts=diverts), "", now)

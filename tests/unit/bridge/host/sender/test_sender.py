@@ -20,7 +20,7 @@ from isthmus.bridge.host.sender.room import SenderRoom
 from isthmus.bridge.host.sender.sender import SenderHost
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.errors import InvalidArgumentError
-from sender_fixture import AWAY, BUSY, GONE, FakeReader, FakeSystem, encoded, spec
+from sender_fixture import AWAY, BUSY, NOT_FOUND, FakeReader, FakeSystem, encoded, spec
 
 
 class Bench:
@@ -79,7 +79,7 @@ def test_rows_wait_for_the_first_opened(bench: Bench) -> None:
     bench.reader.wait(bench.reader.flushed)
     assert not bench.system.received
     assert not bench.reader.ready()
-    bench.system.by_key[1].tell(Opened(0), Granted(100))
+    bench.system.by_key[1].report(Opened(0), Granted(100))
     assert bench.reader.wait_settled(1, 8) == list(range(8))
     assert _numbers(bench.system.received["r"]) == list(range(8))
 
@@ -106,7 +106,7 @@ def test_a_slow_target_neither_blocks_the_caller_nor_another_route(bench: Bench)
     assert bench.reader.wait_settled(2, 10) == list(range(10))
     assert bench.system.received["slow"] == [b"0", b"1"]
     for first in range(0, 5_000, 2):
-        bench.system.by_key[1].tell(Outcome(first, first + 1))
+        bench.system.by_key[1].report(Outcome(first, first + 1))
         bench.system.wait_received("slow", min(5_000, first + 4))
     assert bench.reader.wait_settled(1, 5_000) == list(range(5_000))
     assert _numbers(bench.system.received["slow"]) == list(range(5_000))
@@ -135,7 +135,7 @@ def test_close_forgets_what_has_no_outcome(bench: Bench) -> None:
     bench.system.wait_received("r", 3)
     bench.reader.close_handle(1)
     bench.system.wait(lambda: bench.system.closed == [1])
-    bench.system.by_key[1].tell(Outcome(0, 2))
+    bench.system.by_key[1].report(Outcome(0, 2))
     bench.stop()
     bench.reader.wait_kind(Kind.END)
     assert not bench.reader.settled(1)
@@ -150,7 +150,7 @@ def test_a_fatal_refusal_fails_only_its_route(bench: Bench) -> None:
     bench.reader.open(2, spec("good"))
     bench.rows(1, range(3))
     bench.system.wait_received("bad", 3)
-    bench.system.by_key[1].tell(Outcome(0, 0), Outcome(1, 1, GONE), Outcome(2, 2))
+    bench.system.by_key[1].report(Outcome(0, 0), Outcome(1, 1, NOT_FOUND), Outcome(2, 2))
     bench.reader.wait_kind(Kind.FAILED)
     reported = bench.reader.failed()[1]
     assert reported["is_fatal"]
@@ -167,7 +167,7 @@ def test_a_fatal_refusal_fails_only_its_route(bench: Bench) -> None:
 
 def test_rows_of_a_failed_handle_count_for_flush_rows_until_it_is_closed(bench: Bench) -> None:
     bench.reader.open(1, spec("r"))
-    bench.system.by_key[1].tell(Lost(GONE))
+    bench.system.by_key[1].report(Lost(NOT_FOUND))
     bench.reader.wait_kind(Kind.FAILED)
     bench.rows(1, range(5))
     bench.host.flush(1)
@@ -185,13 +185,13 @@ def test_a_lost_connection_is_opened_again_and_nothing_is_lost(bench: Bench) -> 
     bench.rows(1, range(6))
     bench.system.wait_received("r", 6)
     target = bench.system.by_key[1]
-    target.tell(Outcome(0, 1), Lost(AWAY))
+    target.report(Outcome(0, 1), Lost(AWAY))
     bench.reader.wait_kind(Kind.PAUSE)
     bench.rows(1, range(6, 8))
     assert _numbers(bench.system.wait_received("r", 10)[6:10]) == [2, 3, 4, 5]
-    target.tell(Outcome(0, 3), Granted(100))
+    target.report(Outcome(0, 3), Granted(100))
     assert _numbers(bench.system.wait_received("r", 12)[10:]) == [6, 7]
-    target.tell(Outcome(4, 5))
+    target.report(Outcome(4, 5))
     assert bench.reader.wait_settled(1, 8) == list(range(8))
     bench.reader.wait_kind(Kind.RESUME)
     assert target.opens == 2
@@ -201,7 +201,7 @@ def test_a_lost_connection_is_opened_again_and_nothing_is_lost(bench: Bench) -> 
 def test_a_target_that_does_not_come_back_fails_the_route_in_time(bench: Bench) -> None:
     bench.reader.open(1, spec("r", target_seconds=0.05))
     bench.system.silent.add("r")
-    bench.system.by_key[1].tell(Lost(AWAY))
+    bench.system.by_key[1].report(Lost(AWAY))
     bench.reader.wait_kind(Kind.FAILED)
     reported = bench.reader.failed()[1]
     assert not reported["is_fatal"]
@@ -298,7 +298,7 @@ def test_a_message_that_is_refused_for_itself_is_dead_lettered(bench: Bench) -> 
     bench.rows(1, range(3))
     bench.system.wait_received("r", 3)
     large = Refusal(RefusalKind.MESSAGE, "too-large", "too large", "MessageTooLarge")
-    bench.system.by_key[1].tell(Outcome(0, 0), Outcome(1, 1, large), Outcome(2, 2))
+    bench.system.by_key[1].report(Outcome(0, 0), Outcome(1, 1, large), Outcome(2, 2))
     bench.reader.wait(bench.reader.disposed)
     (item,) = bench.reader.disposed()
     assert (item["handle"], item["first"], item["last"]) == (1, 1, 1)
@@ -370,7 +370,7 @@ def test_dispositions_have_the_positions_of_their_rows(bench: Bench) -> None:
 # ---- flush rows, windows, clocks
 
 
-def test_flush_rows_tell_how_many_rows_came_before_them(bench: Bench) -> None:
+def test_flush_rows_show_how_many_rows_came_before_them(bench: Bench) -> None:
     bench.reader.open(1, spec("a"))
     bench.reader.open(2, spec("b"))
     bench.rows(1, range(4), is_last=False)
@@ -380,7 +380,7 @@ def test_flush_rows_tell_how_many_rows_came_before_them(bench: Bench) -> None:
     bench.host.flush(2)
     bench.reader.wait(lambda: bench.reader.flushed() and bench.reader.flushed()[-1][0] == 2)
     assert bench.reader.flushed()[-1] == (2, {1: 7, 2: 3})
-    if len(bench.reader.flushed()) > 1:  # otherwise the second came before the first was told
+    if len(bench.reader.flushed()) > 1:  # otherwise the second came before the first was reported
         assert bench.reader.flushed()[0] == (1, {1: 4, 2: 0})
 
 
@@ -393,7 +393,7 @@ def test_the_clock_of_the_source_makes_the_copies(bench: Bench) -> None:
     assert before <= bench.system.by_key[1].clocks[0] - 5_000_000_000_000 <= time.monotonic_ns() // 1_000_000 + 1
 
 
-def test_statistics_tell_what_changed(bench: Bench) -> None:
+def test_statistics_show_what_changed(bench: Bench) -> None:
     bench.reader.open(1, spec("r"))
     bench.reader.open(2, spec("other"))
     bench.rows(1, range(4), [b"0", b"visited", b"2", b"3"])
@@ -462,7 +462,7 @@ def test_finish_waits_for_what_has_no_outcome(bench: Bench) -> None:
         bench.host.flush(1)
         bench.reader.wait(bench.reader.flushed)
         assert not over()
-        bench.system.by_key[1].tell(Outcome(0, 2))
+        bench.system.by_key[1].report(Outcome(0, 2))
         assert bench.reader.wait_settled(1, 3) == [0, 1, 2]
         bench.reader.wait_kind(Kind.END)
 
@@ -499,7 +499,7 @@ def test_a_reader_that_has_stopped_may_go_away(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("error", "died"), [(ValueError("a step"), True), (TargetUnavailableError("x"), False)])
-def test_abort_tells_the_reader_whether_the_query_died(bench: Bench, error: Exception, died: bool) -> None:
+def test_abort_informs_the_reader_whether_the_query_died(bench: Bench, error: Exception, died: bool) -> None:
     bench.reader.open(1, spec("r"))
     bench.rows(1, range(3))
     bench.reader.wait_settled(1, 3)
@@ -515,7 +515,7 @@ def test_a_failed_route_does_not_keep_the_lease_from_ending(bench: Bench) -> Non
     bench.system.mute.add("r")
     bench.reader.open(1, spec("r"))
     bench.rows(1, range(3))
-    bench.system.by_key[1].tell(Lost(GONE))
+    bench.system.by_key[1].report(Lost(NOT_FOUND))
     bench.reader.wait_kind(Kind.FAILED)
     bench.stop()
     bench.reader.wait_kind(Kind.END)
@@ -526,7 +526,7 @@ def test_a_blocked_route_that_the_reader_closes_does_not_keep_the_lease_from_end
     bench.reader.open(1, spec("r"))
     bench.rows(1, range(3))
     bench.system.wait_received("r", 3)
-    bench.system.by_key[1].tell(*(Outcome(at, at, BUSY) for at in range(3)))
+    bench.system.by_key[1].report(*(Outcome(at, at, BUSY) for at in range(3)))
     bench.reader.wait_kind(Kind.PAUSE)
     bench.reader.close_handle(1)
     bench.stop()
@@ -561,13 +561,13 @@ def test_a_plain_write_waits_for_every_acknowledgement(system: FakeSystem) -> No
     system.wait_received("r", 2)
     with _finishing(host) as over:
         assert not over()
-        system.by_key[1].tell(Outcome(0, 1))
+        system.by_key[1].report(Outcome(0, 1))
 
 
 def test_a_plain_write_fails_with_its_target(system: FakeSystem) -> None:
     host = SenderHost(channel=None, connectors=system, static=(spec("r"),)).start()
     system.wait(lambda: 1 in system.by_key)
-    system.by_key[1].tell(Lost(GONE))
+    system.by_key[1].report(Lost(NOT_FOUND))
     with pytest.raises(TargetUnavailableError, match="no such entity"):
         host.finish()
 
@@ -611,7 +611,7 @@ def test_a_plain_write_makes_copies_by_the_clock_of_the_rows(system: FakeSystem)
 
 
 def test_a_plain_write_waits_while_much_waits_to_be_sent_i1(system: FakeSystem) -> None:
-    """Nothing else bounds what Spark brings: the frame may be larger than the memory."""
+    """Nothing else limits what Spark delivers: the frame may be larger than the memory."""
     system.silent.add("r")
     host = SenderHost(channel=None, connectors=system, static=(spec("r"),))
     host._room = SenderRoom(100)
@@ -628,7 +628,7 @@ def test_a_plain_write_waits_while_much_waits_to_be_sent_i1(system: FakeSystem) 
     system.wait(lambda: 1 in system.by_key)
     writer.join(0.1)
     assert len(added) == 2
-    system.by_key[1].tell(Opened(0), Granted(100))
+    system.by_key[1].report(Opened(0), Granted(100))
     writer.join(10)
     host.finish()
     assert len(added) == 10
@@ -652,7 +652,7 @@ class _finishing:  # noqa: N801 - reads as a statement
     def _finish(self) -> None:
         try:
             self._host.finish()
-        except BaseException as error:  # noqa: BLE001 - told by the test's thread
+        except BaseException as error:  # noqa: BLE001 - raised by the test's thread
             self._error = error
 
     def __enter__(self) -> Callable[[], bool]:

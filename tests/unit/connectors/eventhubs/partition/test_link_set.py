@@ -93,7 +93,7 @@ def test_they_are_attached_once_the_service_has_answered_each(links: PartitionLi
     assert not links.are_attached
 
 
-def test_a_link_that_is_of_no_use_is_told(links: PartitionLinks) -> None:
+def test_a_link_that_is_of_no_use_is_reported(links: PartitionLinks) -> None:
     _, second = opened(links, 0, 1)
     links.check()
     second.error = ConnectionLostError("gone")

@@ -63,7 +63,7 @@ CLIENT = cast("Any", None)
 
 
 @pytest.mark.usefixtures("query")
-def test_i1_a_gap_is_told_once_where_the_retention_has_removed_it() -> None:
+def test_i1_a_gap_is_reported_once_where_the_retention_has_removed_it() -> None:
     gaps = {0: [(3, 10)], 1: [(5, 6)]}
     made = losses(gaps)
     made.query(CLIENT, 0.0)
@@ -80,7 +80,7 @@ def test_i1_a_gap_that_comes_during_a_look_is_looked_at_by_the_next(query: Look)
     made = losses(gaps)
     query.is_done = False
     made.query(CLIENT, 0.0)
-    gaps[0].append((20, 31))  # behind what the answer under way knows of
+    gaps[0].append((20, 31))  # after what the answer under way contains
     query.is_done = True
     with pytest.raises(ConnectionLostError, match="events 3 to 7"):
         made.query(CLIENT, 0.0)
@@ -93,14 +93,14 @@ def test_i1_a_gap_that_comes_during_a_look_is_looked_at_by_the_next(query: Look)
 
 
 @pytest.mark.usefixtures("query")
-def test_i1_all_gaps_of_a_partition_are_told() -> None:
+def test_i1_all_gaps_of_a_partition_are_reported() -> None:
     made = losses({0: [(1, 3), (5, 9)]})
     made.query(CLIENT, 0.0)
     with pytest.raises(ConnectionLostError, match=r"events 1 to 2 .*; partition 0: events 5 to 7"):
         made.query(CLIENT, 0.0)
 
 
-def test_i1_what_a_look_has_found_is_told_though_it_failed_for_another_partition(query: Look) -> None:
+def test_i1_what_a_look_has_found_is_reported_though_it_failed_for_another_partition(query: Look) -> None:
     query.error = ConnectionLostError("partition 1: no answer")
     made = losses({0: [(3, 10)]})
     made.query(CLIENT, 0.0)

@@ -92,7 +92,7 @@ def test_opening(
         pytest.param(7, 0, {1}, id="by its checkpoint"),
         pytest.param(7, 5, {0, 1, 2}, id="by what was read"),
         pytest.param(7, 7, set(), id="what was read counts, whatever is kept"),
-        pytest.param(0, 5, set(), id="not told"),
+        pytest.param(0, 5, set(), id="not reported"),
     ],
 )
 def test_i3_an_event_hub_that_was_made_at_another_time_is_another_one(
@@ -102,7 +102,7 @@ def test_i3_an_event_hub_that_was_made_at_another_time_is_another_one(
     assert remade(range(3), created_ms, known_ms, kept) == expected
 
 
-def test_regions_of_a_namespace_may_tell_other_times() -> None:
+def test_regions_of_a_namespace_may_report_other_times() -> None:
     empty = PartitionView(0, -1, "-1", True)
     assert distinct_created_ms(7, [VIEW, empty]) == 7
     assert distinct_created_ms(7, [VIEW._replace(last_offset="1:2:9900"), empty]) == 0

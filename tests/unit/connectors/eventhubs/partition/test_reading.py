@@ -41,7 +41,7 @@ def test_a_checkpoint_stays_below_what_is_outstanding() -> None:
     reading.put(0, events(5, 9))
     assert taken(reading) == [(0, 5), (0, 6), (0, 7), (0, 8)]
     reading.settle(6, 8, 10.0)
-    assert reading.begin_commit(11.5) == {}  # nothing is done with up to the first
+    assert reading.begin_commit(11.5) == {}  # nothing is settled up to the first
     reading.settle(5, 5, 12.0)
     written = reading.begin_commit(13.5)
     assert written == {0: Checkpoint(8, "80")}
@@ -84,7 +84,7 @@ def test_what_is_given_back_is_read_again_in_order() -> None:
     assert reading.begin_commit(9.0) == {}  # 0 is outstanding
 
 
-def test_only_what_stood_is_given() -> None:
+def test_only_what_was_there_is_given() -> None:
     """I3."""
     reading = made(only_present=True)
     assert reading.present is not None
@@ -94,7 +94,7 @@ def test_only_what_stood_is_given() -> None:
     assert taken(reading) == [(0, 0), (0, 1), (0, 2)]
     reading.present.reached(1, 0)
     assert reading.is_over()
-    assert not reading.is_over()  # it is told once
+    assert not reading.is_over()  # it is reported once
 
 
 def test_sequence_numbers_that_begin_again_are_noticed() -> None:
@@ -146,7 +146,7 @@ def test_what_was_given_back_and_does_not_come_again_is_a_gap() -> None:
     assert taken(reading) == [(0, 2), (0, 12), (0, 13)]
 
 
-def test_a_checkpoint_goes_on_where_what_held_it_up_does_not_come_again() -> None:
+def test_a_checkpoint_continues_where_what_delayed_it_does_not_come_again() -> None:
     reading = made()
     reading.put(0, events(0, 8))
     assert len(taken(reading)) == 8
@@ -200,7 +200,7 @@ def test_a_delivery_in_parts_is_answered_once() -> None:
     assert flight.outstanding == 0
 
 
-def test_what_a_lost_connection_has_stored_of_a_delivery_is_told_i2() -> None:
+def test_what_a_lost_connection_has_stored_of_a_delivery_is_reported_i2() -> None:
     """isthmus.connectors.eventhubs.flight, I2: sent again it would be there twice."""
     flight, lost = Flight(), Refusal(RefusalKind.UNKNOWN, "c", "lost")
     assert [flight.begin(2), flight.begin(2), flight.begin(1)] == [0, 1, 2]
@@ -210,7 +210,7 @@ def test_what_a_lost_connection_has_stored_of_a_delivery_is_told_i2() -> None:
     assert flight.outstanding == 2
 
 
-def test_the_first_event_tells_that_a_partition_was_made_again() -> None:
+def test_the_first_event_shows_that_a_partition_was_made_again() -> None:
     """I4: the checkpoint's offset leads into another partition, which has more events than the one before had."""
     reading = made()
     reading.assign(2, first=500)

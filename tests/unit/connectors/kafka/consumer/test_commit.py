@@ -57,7 +57,7 @@ def test_a_commit_without_an_answer_is_not_overtaken(rig: Rig) -> None:
     assert rig.begin(ANSWER_SECONDS - 1) == {}
     assert rig.begin(2) == {0: 50}
     rig.commits.answered({0: 50}, (), rig.now)
-    rig.commits.answered({0: 40}, (), rig.now)  # was not lost at all: the group has gone back
+    rig.commits.answered({0: 40}, (), rig.now)  # was not lost at all: the group was reset to an earlier offset
     assert rig.begin() == {0: 50}
 
 

@@ -84,10 +84,10 @@ class Client:
         Client.committed_offset = offsets[0].offset
         return offsets
 
-    def committed(self, places: Sequence[TopicPartition], timeout: float) -> list[TopicPartition]:
-        return [TopicPartition("t", each.partition, Client.committed_offset) for each in places]
+    def committed(self, topic_partitions: Sequence[TopicPartition], timeout: float) -> list[TopicPartition]:
+        return [TopicPartition("t", each.partition, Client.committed_offset) for each in topic_partitions]
 
-    def get_watermark_offsets(self, place: TopicPartition, timeout: float) -> tuple[int, int]:
+    def get_watermark_offsets(self, topic_partition: TopicPartition, timeout: float) -> tuple[int, int]:
         return 0, 10
 
     def close(self) -> None:

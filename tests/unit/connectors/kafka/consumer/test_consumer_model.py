@@ -28,23 +28,23 @@ from isthmus.connectors.kafka.option import read_source
 QUICK = 60
 STEPS, LAST_ROUNDS = 150, 80
 PARTITIONS = (0, 1)
-_TOLD = re.compile(r"partition (\d+): records (\d+) to (\d+)")
+_REPORTED = re.compile(r"partition (\d+): records (\d+) to (\d+)")
 
 
 class Record:
     """What a consumer gives."""
 
     def __init__(self, partition: int, offset: int) -> None:
-        self._place = partition, offset
+        self._position = partition, offset
 
     def error(self) -> None:
         return None
 
     def partition(self) -> int:
-        return self._place[0]
+        return self._position[0]
 
     def offset(self) -> int:
-        return self._place[1]
+        return self._position[1]
 
     def timestamp(self) -> tuple[int, int]:
         return 1, 1000
@@ -110,10 +110,10 @@ class Client:
         self._wanted = set(wanted)
 
     def _serve(self) -> None:
-        gone, fresh = set(self._positions) - self._wanted, self._wanted - set(self._positions)
-        if gone:
-            self._callbacks["on_revoke"](self, [TopicPartition("t", each) for each in gone])
-        for each in gone:
+        revoked, fresh = set(self._positions) - self._wanted, self._wanted - set(self._positions)
+        if revoked:
+            self._callbacks["on_revoke"](self, [TopicPartition("t", each) for each in revoked])
+        for each in revoked:
             del self._positions[each]
         if fresh:
             for each in fresh:
@@ -140,14 +140,14 @@ class Client:
                 self._positions[number] = at + 1
         return found
 
-    def seek(self, place: TopicPartition) -> None:
-        if place.partition in self._positions:
-            self._positions[place.partition] = place.offset
+    def seek(self, topic_partition: TopicPartition) -> None:
+        if topic_partition.partition in self._positions:
+            self._positions[topic_partition.partition] = topic_partition.offset
 
-    def pause(self, places: object) -> None:
+    def pause(self, topic_partitions: object) -> None:
         pass
 
-    def resume(self, places: object) -> None:
+    def resume(self, topic_partitions: object) -> None:
         pass
 
     def commit(self, *, offsets: Sequence[TopicPartition], asynchronous: bool) -> Sequence[TopicPartition]:
@@ -163,17 +163,17 @@ class Client:
             self._answers.append((made, is_taken))
         return offsets
 
-    def committed(self, places: Sequence[TopicPartition], timeout: float) -> list[TopicPartition]:
+    def committed(self, topic_partitions: Sequence[TopicPartition], timeout: float) -> list[TopicPartition]:
         self._cluster.may_fail()
-        numbers = [each.partition for each in places]
+        numbers = [each.partition for each in topic_partitions]
         return [
             TopicPartition("t", number, self._cluster.committed.get(number, -1001), self._cluster.notes.get(number))
             for number in numbers
         ]
 
-    def get_watermark_offsets(self, place: TopicPartition, timeout: float) -> tuple[int, int]:
+    def get_watermark_offsets(self, topic_partition: TopicPartition, timeout: float) -> tuple[int, int]:
         self._cluster.may_fail()
-        log = self._cluster.logs[place.partition]
+        log = self._cluster.logs[topic_partition.partition]
         return log.low, log.high
 
     def close(self) -> None:
@@ -244,10 +244,10 @@ class World:
         number = self.chance.choice(PARTITIONS)
         log = self.cluster.logs[number]
         log.low = self.chance.randint(log.low, log.high)
-        gone = {number << PARTITION_SHIFT | each for each in log.there if each < log.low}
+        revoked = {number << PARTITION_SHIFT | each for each in log.there if each < log.low}
         log.there = {each for each in log.there if each >= log.low}
-        self._removed(gone)
-        self.retired |= gone - self.read
+        self._removed(revoked)
+        self.retired |= revoked - self.read
 
     def compact(self) -> None:
         number = self.chance.choice(PARTITIONS)
@@ -257,9 +257,9 @@ class World:
             self._removed({number << PARTITION_SHIFT | each})
             self.compacted.add(number << PARTITION_SHIFT | each)
 
-    def _removed(self, gone: set[int]) -> None:
+    def _removed(self, revoked: set[int]) -> None:
         queued = {position for batch in self.thread._delivered.queue._batches for position in batch.positions}
-        self.returned_gone |= (gone & (self.back | self.noted)) - queued
+        self.returned_gone |= (revoked & (self.back | self.noted)) - queued
 
     def take(self) -> None:
         self.thread.grant(self.chance.randint(0, 12))
@@ -267,7 +267,7 @@ class World:
         reported, batches = self.thread.take()
         for event in reported:
             if isinstance(event, SourceLost):
-                self.hear(event.text)
+                self.on_report(event.text)
         count = 0
         for batch in batches:
             for position in batch.positions:
@@ -313,7 +313,7 @@ class World:
         if self.client is not None:
             self.client.rebalance(PARTITIONS)
 
-    def turn(self) -> None:
+    def step(self) -> None:
         before = set(self.thread._delivered.account.partitions)
         self.thread._step()
         after = set(self.thread._delivered.account.partitions)
@@ -348,7 +348,7 @@ class World:
         self.leave(self.out | self.back)
         for event in self.thread._state_events:
             if isinstance(event, SourceLost):
-                self.hear(event.text)
+                self.on_report(event.text)
         self.begin()
 
     def close(self) -> None:
@@ -356,17 +356,17 @@ class World:
         self.thread._close_consumer()
         for event in self.thread._state_events:
             if isinstance(event, SourceLost):
-                self.hear(event.text)
+                self.on_report(event.text)
         for logged in self.caplog.messages:
-            self.hear(logged)
+            self.on_report(logged)
         self.caplog.clear()
         self.leave(self.out | self.back)
         self.begin()
 
-    # ---- what is told
+    # ---- what is reported
 
-    def hear(self, text: str) -> None:
-        for partition, first, last in _TOLD.findall(text):
+    def on_report(self, text: str) -> None:
+        for partition, first, last in _REPORTED.findall(text):
             log = self.cluster.logs[int(partition)]
             for offset in range(int(first), int(last) + 1):
                 assert offset not in log.there, f"W3: {text}"
@@ -384,15 +384,15 @@ class World:
 
     def finish(self) -> None:
         self.cluster.is_flaky = False
-        for (
-            log
-        ) in self.cluster.logs.values():  # what is removed up to the end of a partition is told with its next record
+        for log in (
+            self.cluster.logs.values()
+        ):  # what is removed up to the end of a partition is reported with its next record
             log.there.add(log.high)
             log.high += 1
         self.join()
         for _ in range(LAST_ROUNDS):
             self.now += 11
-            self.turn()
+            self.step()
             self.join()
             self.thread.grant(100)
             self.take()
@@ -405,11 +405,11 @@ class World:
         self.close()
         there = {number << PARTITION_SHIFT | each for number, log in self.cluster.logs.items() for each in log.there}
         assert there <= self.done, f"W4: {sorted(there - self.done)}"
-        untold = self.retired - self.read - self.lost
-        assert not untold, f"W4: {sorted(untold)}"
+        unreported = self.retired - self.read - self.lost
+        assert not unreported, f"W4: {sorted(unreported)}"
         # The next reader cannot know that what compaction removed had been read, where it was not noted.
-        untold = self.returned_gone - self.done - self.lost - (self.left & self.compacted)
-        assert not untold, f"W4: {sorted(untold)}"
+        unreported = self.returned_gone - self.done - self.lost - (self.left & self.compacted)
+        assert not unreported, f"W4: {sorted(unreported)}"
 
 
 @pytest.mark.parametrize("seed", range(QUICK))
@@ -420,7 +420,7 @@ def test_reader_in_a_world_of_faults(
     world = World(seed, monkeypatch, caplog)
     acts = [
         *[world.publish] * 4,
-        *[world.turn] * 12,
+        *[world.step] * 12,
         *[world.take] * 6,
         *[world.settle] * 4,
         *[world.give_back] * 2,

@@ -18,7 +18,7 @@ def fault() -> ConsumerFault:
     return ConsumerFault("t", "a:9092", lambda: False)
 
 
-def test_i1_a_permanent_fault_is_told_before_one_that_may_pass(fault: ConsumerFault) -> None:
+def test_i1_a_permanent_fault_is_reported_before_one_that_may_pass(fault: ConsumerFault) -> None:
     fault.lose(PASSING)
     fault.lose(PERMANENT)
     fault.lose(PASSING)
@@ -26,7 +26,7 @@ def test_i1_a_permanent_fault_is_told_before_one_that_may_pass(fault: ConsumerFa
     assert fault.take() is None
 
 
-def test_i2_what_was_removed_is_told_beside_the_fault(fault: ConsumerFault) -> None:
+def test_i2_what_was_removed_is_reported_beside_the_fault(fault: ConsumerFault) -> None:
     fault.lose(PERMANENT)
     fault.lose_removed("")
     fault.lose_removed("records 1 to 2 were removed")
@@ -42,7 +42,7 @@ def test_i2_at_the_end_it_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert "records 1 to 2 were removed" in caplog.text
 
 
-def test_i3_brokers_that_are_down_are_told_of_after_a_while(fault: ConsumerFault) -> None:
+def test_i3_brokers_that_are_down_are_reported_after_a_while(fault: ConsumerFault) -> None:
     fault.connected(100.0)
     fault.on_error(DOWN, 100.0 + STALE_SECONDS)
     assert fault.take() is None
@@ -68,7 +68,7 @@ def test_a_consumer_that_is_shut_out_is_not_used_again(fault: ConsumerFault, cod
     assert not reported[1]
 
 
-def test_what_passes_by_itself_is_not_told(fault: ConsumerFault) -> None:
+def test_what_passes_by_itself_is_not_reported(fault: ConsumerFault) -> None:
     fault.on_error(KafkaError(KafkaError._TRANSPORT), 100.0)
     assert fault.take() is None
     assert not fault.is_spent

@@ -20,8 +20,10 @@ class Consumer:
         self.offsets = offsets
         self.refused: KafkaError | None = None
 
-    def committed(self, places: list[TopicPartition], timeout: float) -> list[TopicPartition]:
-        found = [TopicPartition("t", each.partition, self.offsets.get(each.partition, -1001)) for each in places]
+    def committed(self, topic_partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        found = [
+            TopicPartition("t", each.partition, self.offsets.get(each.partition, -1001)) for each in topic_partitions
+        ]
         if self.refused is not None:
             raise KafkaException(self.refused)
         return found
@@ -45,7 +47,7 @@ def test_i1_a_group_that_is_nowhere_begins_at_the_ends_of_all_partitions() -> No
     assert consumer.offsets == ENDS
 
 
-def test_i2_a_partition_that_was_added_while_nobody_read_is_read_from_its_first_record() -> None:
+def test_i2_a_partition_that_was_added_without_a_reader_is_read_from_its_first_record() -> None:
     """What had been sent to it before the next reader came was passed over."""
     consumer = Consumer({0: 5, 1: 6})
     assert begin(consumer, [0, 1, 2], 3) == {}

@@ -32,7 +32,7 @@ def test_commit_never_passes_a_hole() -> None:
     assert account.to_commit == 20
 
 
-def test_offsets_that_no_record_has_hold_nothing_up() -> None:
+def test_offsets_that_no_record_has_delay_nothing() -> None:
     account = PartitionOffsets()
     read(account, 1, 2, 5, 9)
     account.settle(1, 2)
@@ -55,7 +55,7 @@ def test_after_a_return_only_what_was_given_back_comes_again() -> None:
     assert account.to_commit == 7
 
 
-def test_what_was_given_back_and_is_gone_holds_nothing_up() -> None:
+def test_what_was_given_back_and_was_removed_delays_nothing() -> None:
     """I3: compaction removed it meanwhile."""
     account = PartitionOffsets()
     read(account, *range(6))
@@ -69,7 +69,7 @@ def test_what_was_given_back_and_is_gone_holds_nothing_up() -> None:
     assert account.to_commit == 6
 
 
-def test_i5_a_record_before_those_that_came_is_told_as_a_log_that_begins_again() -> None:
+def test_i5_a_record_before_those_that_came_is_reported_as_a_log_that_begins_again() -> None:
     account = PartitionOffsets()
     assert not account.begins_again(7), "nothing has come"
     read(account, 7, 8, 9)

@@ -13,11 +13,11 @@ class Consumer:
     def __init__(self) -> None:
         self.asked: list[tuple[str, list[int]]] = []
 
-    def pause(self, places: list[Any]) -> None:
-        self.asked.append(("pause", sorted(each.partition for each in places)))
+    def pause(self, partitions: list[Any]) -> None:
+        self.asked.append(("pause", sorted(each.partition for each in partitions)))
 
-    def resume(self, places: list[Any]) -> None:
-        self.asked.append(("resume", sorted(each.partition for each in places)))
+    def resume(self, partitions: list[Any]) -> None:
+        self.asked.append(("resume", sorted(each.partition for each in partitions)))
 
 
 def test_nothing_is_paused_before_there_has_been_no_credit_for_a_while() -> None:

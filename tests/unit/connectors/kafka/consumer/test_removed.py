@@ -32,19 +32,19 @@ class Consumer:
         self.is_away = False
         self.error: KafkaError | None = None
 
-    def committed(self, places: list[Any], timeout: float) -> list[Any]:
+    def committed(self, topic_partitions: list[Any], timeout: float) -> list[Any]:
         if self.is_away:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         if self.error is not None:
-            return [Refused(each.partition, self.error) for each in places]
-        return [TopicPartition(each.topic, each.partition, self.offsets[each.partition]) for each in places]
+            return [Refused(each.partition, self.error) for each in topic_partitions]
+        return [TopicPartition(each.topic, each.partition, self.offsets[each.partition]) for each in topic_partitions]
 
-    def get_watermark_offsets(self, place: Any, timeout: float) -> tuple[int, int]:
+    def get_watermark_offsets(self, topic_partition: Any, timeout: float) -> tuple[int, int]:
         self.looks += 1
-        return self.low[place.partition], 1000
+        return self.low[topic_partition.partition], 1000
 
 
-def test_i1_what_was_removed_before_the_assignment_is_told_once() -> None:
+def test_i1_what_was_removed_before_the_assignment_is_reported_once() -> None:
     removed, consumer = RemovedRecords("t"), Consumer({0: 5, 1: 7, 2: -1001}, {0: 20, 1: 7, 2: 30})
     removed.assigned([0, 1, 2])
     reported = removed.query(consumer, 0.0)
@@ -58,8 +58,8 @@ def test_i1_what_was_removed_before_the_assignment_is_told_once() -> None:
 
 
 @pytest.mark.parametrize("is_early", [False, True])
-def test_i6_a_log_that_ends_before_the_position_of_its_group_is_told_once(is_early: bool) -> None:
-    """librdkafka begins at its start, and all that is left of it was moved again without a word."""
+def test_i6_a_log_that_ends_before_the_position_of_its_group_is_reported_once(is_early: bool) -> None:
+    """librdkafka begins at its start, and all that is left of it was moved again without a report."""
     removed, consumer = RemovedRecords("t"), Consumer({0: 500, 1: 7}, {0: 0, 1: 7})
     removed.assigned([0, 1])
     if is_early:
@@ -76,7 +76,7 @@ def test_i6_a_log_that_ends_before_the_position_of_its_group_is_told_once(is_ear
     assert removed.query(consumer, 100.0) == ""
 
 
-def test_i6_what_is_known_to_be_another_topic_is_not_told_as_well() -> None:
+def test_i6_what_is_known_to_be_another_topic_is_not_reported_as_well() -> None:
     removed, consumer = RemovedRecords("t"), Consumer({0: 500}, {0: 0})
     removed.assigned([0])
     removed.first(0, 0)
@@ -85,7 +85,7 @@ def test_i6_what_is_known_to_be_another_topic_is_not_told_as_well() -> None:
     assert removed.take_rereads() == ""
 
 
-def test_what_was_removed_while_it_was_read_is_told_and_a_gap_of_compaction_is_not() -> None:
+def test_what_was_removed_while_it_was_read_is_reported_and_a_gap_of_compaction_is_not() -> None:
     removed, consumer = RemovedRecords("t"), Consumer({}, {0: 20, 1: 3})
     removed.gap(0, 8, 25)
     removed.gap(0, 30, 40)
@@ -112,14 +112,14 @@ def test_i2_i4_a_look_without_an_answer_is_taken_again_and_nothing_is_committed_
     assert not removed.is_asking
 
 
-def test_what_came_before_the_look_is_not_told_though_it_was_removed_since() -> None:
+def test_what_came_before_the_look_is_not_reported_though_it_was_removed_since() -> None:
     removed, consumer = RemovedRecords("t"), Consumer({0: 5}, {0: 20})
     removed.assigned([0])
     removed.first(0, 15)
     assert "records 5 to 14" in removed.query(consumer, 0.0)
 
 
-def test_what_is_removed_behind_the_first_look_and_before_the_first_record_is_told() -> None:
+def test_what_is_removed_behind_the_first_look_and_before_the_first_record_is_reported() -> None:
     """The target takes nothing meanwhile, so that nothing is read."""
     removed, consumer = RemovedRecords("t"), Consumer({0: 5}, {0: 8})
     removed.assigned([0])
@@ -131,7 +131,7 @@ def test_what_is_removed_behind_the_first_look_and_before_the_first_record_is_to
     assert removed.query(consumer, 2 * SPACING_SECONDS) == ""
 
 
-def test_i3_each_gap_between_two_looks_is_told() -> None:
+def test_i3_each_gap_between_two_looks_is_reported() -> None:
     removed, consumer = RemovedRecords("t"), Consumer({}, {0: 1_000_000})
     removed.gap(0, 3, 4)
     assert "records 3 to 3 were" in removed.query(consumer, 0.0)
@@ -145,7 +145,7 @@ def test_i3_each_gap_between_two_looks_is_told() -> None:
     assert "records 138 to 138 and 9980 more ranges were removed" in reported
 
 
-def test_what_was_given_back_and_is_gone_is_told_whatever_removed_it() -> None:
+def test_what_was_given_back_and_was_removed_is_reported_whatever_removed_it() -> None:
     removed, consumer = RemovedRecords("t"), Consumer({}, {0: 5})
     removed.gap(0, 2, 7, is_return=True)
     removed.gap(0, 9, 11)
@@ -161,7 +161,7 @@ def test_what_was_given_back_and_is_gone_is_told_whatever_removed_it() -> None:
     assert "records 5 to 7" in removed.query(consumer, 2 * SPACING_SECONDS)
 
 
-def test_i3_a_gap_is_told_where_its_partition_is_handed_over_or_the_reader_ends() -> None:
+def test_i3_a_gap_is_reported_where_its_partition_is_handed_over_or_the_reader_ends() -> None:
     """The offset behind it is committed then, and its next reader begins there."""
     removed, consumer = RemovedRecords("t"), Consumer({}, {0: 20})
     removed.gap(0, 30, 35)
@@ -181,7 +181,7 @@ def test_of_partitions_that_are_somebody_elses_the_group_is_not_asked() -> None:
 
 
 def test_i4_nothing_is_committed_behind_a_gap_before_the_look_at_it() -> None:
-    """A kill would leave it untold: the next reader begins behind it."""
+    """A kill would leave it unreported: the next reader begins after it."""
     removed, consumer = RemovedRecords("t"), Consumer({}, {0: 20, 1: 20})
     assert removed.query(consumer, 0.0) == ""
     removed.gap(0, 30, 35)
@@ -203,7 +203,7 @@ def test_looks_take_a_twentieth_of_the_time_where_the_cluster_is_far() -> None:
     assert consumer.looks == 1
 
 
-def test_i4_at_the_end_what_is_lost_is_told_before_a_commit_and_what_is_not_known_is_not_committed() -> None:
+def test_i4_at_the_end_what_is_lost_is_reported_before_a_commit_and_what_is_not_known_is_not_committed() -> None:
     removed, consumer = RemovedRecords("t"), Consumer({1: 5}, {0: 20, 1: 0})
     removed.gap(0, 8, 25)
     removed.assigned([1])
@@ -216,5 +216,5 @@ def test_i4_at_the_end_what_is_lost_is_told_before_a_commit_and_what_is_not_know
     assert removed.last_ask(consumer, reported.append) == {0, 1}
 
 
-def _no_answer(place: Any, timeout: float) -> tuple[int, int]:
+def _no_answer(topic_partition: Any, timeout: float) -> tuple[int, int]:
     raise KafkaException(KafkaError(KafkaError._TIMED_OUT))

@@ -32,7 +32,7 @@ RECORDS = st.builds(
 
 @given(RECORDS)
 @settings(max_examples=200)
-def test_record_survives_the_way_over_a_message(record: Record) -> None:
+def test_record_survives_conversion_to_a_message(record: Record) -> None:
     """I1, I3."""
     position = (record.partition or 0) << 48 | 77
     message = to_message(record, position)
@@ -130,7 +130,7 @@ def messages(draw: Any) -> bytes:
 
 
 def said(message: bytes) -> dict[str, Any]:
-    """What a message says, but for what a broker adds, with the types of all values."""
+    """The contents of a message, without what a broker adds, with the types of all values."""
     found = section.locate(message)
     annotations = section.decode_map(message, found.message_annotations)
     header = section.decode_header(message, found.header)
@@ -161,7 +161,7 @@ def _body(raw: bytes) -> Any:
 
 @given(messages())
 @settings(max_examples=300)
-def test_message_survives_the_way_over_a_record(message: bytes) -> None:
+def test_message_survives_conversion_to_a_record(message: bytes) -> None:
     """I2."""
     record = to_record(message)._replace(partition=2)
     if record.timestamp_ms is None:
@@ -181,7 +181,7 @@ FREQUENT = st.builds(
 
 @given(st.lists(FREQUENT, min_size=1, max_size=4))
 @settings(max_examples=100)
-def test_the_copy_of_a_record_survives_the_way_over_a_record(records: list[Record]) -> None:
+def test_the_copy_of_a_record_survives_conversion_to_a_record(records: list[Record]) -> None:
     """I2, of the form that routes between clusters write."""
     rewriter = MessageRewriter("ewr/flights", "jfk", origin_namespace="one", target_namespace="two")
     for number, record in enumerate(records * 2, 1):

@@ -33,7 +33,7 @@ def test_only_the_message_id_is_added(record: Record, topic: str) -> None:
         assert after[slice(*getattr(new, name))] == before[slice(*getattr(old, name))]
 
 
-def test_i1_a_message_id_that_stands_is_kept() -> None:
+def test_i1_an_existing_message_id_is_kept() -> None:
     sent = section.encode_message(b"body", properties={"message_id": "mine", "subject": "s"})
     read = to_message(to_record(sent)._replace(partition=0, timestamp_ms=5), POSITION)
     assert MessageIds("t").add(read, POSITION) == read

@@ -19,7 +19,7 @@ OFFSETS = st.dictionaries(st.integers(0, 5), st.integers(0, 1000))
         ({0: 0, 1: 0}, {0: 100, 1: 100}, 10, {0: 5, 1: 5}),
         ({0: 0, 1: 0}, {0: 2, 1: 100}, 10, {0: 2, 1: 8}),
         ({0: 7}, {0: 7, 1: 3}, 10, {0: 7, 1: 3}),  # a partition was added
-        ({0: 7}, {0: 3}, 10, {0: 7}),  # the topic was made again: the reader tells it before
+        ({0: 7}, {0: 3}, 10, {0: 7}),  # the topic was made again: the reader reports it before
         ({0: 0, 1: 0, 2: 0}, {0: 9, 1: 9, 2: 9}, 1, {0: 1, 1: 0, 2: 0}),
     ],
 )
@@ -28,7 +28,7 @@ def test_the_next_batch(start: dict[int, int], ends: dict[int, int], most: int, 
 
 
 @given(OFFSETS, OFFSETS, st.integers(1, 500))
-def test_a_batch_keeps_its_limit_and_goes_on_until_all_is_read(
+def test_a_batch_keeps_its_limit_and_continues_until_all_is_read(
     start: dict[int, int], ends: dict[int, int], most: int
 ) -> None:
     """I1, I2."""

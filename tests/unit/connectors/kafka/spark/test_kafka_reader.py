@@ -201,7 +201,7 @@ def test_a_topic_that_was_made_again_is_told_or_read_from_its_first_record() -> 
 def test_i3_a_topic_that_was_made_again_is_known_by_its_id_however_many_records_it_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The first of them were passed over, and nothing was said."""
+    """The first of them were passed over, without a report."""
     Topic.edges_now = {0: (0, 9)}
     monkeypatch.setattr(Topic, "identity", "cluster:one")
     begin = {"0": 2}
@@ -218,7 +218,7 @@ def test_i3_a_topic_that_was_made_again_is_known_by_its_id_however_many_records_
     assert stream.latestOffset(end, ReadMaxRows(7)) == {"0": 9, "topic": "cluster:two"}
 
 
-def test_i3_a_topic_of_a_cluster_that_was_made_again_or_of_another_one_is_told_or_read_from_its_first_record(
+def test_i3_a_topic_of_a_cluster_that_was_made_again_or_of_another_one_is_reported_or_read_from_its_first_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A checkpoint outlives its cluster: what a topic of another one has below its offsets was never read."""

@@ -39,7 +39,7 @@ class Consumer:
     def get_watermark_offsets(self, where: Any, timeout: float) -> tuple[int, int]:
         return self._low, 9
 
-    def assign(self, places: Any) -> None:
+    def assign(self, partitions: Any) -> None:
         pass
 
     def consume(self, count: int, timeout: float) -> list[Record]:
@@ -50,7 +50,7 @@ class Consumer:
         pass
 
 
-def test_i2_records_that_are_removed_while_they_are_read_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_i2_records_that_are_removed_while_they_are_read_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "Consumer", Consumer)
     options = read_options({"bootstrap_servers": "a:1", "topic": "t"})
     with Topic(options, "t") as topic:
@@ -64,7 +64,7 @@ def test_i2_records_that_are_removed_while_they_are_read_are_told(monkeypatch: p
 
 
 @pytest.mark.parametrize("missing", ["fail", "skip"])
-def test_i2_what_is_behind_the_end_of_a_topic_that_was_truncated_is_told_or_passed_over(
+def test_i2_what_is_behind_the_end_of_a_topic_that_was_truncated_is_reported_or_passed_over(
     monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     """A batch that Spark repeated failed for ever, though what is missing was to be passed over."""

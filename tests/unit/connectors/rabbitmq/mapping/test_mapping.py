@@ -74,7 +74,7 @@ PROPERTIES = st.builds(
 
 @given(PROPERTIES, st.binary(max_size=300), TEXTS, TEXTS)
 @settings(max_examples=100)
-def test_a_record_survives_the_way_over_a_message(
+def test_a_record_survives_conversion_to_a_message(
     found: Properties, body: bytes, exchange: str, routing_key: str
 ) -> None:
     """I1."""
@@ -121,7 +121,7 @@ FREQUENT = st.builds(
 
 @given(FREQUENT, st.sampled_from([b"", b"x" * 10, b"x" * 300]), st.sampled_from(["", "orders", "ü"]))
 @settings(max_examples=200)
-def test_the_quick_way_and_the_general_way_are_one(found: Properties, body: bytes, place: str) -> None:
+def test_the_fast_path_and_the_general_path_are_one(found: Properties, body: bytes, place: str) -> None:
     """outward I1, frequent I1."""
     record = Record(body, props.write(found), place, place)
     message = to_message(record, 7, 5)
@@ -166,8 +166,8 @@ def test_what_the_broker_counts_is_not_the_publishers() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_a_first_delivery_of_a_quorum_queue_is_read_the_quick_way(count: int) -> None:
-    """frequent I1: before RabbitMQ 3.12 it is counted, too; the general way takes several times as long."""
+def test_a_first_delivery_of_a_quorum_queue_is_read_on_the_fast_path(count: int) -> None:
+    """frequent I1: before RabbitMQ 3.12 it is counted, too; the general path takes several times as long."""
     reported, own = ("x-delivery-count", *table.field_of(count)), ("a", b"S", long_text(b"b"))
     plain = props.write(Properties(headers=(own,), delivery_mode=2))
     for headers in ((reported, own), (own, reported)):
@@ -259,7 +259,7 @@ def messages(draw: Any) -> bytes:
 
 
 def said(message: bytes) -> dict[str, Any]:
-    """What a message says, but for what a broker adds, with the types of all values."""
+    """The contents of a message, without what a broker adds, with the types of all values."""
     found = section.locate(message)
     annotations = section.decode_map(message, found.message_annotations)
     header = section.decode_header(message, found.header)
@@ -293,7 +293,7 @@ def body_of(message: bytes, where: tuple[int, int]) -> Any:
 
 @given(messages())
 @settings(max_examples=100)
-def test_a_message_survives_the_way_over_a_record(message: bytes) -> None:
+def test_a_message_survives_conversion_to_a_record(message: bytes) -> None:
     """I2."""
     record = to_record(message, "isthmus")
     assert said(to_message(record)) == said(message)

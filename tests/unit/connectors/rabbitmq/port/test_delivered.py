@@ -43,7 +43,7 @@ def test_an_acknowledgement_that_is_lost_twice_is_remembered_twice() -> None:
         assert not delivered.attach(found, 9)
 
 
-def test_of_equal_messages_as_many_are_told_as_there_are() -> None:
+def test_of_equal_messages_as_many_are_reported_as_there_are() -> None:
     """I2: two outstanding, three come: one of them is new."""
     delivered = Delivered()
     reported(delivered, 1, 11)
@@ -67,7 +67,7 @@ def test_an_acknowledgement_that_may_be_lost_is_remembered_by_message_id_alone()
     assert delivered.recognised(traits(22)) is None
 
 
-def test_what_is_settled_while_the_connection_is_away_is_known_until_it_comes() -> None:
+def test_what_is_settled_while_the_connection_is_unavailable_is_known_until_it_comes() -> None:
     delivered = Delivered()
     reported(delivered, 1, 11, is_named=False)
     delivered.lost()
@@ -78,7 +78,7 @@ def test_what_is_settled_while_the_connection_is_away_is_known_until_it_comes() 
     assert found.position == 1
 
 
-def test_what_is_given_back_while_the_connection_is_away_comes_as_a_new_message() -> None:
+def test_what_is_given_back_while_the_connection_is_unavailable_comes_as_a_new_message() -> None:
     delivered = Delivered()
     reported(delivered, 1, 11)
     delivered.lost()

@@ -88,7 +88,7 @@ def test_a_message_that_was_not_published_is_refused_at_once() -> None:
     assert flight.credit == CREDIT
 
 
-def test_what_was_taken_of_an_envelope_is_told_with_what_came_back_and_what_was_not_published() -> None:
+def test_what_was_taken_of_an_envelope_is_reported_with_what_came_back_and_what_was_not_published() -> None:
     """Sent again with the others, it would be there twice."""
     flight = Flight()
     assert (flight.begin(1), flight.begin(4)) == (0, 1)
@@ -102,7 +102,7 @@ def test_what_was_taken_of_an_envelope_is_told_with_what_came_back_and_what_was_
     assert flight.take(1.0) == [Outcome(0, 0), Outcome(1, 1, TOO_LARGE, (0, 3))]
 
 
-def test_what_was_taken_of_an_envelope_is_told_where_the_connection_is_lost() -> None:
+def test_what_was_taken_of_an_envelope_is_reported_where_the_connection_is_lost() -> None:
     flight, lost = Flight(), Refusal(RefusalKind.UNKNOWN, "", "lost")
     for number in range(flight.begin(3), 3):
         flight.sent(number, payload(number), 1.0)

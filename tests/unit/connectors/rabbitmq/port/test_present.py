@@ -14,19 +14,19 @@ def made(messages: int) -> Present:
     return present
 
 
-def test_as_many_are_given_as_stood_there() -> None:
+def test_as_many_are_given_as_were_there() -> None:
     """I1"""
     present = made(2)
     assert [present.came(tag, 1.0) for tag in range(1, 5)] == [True, True, False, False]
     assert present.leave() == [3, 4]
     assert present.leave() == []
     assert present.is_at_end(1.0, is_waiting=False)
-    assert not present.is_at_end(1.0, is_waiting=False)  # it is told once
+    assert not present.is_at_end(1.0, is_waiting=False)  # it is reported once
     assert present.quiet_at == math.inf
 
 
 def test_a_lost_connection_changes_nothing_in_the_count() -> None:
-    """I1: what came and was not given comes again; what came since stands in the queue as well."""
+    """I1: what came and was not given comes again; what came since is in the queue as well."""
     present = made(2)
     assert present.came(1, 1.0)
     present.gone_back(1)
@@ -35,7 +35,7 @@ def test_a_lost_connection_changes_nothing_in_the_count() -> None:
     assert [present.came(tag, 3.0) for tag in range(3)] == [True, True, False]
 
 
-def test_an_empty_queue_is_the_end_though_others_have_taken_what_stood_there() -> None:
+def test_an_empty_queue_is_the_end_though_others_have_taken_what_was_there() -> None:
     """I2"""
     present = made(2)
     assert not present.is_due(QUIET_SECONDS / 2, can_ask=True)
@@ -61,7 +61,7 @@ def test_the_end_waits_for_what_has_to_come_again() -> None:
 
 
 def test_what_comes_too_late_puts_the_end_off_no_longer() -> None:
-    """I2: somebody may go on sending for ever."""
+    """I2: a sender may continue for ever."""
     present = made(1)
     assert present.came(1, 1.0)
     assert not present.came(2, 1.4)
@@ -92,7 +92,7 @@ def test_the_first_count_is_taken_once_the_broker_holds_nothing_for_a_lost_conne
     assert present.due_at <= 40.0
     assert present.came(1, 39.9)
     assert not present.is_due(39.99, can_ask=False)
-    assert present.is_due(40.0, can_ask=False)  # though messages go on to come
+    assert present.is_due(40.0, can_ask=False)  # though messages continue to come
     assert not present.is_due(41.0, can_ask=True)
     assert present.due_at > 41.0
     present.counted(1, 41.0, is_idle=False, kept_until=40.0)

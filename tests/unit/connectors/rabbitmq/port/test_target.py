@@ -49,15 +49,15 @@ def target() -> Iterator[RabbitTarget]:
     pool.close()
 
 
-def test_credit_that_came_back_is_told_though_it_is_what_it_was_before(target: RabbitTarget) -> None:
-    """The machine counts down with each delivery: untold, the credit of a quiet route would be used up after so many messages."""
+def test_credit_that_came_back_is_reported_though_it_is_what_it_was_before(target: RabbitTarget) -> None:
+    """The machine counts down with each delivery: without a report the credit of an idle route would be used up after so many messages."""
     target.send(Send([section.encode_message(b"x")]))
     target.on_method(1, M.BASIC_ACK, struct.pack(">QB", 1, 0))
     assert list(target.poll(0.0)) == [Outcome(0, 0), Granted(CREDIT)]
     assert list(target.poll(0.0)) == []
 
 
-def test_what_was_taken_of_an_envelope_is_told_before_the_connection_is_lost(target: RabbitTarget) -> None:
+def test_what_was_taken_of_an_envelope_is_reported_before_the_connection_is_lost(target: RabbitTarget) -> None:
     """Sent again with the others, it would be there twice."""
     target.send(Send([section.encode_message(b"%d" % number) for number in range(3)], is_envelope=True))
     target.on_method(1, M.BASIC_ACK, struct.pack(">QB", 2, 0))
@@ -90,7 +90,7 @@ def test_i3_no_time_out_begins_while_bytes_of_the_messages_still_arrive(
     assert isinstance(target.poll(silent)[-1], Lost)
 
 
-def test_what_a_blocked_broker_says_is_reported_until_it_goes_on(target: RabbitTarget) -> None:
+def test_what_a_blocked_broker_says_is_reported_until_it_continues(target: RabbitTarget) -> None:
     target.on_method(0, M.CONNECTION_BLOCKED, b"\x0dlow on memory")
     assert list(target.poll(0.0)) == [Granted(0), Stopped("'q': RabbitMQ accepts no messages: low on memory")]
     assert list(target.poll(100.0)) == []

@@ -22,7 +22,7 @@ def test_a_run_from_the_beginning_is_one_acknowledgement() -> None:
     assert len(unacked) == 0
 
 
-def test_what_stands_behind_another_is_acknowledged_alone() -> None:
+def test_what_follows_another_is_acknowledged_alone() -> None:
     """I1: `multiple` would take the first with it."""
     unacked = made(4)
     assert unacked.settle([2, 4]) == [(2, False), (4, False)]
@@ -38,7 +38,7 @@ def test_no_acknowledgement_names_a_tag_that_was_rejected() -> None:
     assert unacked.settle([3]) == [(3, True)]
 
 
-def test_what_was_rejected_holds_up_nothing() -> None:
+def test_what_was_rejected_delays_nothing() -> None:
     unacked = made(3)
     unacked.remove(1)
     assert unacked.settle([2]) == [(2, True)]

@@ -105,7 +105,7 @@ def administration(client: Client) -> ServiceBusAdministration:
     return ServiceBusAdministration(OpenClient(client, AdministrationTransport(), "host.test"))  # type: ignore[arg-type]
 
 
-def test_what_stands_is_observed() -> None:
+def test_what_exists_is_observed() -> None:
     topics = [WANTED, TopicState(name="q"), TopicState(name="none")]
     state = administration(Client()).observe("ewr", topics)
     assert state.endpoint == "host.test"

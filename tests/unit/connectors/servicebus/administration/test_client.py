@@ -23,7 +23,7 @@ def test_an_answer_without_what_was_asked_for_is_an_error_of_the_namespace() -> 
         raise AttributeError("'NoneType' object has no attribute 'content'")
 
 
-def test_an_answer_that_breaks_off_is_told_as_one_that_cannot_be_read() -> None:
+def test_an_answer_that_breaks_off_is_reported_as_one_that_cannot_be_read() -> None:
     with (
         pytest.raises(NamespaceUnreachableError, match=r"ewr: gave an answer that cannot be read \(XML is invalid\)"),
         administration_errors("ewr"),
@@ -31,7 +31,7 @@ def test_an_answer_that_breaks_off_is_told_as_one_that_cannot_be_read() -> None:
         raise DecodeError("XML is invalid")
 
 
-def test_a_token_service_that_is_away_is_no_refusal_of_the_namespace() -> None:
+def test_a_token_service_that_is_unavailable_is_no_refusal_of_the_namespace() -> None:
     with (
         pytest.raises(
             NamespaceUnreachableError, match=r"ewr: was not called: no token for the identity \(it is away\)"
@@ -59,7 +59,7 @@ def test_a_token_service_that_is_away_is_no_refusal_of_the_namespace() -> None:
         ("", b"", "an empty answer"),
     ],
 )
-def test_what_is_no_namespace_is_told_and_has_neither_an_empty_list_nor_a_lack_of_entities(
+def test_what_is_no_namespace_is_reported_and_has_neither_an_empty_list_nor_a_lack_of_entities(
     monkeypatch: pytest.MonkeyPatch, kind: str, body: bytes, reported: str
 ) -> None:
     def send(self: RequestsTransport, request: object, **options: object) -> SimpleNamespace:
@@ -82,7 +82,7 @@ TEXT = "Endpoint=sb://localhost:1;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0
 
 
 def test_i3_no_request_shows_a_token_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The SDK's own policy goes on with one for a minute: each hour a client was told that its key is wrong."""
+    """The SDK's own policy uses an expired one for a minute: each hour the key of a client was reported as wrong."""
     begun = time.time()
     now = begun
     ends: list[float] = []
@@ -104,7 +104,7 @@ def test_i3_no_request_shows_a_token_that_has_ended(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_ready_signature_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The SDK shows it as the token of an identity, which no namespace takes: the key was told to be wrong."""
+    """The SDK shows it as the token of an identity, which no namespace accepts: the key was reported as wrong."""
     shown: list[str] = []
 
     def send(self: RequestsTransport, request: HttpRequest, **options: object) -> SimpleNamespace:
@@ -119,7 +119,7 @@ def test_a_ready_signature_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) ->
     assert shown == [signature]
 
 
-def test_no_password_of_netrc_takes_the_place_of_the_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_password_of_netrc_replaces_the_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "netrc").write_text("default login anonymous password guest\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     shown: list[str] = []

@@ -21,7 +21,7 @@ def entry(what: str) -> str:
     return ENTRY.format(sb=SB[1:-1], what=what)
 
 
-def test_the_rule_stands_where_the_service_reads_it() -> None:
+def test_the_rule_is_written_where_the_service_reads_it() -> None:
     body = with_default_rule(entry("SubscriptionDescription"), RuleState("isthmus", "a < 1", "SET a = 1"))
     description = ET.fromstring(body).find(f".//{SB}SubscriptionDescription")
     assert description is not None

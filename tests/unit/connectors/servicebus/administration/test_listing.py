@@ -24,12 +24,12 @@ def names_of(items: list[Any], on_page: Callable[[int], None] = lambda skip: Non
 
 @pytest.mark.parametrize("count", [0, 1, 99, 100, 101, 199, 200, 1000])
 @pytest.mark.parametrize("most", [2, 3, 100])
-def test_a_list_that_stays_is_told_once_and_whole(count: int, most: int) -> None:
+def test_a_list_that_stays_is_reported_once_and_whole(count: int, most: int) -> None:
     assert names_of(named(count), most=most) == [each.name for each in named(count)]
 
 
 @pytest.mark.parametrize("deleted", [1, 2, 60, 100])
-def test_i1_what_stays_is_told_although_others_are_deleted_between_pages(deleted: int) -> None:
+def test_i1_what_stays_is_reported_although_others_are_deleted_between_pages(deleted: int) -> None:
     items = named(400)
     stays = [each.name for each in items[deleted:]]
     pages = iter([deleted])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from isthmus.connectors.servicebus.administration.namespace_header import NamespaceHeaders
 
 
-def test_what_was_told_last_stays() -> None:
+def test_what_was_reported_last_stays() -> None:
     reported = NamespaceHeaders()
     reported.note({})
     assert (reported.catalog_version, reported.instance) == ("", "")

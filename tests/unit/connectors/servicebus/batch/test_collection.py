@@ -75,12 +75,12 @@ def test_it_waits_for_its_first_message_as_long_as_one_waits() -> None:
     assert Collection(LIMITS, 100.0).decide(130.0) == "time"
 
 
-def test_behind_a_message_that_another_receiver_holds_it_ends_or_tries_again() -> None:
+def test_behind_a_message_that_another_receiver_has_locked_it_ends_or_tries_again() -> None:
     collection = started()
     collection.blocked(100.1)
     assert collection.decide(100.1) == "blocked"
     empty = Collection(LIMITS, 100.0)
     empty.blocked(100.1)
     assert (empty.decide(100.1), empty.credit(100.1, 0)) == ("", 0)
-    assert empty.due(100.1) == 100.5  # a look
+    assert empty.due(100.1) == 100.5  # a peek
     assert empty.credit(101.1, 0) == FIRST_CREDIT

@@ -68,7 +68,7 @@ def test_where_nothing_can_be_watched_the_end_of_the_writing_counts() -> None:
     assert Consumption(None).filler_bytes == 0
 
 
-def test_what_the_system_does_not_tell_counts_as_not_read(
+def test_what_the_system_does_not_report_counts_as_not_read(
     pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Messages are settled once all is read."""

@@ -17,7 +17,7 @@ from isthmus.connectors.servicebus.option import SourceOptions
 def test_a_message_that_is_read_late_is_guarded_as_when_it_was_asked_for_i3(
     tmp_path: Path, before_seconds: int, is_guarded: bool
 ) -> None:
-    """The process, or the network, stood still meanwhile: locks that it was sent past have expired."""
+    """The process, or the network, was suspended meanwhile: the locks have expired."""
     store = BatchStore(tmp_path)
     store.guard()
     guard = tmp_path / "guard"

@@ -31,10 +31,10 @@ BASE = {"connection": "env:PLACE", "entity": "q", "batch_seconds": "0.02"}
 @pytest.fixture(name="peer")
 def _peer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Peer]:
     with Peer("q") as peer:
-        place = (
+        connection = (
             f"Endpoint=sb://127.0.0.1:{peer.port}/;SharedAccessKeyName=a;SharedAccessKey=b;UseDevelopmentEmulator=true"
         )
-        monkeypatch.setenv("PLACE", place)
+        monkeypatch.setenv("PLACE", connection)
         yield peer
 
 
@@ -71,7 +71,7 @@ def evaluate(store: BatchStore, batch: int, through: int = 0, **more: str) -> Ge
         yield rows.column("sequence_number").to_pylist()
 
 
-def fates(peer: Peer) -> dict[int, str]:
+def outcomes(peer: Peer) -> dict[int, str]:
     with peer.lock:
         return dict(peer.queues["q"].fates)
 
@@ -108,9 +108,9 @@ def test_what_spark_committed_is_settled_and_nothing_else_i1(
     put(peer, 3)
     read(store, 6, ordered="false")
     settlement.settle_through(4)
-    assert fates(peer) == {}
+    assert outcomes(peer) == {}
     settlement.settle_through(5)
-    assert fates(peer) == {1: "completed", 2: "completed"}
+    assert outcomes(peer) == {1: "completed", 2: "completed"}
     assert store.listed("index") == [(6, 0)]
 
 
@@ -123,8 +123,8 @@ def test_a_batch_that_was_left_before_its_end_is_not_settled_i2(
     evaluation.close()
     with pytest.raises(BatchReadInPartError, match=r"batch 5 of 2 messages was read only in part.*persist\(\)"):
         settlement.settle_through(5)
-    assert fates(peer) == {}
-    settlement.settle_through(5)  # said once: a query that is started again goes on
+    assert outcomes(peer) == {}
+    settlement.settle_through(5)  # logged once: a query that is started again continues
 
 
 def test_a_batch_that_spark_did_not_take_is_not_settled_i2(
@@ -143,7 +143,7 @@ def test_a_part_and_then_the_whole_is_the_whole(peer: Peer, store: BatchStore, s
     next(evaluate(store, 5))
     assert read(store, 5) == [1, 2]
     settlement.settle_through(5)
-    assert fates(peer) == {1: "completed", 2: "completed"}
+    assert outcomes(peer) == {1: "completed", 2: "completed"}
 
 
 def test_a_task_that_outlives_its_batch_receives_nothing_and_settles_nothing_i3(
@@ -159,7 +159,7 @@ def test_a_task_that_outlives_its_batch_receives_nothing_and_settles_nothing_i3(
     read(store, 5)  # it was receiving while the driver settled
     store.set_settled(5)
     settlement.settle_through(5)
-    assert fates(peer) == {1: "completed"}
+    assert outcomes(peer) == {1: "completed"}
     assert store.listed("index") == []
 
 
@@ -171,7 +171,7 @@ def test_a_restart_settles_what_the_run_before_had_committed(peer: Peer, store: 
     assert again.claim()
     settlement = BatchSettlement(SourceOptions.read(BASE), again)
     settlement.settle_through(5)
-    assert fates(peer) == {1: "completed", 2: "completed"}
+    assert outcomes(peer) == {1: "completed", 2: "completed"}
     settlement.close()
     again.close()
 
@@ -184,7 +184,7 @@ def test_a_message_whose_lock_was_lost_is_completed_when_it_comes_again_and_beco
     assert read(store, 5) == [1, 2]
     lose_locks(peer, monkeypatch, 2)
     settlement.settle_through(5)
-    assert fates(peer)[1] == "completed"
+    assert outcomes(peer)[1] == "completed"
     assert store.all_late() == {2: 1000}
     put(peer, 3, at_ms=1001)
     assert read(store, 6) == [3]
@@ -255,7 +255,7 @@ def test_a_connection_that_ended_during_a_batch_is_made_anew(
         settlement.settle_through(batch)
         with peer.lock:
             peer.drop_connections()
-    assert fates(peer) == {1: "completed", 2: "completed"}
+    assert outcomes(peer) == {1: "completed", 2: "completed"}
 
 
 def test_many_messages_are_settled_by_many_requests_at_once(
@@ -264,8 +264,8 @@ def test_many_messages_are_settled_by_many_requests_at_once(
     put(peer, *range(1, 1001))
     assert read(store, 5, batch_seconds="5") == list(range(1, 1001))
     settlement.settle_through(5)
-    assert set(fates(peer).values()) == {"completed"}
-    assert len(fates(peer)) == 1000
+    assert set(outcomes(peer).values()) == {"completed"}
+    assert len(outcomes(peer)) == 1000
 
 
 def test_a_run_with_an_end_gives_back_what_came_later(peer: Peer, store: BatchStore) -> None:
@@ -274,7 +274,9 @@ def test_a_run_with_an_end_gives_back_what_came_later(peer: Peer, store: BatchSt
     peer.wait_for(lambda: 3 in peer.queues["q"].waiting)
 
 
-def test_nothing_becomes_a_row_while_another_receiver_holds_an_earlier_message(peer: Peer, store: BatchStore) -> None:
+def test_nothing_becomes_a_row_while_another_receiver_has_locked_an_earlier_message(
+    peer: Peer, store: BatchStore
+) -> None:
     put(peer, 1, 2, 3)
     with peer.lock:
         queue = peer.queues["q"]
@@ -295,7 +297,7 @@ def test_an_empty_entity_makes_an_empty_batch_that_counts_as_taken(
 def test_a_batch_that_was_received_and_is_torn_stays_empty(
     peer: Peer, store: BatchStore, settlement: BatchSettlement, kind: str
 ) -> None:
-    """A sink that has written it would skip what was received in its place."""
+    """A sink that has written it would skip what was received instead."""
     put(peer, 1, 2)
     read(store, 5)
     path = store.path(5, 0, kind)
@@ -303,7 +305,7 @@ def test_a_batch_that_was_received_and_is_torn_stays_empty(
     put(peer, 3)
     assert [read(store, 5), read(store, 5)] == [[], []]
     settlement.settle_through(5)
-    assert fates(peer) == {}
+    assert outcomes(peer) == {}
     assert read(store, 6, ordered="false") == [3]
 
 

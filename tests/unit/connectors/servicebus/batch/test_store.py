@@ -76,7 +76,7 @@ def test_what_an_attempt_left_that_died_is_not_taken_for_the_next_ones(store: Ba
     assert store.guarded_seconds() > 1e6
     write(store, 3, 9)
     assert not store.was_taken(3, 0)
-    assert store.guarded_seconds() < 60  # its locks may live
+    assert store.guarded_seconds() < 60  # its locks may still be valid
 
 
 def test_one_driver_at_a_time_i3(store: BatchStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def test_a_folder_goes_when_nothing_in_it_is_needed(store: BatchStore) -> None:
 
 def test_the_batches_of_one_entity_are_not_taken_for_those_of_another(store: BatchStore) -> None:
     assert store.entity("orders") == "orders"
-    assert store.entity("payments") == "payments"  # nothing is left of the other
+    assert store.entity("payments") == "payments"  # nothing of the other remains
     write(store, 3, 7)
     assert store.entity("orders") == "payments"
     store.remove(3, 0)
@@ -135,7 +135,7 @@ def test_folders_of_queries_that_ended_long_ago_are_removed_unless_in_use(store:
 def test_i3_a_folder_that_its_owner_removes_as_it_ends_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A query that is stopped and started again at once: the second driver waits for the lock of a file that is gone then."""
+    """A query that is stopped and started again at once: the second driver waits for the lock of a file that is deleted then."""
     first, second, third = (BatchStore(tmp_path / "query") for _ in range(3))
     assert first.claim()
     locked = module._locked

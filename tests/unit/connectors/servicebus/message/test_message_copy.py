@@ -79,7 +79,7 @@ def test_a_ceiling_is_set_whether_the_message_had_an_end_or_not(ttl_ms: int | No
     offsets = [0, *(sum(map(len, messages[: n + 1])) for n in range(4))]
     copies, refused = rewriter(policy).copy_all(b"".join(messages), offsets, NOW_MS)
     assert not refused
-    assert copies == [copied(message, policy) for message in messages]  # the quick way and the general one
+    assert copies == [copied(message, policy) for message in messages]  # the fast path and the general one
     assert [ttl(copy) for copy in copies] == [wanted] * 4
     priority = section.decode_header(copies[0], locate(copies[0]).header).priority
     assert (priority, locate(copies[0]).header[0]) == (4, 0)
@@ -96,7 +96,7 @@ def test_a_deadline_counts_from_the_first_hop() -> None:
     assert ttl(copied(stored(own=before | {"repl-digest": "0" * 16}), policy)) == 50_000
 
 
-def test_a_forwarded_dead_letter_tells_when_it_was_first_enqueued() -> None:
+def test_a_forwarded_dead_letter_shows_when_it_was_first_enqueued() -> None:
     policy = CopyPolicy(deadline_ms=60_000, deadline_spent_ms=30_000)
     first = {"x-opt-first-enqueued-time": Timestamp(NOW_MS - 15_000)}
     copy = copied(stored(annotations=first), policy)
@@ -197,9 +197,9 @@ def test_a_policy_is_carried_out_without_provenance() -> None:
 
 
 def test_the_target_takes_the_policy_as_an_option() -> None:
-    place = {"connection": "env:JFK", "entity": "flights"}
+    options = {"connection": "env:JFK", "entity": "flights"}
     policy = CopyPolicy(ttl_ceiling_ms=5)
-    assert CopyPolicy.from_text(read_target({**place, "policy": policy.to_text()}).policy) == policy
-    assert read_target(place).policy == replace(CopyPolicy()).to_text()
+    assert CopyPolicy.from_text(read_target({**options, "policy": policy.to_text()}).policy) == policy
+    assert read_target(options).policy == replace(CopyPolicy()).to_text()
     with pytest.raises(ConfigError, match="copy policy"):
-        read_target({**place, "policy": "{"})
+        read_target({**options, "policy": "{"})

@@ -68,9 +68,9 @@ def stored(
     )
 
 
-def been(*places: str) -> dict[str, str]:
+def been(*paths: str) -> dict[str, str]:
     """The provenance of a copy of the message that `stored` makes, which has been at these places."""
-    hops = [(place, place.partition("/")[0], "1", "1", ISO) for place in places]
+    hops = [(path, path.partition("/")[0], "1", "1", ISO) for path in paths]
     columns = (";".join(column) for column in zip(*hops, strict=True))
     return dict(zip(HOP_PROPERTIES, columns, strict=True)) | {DIGEST: digest(b"m1", b"body")}
 
@@ -101,7 +101,7 @@ def test_provenance_is_added_and_nothing_else_changes() -> None:
     assert copy.endswith(message[slice(*locate(message).body)])
 
 
-def test_a_subscription_tells_the_topics_number() -> None:
+def test_a_subscription_shows_the_topics_number() -> None:
     assert application(copied(stored(7, topic_sequence=1 << 40)))["repl-sequence"] == str(1 << 40)
 
 
@@ -132,7 +132,7 @@ def test_messages_forwarded_from_two_topics_with_the_same_number_and_time_are_tw
 
 @pytest.mark.parametrize("marks", [None, Mark("isthmus-flights")])
 @pytest.mark.parametrize("what", [{}, {"properties": {}}, {"annotations": {"x": 1}}])
-def test_a_message_has_the_same_key_by_every_way(what: dict[str, Any], marks: Mark | None) -> None:
+def test_a_message_has_the_same_key_by_every_route(what: dict[str, Any], marks: Mark | None) -> None:
     direct = copied(stored(7, **what), MessageRewriter("ewr/flights", "lga", mark=marks))
     again = copied(stored(7, **what, header=None), MessageRewriter("ewr/flights", "lga"))
     for makes in (False, True):
@@ -345,7 +345,7 @@ some_message = st.builds(
 
 
 @given(st.lists(some_message, min_size=1, max_size=8).map(lambda several: several * 3))
-def test_the_quick_way_and_the_general_way_agree_and_keep_the_senders_sections_i1(messages: list[bytes]) -> None:
+def test_the_fast_path_and_the_general_path_agree_and_keep_the_senders_sections_i1(messages: list[bytes]) -> None:
     quick = MessageRewriter("ewr/flights", "jfk", mark=Mark("seen"))
     copies, refused = quick.copy_all(*joined(messages), NOW_MS)
     assert not refused
@@ -354,8 +354,8 @@ def test_the_quick_way_and_the_general_way_agree_and_keep_the_senders_sections_i
         assert isinstance(general, bytes)
         before, after, other = locate(message), locate(copy), locate(general)
         assert application(copy) == application(general)
-        for place in ("header", "message_annotations", "properties", "body", "footer"):
-            assert copy[slice(*getattr(after, place))] == general[slice(*getattr(other, place))]
+        for path in ("header", "message_annotations", "properties", "body", "footer"):
+            assert copy[slice(*getattr(after, path))] == general[slice(*getattr(other, path))]
         assert copy[slice(*after.body)] == message[slice(*before.body)]
         own = {k: v for k, v in application(message).items() if k != "RuleName"}
         kept = {k: v for k, v in application(copy).items() if not k.startswith("repl-") and k != "seen"}
@@ -390,7 +390,7 @@ alike = st.builds(
 
 
 @given(st.lists(st.tuples(alike, st.integers(1, 4)), min_size=1, max_size=6), st.booleans(), st.sampled_from("01"))
-def test_what_is_laid_out_as_before_is_copied_as_by_the_other_ways_i7(
+def test_what_is_laid_out_as_before_is_copied_as_by_the_other_paths_i7(
     runs: list[tuple[bytes, int]], trusts: bool, mark: str
 ) -> None:
     messages = [message for message, count in runs for _ in range(count)]
@@ -427,7 +427,7 @@ def test_a_uuid_message_id_stays_a_uuid() -> None:
     assert section.decode_properties(copy, locate(copy).properties)["message_id"] == name
 
 
-def test_what_nobody_can_read_goes_on_as_it_came_i1() -> None:
+def test_what_cannot_be_read_continues_as_it_came_i1() -> None:
     message = stored(properties={"message_id": "id", "subject": "text"}).replace(b"text", b"\xff\xff\xff\xff")
     copy = MessageRewriter("ewr/flights", "jfk").copy(message, NOW_MS)
     assert isinstance(copy, bytes)
@@ -438,7 +438,7 @@ def test_what_nobody_can_read_goes_on_as_it_came_i1() -> None:
     assert b"repl-min\xff" in copy
 
 
-def test_provenance_that_nobody_can_read_is_none() -> None:
+def test_provenance_that_cannot_be_read_is_none() -> None:
     broken = stored(2, own={"repl-origin": "text"}).replace(b"text", b"\xff\xff\xff\xff")
     messages = [stored(1), broken, stored(3)]
     offsets = [0, *(sum(map(len, messages[: i + 1])) for i in range(3))]
@@ -470,7 +470,7 @@ def test_a_message_with_parts_of_a_provenance_is_new(missing: str, trusts: bool)
     assert found["repl-origin"] == "ewr/flights"
 
 
-def test_a_time_before_all_times_is_told_as_any_other() -> None:
+def test_a_time_before_all_times_is_reported_as_any_other() -> None:
     """Kafka's "no timestamp" is -1."""
     rewriter = MessageRewriter("ewr/flights", "lga", origin_namespace="E")
     message = stored(annotations={"x-opt-enqueued-time": Timestamp(-1)})

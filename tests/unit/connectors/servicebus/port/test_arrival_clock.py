@@ -24,7 +24,7 @@ def test_clocks_that_are_apart_shorten_no_guard_and_lengthen_no_renewal_i2(skew_
     assert clock.longest_seconds >= 60.0
 
 
-def test_what_is_not_told_is_learned_from_a_delivery() -> None:
+def test_what_is_not_reported_is_learned_from_a_delivery() -> None:
     clock = ArrivalClock(0.0)
     assert clock.lock_seconds == LOCK_SECONDS_UNKNOWN
     clock.learn(locked_for(90))
@@ -34,7 +34,7 @@ def test_what_is_not_told_is_learned_from_a_delivery() -> None:
 
 
 @pytest.mark.parametrize("lock_seconds", [10, 30, 90])
-def test_a_clock_that_is_behind_lengthens_no_renewal_where_nothing_is_told_i2(lock_seconds: int) -> None:
+def test_a_clock_that_is_behind_lengthens_no_renewal_where_nothing_is_reported_i2(lock_seconds: int) -> None:
     clock = ArrivalClock(0.0)
     clock.learn(locked_for(lock_seconds + 3600))
     assert clock.renewal_seconds / 3 <= lock_seconds
@@ -44,7 +44,7 @@ def test_a_clock_that_is_behind_lengthens_no_renewal_where_nothing_is_told_i2(lo
 
 
 @pytest.mark.parametrize("ahead_seconds", [-3600, -20, 0, 20, 3600])
-def test_clocks_that_are_apart_shorten_no_guard_where_nothing_is_told_i2(ahead_seconds: int) -> None:
+def test_clocks_that_are_apart_shorten_no_guard_where_nothing_is_reported_i2(ahead_seconds: int) -> None:
     broker_ms = int((time.time() - ahead_seconds) * 1000)
     reported = {
         "x-opt-enqueued-time": types.Timestamp(broker_ms - 30_000),

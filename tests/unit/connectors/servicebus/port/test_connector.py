@@ -22,7 +22,7 @@ from isthmus.errors import ConfigError, ConnectionLostError, InvalidArgumentErro
 from isthmus.transport import Client, Token
 from isthmus.transport.credential import TokenError
 
-PLACE = {"connection": "env:NOT_THERE", "entity": "orders"}
+OPTIONS = {"connection": "env:NOT_THERE", "entity": "orders"}
 
 
 def test_every_wrong_option_is_named_at_once() -> None:
@@ -39,25 +39,25 @@ def test_every_wrong_option_is_named_at_once() -> None:
 
 
 def test_what_only_the_data_source_needs_is_passed_over() -> None:
-    assert read_source(PLACE | {"mode": "raw", "ordered": "true", "spool": "/x"}).entity == "orders"
+    assert read_source(OPTIONS | {"mode": "raw", "ordered": "true", "spool": "/x"}).entity == "orders"
     made = read_target(
-        PLACE | {"origin": "east/orders", "origin_connection": "env:EAST", "refused": "block", "mark": "m"}
+        OPTIONS | {"origin": "east/orders", "origin_connection": "env:EAST", "refused": "block", "mark": "m"}
     )
     assert (made.origin, made.origin_connection, made.mark) == ("east/orders", "", "m")
 
 
 def test_an_entity_with_sessions_has_a_source_of_its_own() -> None:
     sources = connector("servicebus").sources()
-    assert isinstance(sources.source(1, PLACE | {"sessions": "4"}), SessionSource)
-    assert isinstance(sources.source(2, PLACE | {"sessions": "0"}), ServiceBusSource)
+    assert isinstance(sources.source(1, OPTIONS | {"sessions": "4"}), SessionSource)
+    assert isinstance(sources.source(2, OPTIONS | {"sessions": "0"}), ServiceBusSource)
     with pytest.raises(ConfigError, match="sessions"):
-        sources.source(3, PLACE | {"sessions": "501"})
+        sources.source(3, OPTIONS | {"sessions": "501"})
     sources.close()
 
 
 def test_copies_need_a_target_that_has_answered() -> None:
     pool = connector("servicebus").targets()
-    target = pool.target(1, PLACE)
+    target = pool.target(1, OPTIONS)
     with pytest.raises(InvalidArgumentError, match="Opened"):
         target.copies(b"", [0, 0], 0)
     target.send(Send([b"x"]))
@@ -65,9 +65,9 @@ def test_copies_need_a_target_that_has_answered() -> None:
     pool.close()
 
 
-def test_a_reference_that_leads_nowhere_is_told_by_poll() -> None:
+def test_a_reference_that_leads_nowhere_is_reported_by_poll() -> None:
     pool = connector("servicebus").sources()
-    source = pool.source(7, PLACE)
+    source = pool.source(7, OPTIONS)
     source.open()
     (descriptor, _), *_ = pool.descriptors()
     poll = select.poll()
@@ -102,7 +102,7 @@ def test_at_most_so_many_connections_are_made_at_a_time_i1() -> None:
         gate.wait(10)
         with lock:
             running[0] -= 1
-        raise ConnectionLostError("nobody there")
+        raise ConnectionLostError("no server there")
 
     for number in range(3 * THREADS):
         dialer.dial(number, dial)
@@ -118,13 +118,13 @@ def test_at_most_so_many_connections_are_made_at_a_time_i1() -> None:
     dialer.close()
 
 
-def test_a_place_that_does_not_answer_holds_up_no_other_i3() -> None:
+def test_a_place_that_does_not_answer_delays_no_other_i3() -> None:
     dialer: Dialer[str, Client] = Dialer()
     gate = threading.Event()
 
     def hang() -> Client:
         gate.wait(10)
-        raise ConnectionLostError("nobody there")
+        raise ConnectionLostError("no server there")
 
     def refuse() -> Client:
         raise ConnectionLostError("refused")
@@ -142,7 +142,7 @@ def test_a_place_that_does_not_answer_holds_up_no_other_i3() -> None:
         dialer.close()
 
 
-def test_what_nobody_waits_for_is_not_dialed_i4() -> None:
+def test_what_nothing_waits_for_is_not_dialed_i4() -> None:
     dialer: Dialer[int, Client] = Dialer()
     gate = threading.Event()
     dialed: list[int] = []
@@ -150,7 +150,7 @@ def test_what_nobody_waits_for_is_not_dialed_i4() -> None:
     def dial(number: int) -> Client:
         gate.wait(10)
         dialed.append(number)
-        raise ConnectionLostError("nobody there")
+        raise ConnectionLostError("no server there")
 
     for number in range(4 * THREADS):
         dialer.dial(number, partial(dial, number), "place", partial(operator.lt, number, THREADS))
@@ -167,11 +167,11 @@ def test_what_nobody_waits_for_is_not_dialed_i4() -> None:
 
 
 def test_where_no_thread_starts_the_request_fails_and_the_next_is_dialed_i5(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A container's limit of processes: without a result an opening waits in vain, and after some of them each one for its place."""
+    """A container's limit of processes: without a result an opening waits for ever, and after some of them every later one waits for a free thread."""
     dialer: Dialer[int, Client] = Dialer()
 
     def dial() -> Client:
-        raise ConnectionLostError("nobody there")
+        raise ConnectionLostError("no server there")
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -188,7 +188,7 @@ def test_where_no_thread_starts_the_request_fails_and_the_next_is_dialed_i5(monk
     assert all("new thread" in str(result.error) for result in results)
     dialer.dial(THREADS, dial, "place")
     assert poll.poll(10_000)
-    assert [str(result.error) for result in dialer.take()] == ["nobody there"]
+    assert [str(result.error) for result in dialer.take()] == ["no server there"]
     dialer.close()
 
 
@@ -205,8 +205,8 @@ class User:
         self.lost.append(str(error))
 
 
-def test_each_user_of_a_connection_is_told_once_and_room_is_limited() -> None:
-    connection = SharedConnection(remote_of(read_source(PLACE)).connection_key)
+def test_each_user_of_a_connection_is_notified_once_and_room_is_limited() -> None:
+    connection = SharedConnection(remote_of(read_source(OPTIONS)).connection_key)
     users = [User("a") for _ in range(500)]
     for user in users:
         assert connection.takes(2)
@@ -241,7 +241,7 @@ def test_tokens_of_an_identity_are_fetched_in_the_background() -> None:
     now = time.time()
     assert credential.token("sb://x/a", now) == credential.token("sb://x/b", now)
     assert inner.asked == 1
-    late = credential.token("sb://x/a", now + 800)  # the next is on its way, and this one is good
+    late = credential.token("sb://x/a", now + 800)  # the next is in transit, and this one is valid
     assert late is not None
     assert late.text == "t1"
     with pytest.raises(TokenError):

@@ -101,7 +101,7 @@ def test_a_secret_that_cannot_be_read_now_is_the_last_one(read: Exception | None
 
 
 def test_i4_a_connection_that_others_use_takes_on_a_key_that_was_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Routes that are refused for the old key come back to it as long as one of them uses it: they would stand still for ever."""
+    """Routes that are refused for the old key come back to it as long as one of them uses it: they would be stopped for ever."""
     monkeypatch.setattr(module, "REREAD_SECONDS", 0.0)
     with Peer("a", "b") as peer:
 

@@ -3,7 +3,7 @@
 from isthmus.connectors.servicebus.port.link_state import LinkState, OwnerCredit
 
 
-def test_delivery_ids_go_on_over_the_wrap_i1() -> None:
+def test_delivery_ids_continue_over_the_wrap_i1() -> None:
     link = LinkState()
     assert [link.ids.unwrapped(number) for number in (0xFFFFFFF0, 0xFFFFFFFF, 5, 9)] == [
         0xFFFFFFF0,

@@ -18,7 +18,7 @@ from isthmus.errors import ConnectionLostError, IsthmusError
 
 
 class FakeClient:
-    """A connection whose service raises what it is told to."""
+    """A connection whose service raises what it is set to."""
 
     def __init__(self) -> None:
         self.error: IsthmusError | None = None
@@ -76,13 +76,13 @@ def pool() -> Iterator[ConnectionPool]:
     made.close()
 
 
-def joined(pool: ConnectionPool, key: int, place: str) -> tuple[FakeEnd, FakeClient]:
+def joined(pool: ConnectionPool, key: int, endpoint: str) -> tuple[FakeEnd, FakeClient]:
     """An end on a connection of its own, which is open."""
     client = FakeClient()
-    end = FakeEnd(pool, key, f"q{key}", Remote(place, lambda: client), 1)  # type: ignore[arg-type, return-value]
+    end = FakeEnd(pool, key, f"q{key}", Remote(endpoint, lambda: client), 1)  # type: ignore[arg-type, return-value]
     end._begin(Step.CONNECTING)
-    connection = SharedConnection(place)
-    pool._connections[place] = [connection]
+    connection = SharedConnection(endpoint)
+    pool._connections[endpoint] = [connection]
     connection.join(end)
     end._connection = connection
     connection.adopt(client)  # type: ignore[arg-type]
@@ -150,8 +150,8 @@ def test_i4_a_fault_of_a_closed_end_is_its_own(pool: ConnectionPool) -> None:
     assert not pool._leaving
 
 
-def test_i3_a_path_that_is_told_by_the_connection_is_kept_fresh_as_long_as_it_is_used() -> None:
-    """An IoT hub tells the name of its event hub, for which the token is."""
+def test_i3_a_path_that_is_reported_by_the_connection_is_kept_fresh_as_long_as_it_is_used() -> None:
+    """An IoT hub reports the name of its event hub, for which the token is."""
 
     class Renamed(FakeEnd):
         def on_connected(self, client: Any) -> None:

@@ -55,7 +55,7 @@ class Loop:
 
 
 def test_what_waits_for_a_look_that_fails_goes_back_i5(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its lock would last for its whole duration, with everything later behind it."""
+    """Its lock would last for its whole duration, and everything later would wait for it."""
     manage = peer_module._Served._manage
 
     def refuse(served: Any, queue: Any, operation: str, body: Any) -> tuple[int, Any]:
@@ -78,7 +78,7 @@ def test_what_waits_for_a_look_that_fails_goes_back_i5(peer: Peer, monkeypatch: 
 
 
 def test_what_was_given_and_not_settled_goes_back_with_the_end_i5(peer: Peer) -> None:
-    """An owner whose opening ends in the midst of a poll never takes the rest of its events."""
+    """An owner whose opening ends during a poll never takes the rest of its events."""
     with peer.lock:
         for _ in range(3):
             peer.queues["q"].put(section.encode_message(b"x"))
@@ -93,7 +93,7 @@ def test_what_was_given_and_not_settled_goes_back_with_the_end_i5(peer: Peer) ->
 
 
 @pytest.mark.parametrize(("entity", "keeps_times"), [("q", False), ("q/$DeadLetterQueue", True)])
-def test_a_dead_letter_queue_tells_that_its_messages_keep_their_times(
+def test_a_dead_letter_queue_shows_that_its_messages_keep_their_times(
     monkeypatch: pytest.MonkeyPatch, entity: str, keeps_times: bool
 ) -> None:
     with Peer(entity) as peer:

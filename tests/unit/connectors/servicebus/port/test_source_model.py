@@ -20,14 +20,14 @@ def play(seed: int, *, is_plain: bool) -> SourceWorld:
     random.seed(seed)
     world = SourceWorld(seed, is_plain=is_plain)
     with clocks(world):
-        world.tell(e.Begin())
+        world.apply(e.Begin())
         world.run(300.0, 3_000)
         world.calm()
         if seed % 6 == 0 and not world.has_ended:
             world.end()
             assert not world.lease.outstanding
         world.run(2_000.0, 40_000)
-    assert world.is_done or world.has_ended, f"it stands still: {world.lease.report(world.now)}"
+    assert world.is_done or world.has_ended, f"it is stuck: {world.lease.report(world.now)}"
     if not world.faults or (is_plain and not world.failed):
         assert len(world.accepted) == len(set(world.accepted)), (
             "sent twice though nothing failed that was not made good"

@@ -18,7 +18,7 @@ from isthmus.transport import Reply
 
 
 class Node:
-    """A node that has lost some locks; answers when told to."""
+    """A node that has lost some locks; answers when the test asks for it."""
 
     def __init__(self, lost: Sequence[bytes] = (), error: IsthmusError | None = None) -> None:
         self.lost = set(lost)

@@ -23,26 +23,26 @@ from isthmus.testing.peer import Peer
 @pytest.fixture(name="peer")
 def _peer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Peer]:
     with Peer("q") as peer:
-        place = (
+        connection = (
             f"Endpoint=sb://127.0.0.1:{peer.port}/;SharedAccessKeyName=a;SharedAccessKey=b;UseDevelopmentEmulator=true"
         )
-        monkeypatch.setenv("PLACE", place)
+        monkeypatch.setenv("PLACE", connection)
         yield peer
 
 
-def test_a_run_with_an_end_moves_of_each_fragment_what_stands_at_its_start_and_no_more(
+def test_a_run_with_an_end_moves_of_each_fragment_what_is_there_at_its_start_and_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What comes to a lower fragment later has a lower number than the last one, and there would be no end."""
     planner = OffsetPlanner(SourceOptions.read({"connection": "env:PLACE", "entity": "q", "ordered": "false"}))
-    held: dict[int, bytes] = {}
+    remaining: dict[int, bytes] = {}
 
     def put(sequence: int, at_ms: int) -> None:
         annotations = {"x-opt-sequence-number": types.Long(sequence), "x-opt-enqueued-time": types.Timestamp(at_ms)}
-        held[sequence] = section.encode_message(b"x", annotations=annotations)
+        remaining[sequence] = section.encode_message(b"x", annotations=annotations)
 
     monkeypatch.setattr(
-        planner, "_peek", lambda start, count: [held[each] for each in sorted(held) if each >= start][:count]
+        planner, "_peek", lambda start, count: [remaining[each] for each in sorted(remaining) if each >= start][:count]
     )
     one, two = 1 << 48, 2 << 48
     put(one + 1, 1000)
@@ -53,7 +53,7 @@ def test_a_run_with_an_end_moves_of_each_fragment_what_stands_at_its_start_and_n
     put(two + 2, 3001)
     for sequence in (one + 1, two + 1, one + 2):
         assert planner._query()
-        del held[sequence]
+        del remaining[sequence]
     assert not planner._query()
     assert (
         planner.batch_through > two + 2
@@ -80,7 +80,7 @@ def test_a_message_that_has_expired_only_by_this_machines_clock_begins_a_batch(p
 
 
 def test_a_batch_that_moved_nothing_puts_off_the_next_i2(peer: Peer) -> None:
-    """Somebody else holds the message."""
+    """Another receiver has locked the message."""
     planner = OffsetPlanner(SourceOptions.read({"connection": "env:PLACE", "entity": "q", "look_seconds": "0.01"}))
     peer.queues["q"].put(section.encode_message(b"x"))
     assert planner.latest(7) == 8
@@ -89,7 +89,9 @@ def test_a_batch_that_moved_nothing_puts_off_the_next_i2(peer: Peer) -> None:
     planner.close()
 
 
-def test_a_run_with_an_end_names_the_message_that_others_hold(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_with_an_end_names_the_message_that_others_have_locked(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(planner_module, "HELD_SECONDS", 0.0)
     planner = OffsetPlanner(SourceOptions.read({"connection": "env:PLACE", "entity": "q"}))
     peer.queues["q"].put(section.encode_message(b"x"))

@@ -82,7 +82,7 @@ def test_bodies_that_are_no_data_pass_encoded(body: Any) -> None:
 
 
 @pytest.mark.parametrize("ms", [2**62, -(2**62), 253_402_300_800_000, -62_135_596_800_001])
-def test_times_that_nobody_can_tell_keep_no_message_from_being_read(ms: int) -> None:
+def test_times_that_cannot_be_determined_keep_no_message_from_being_read(ms: int) -> None:
     message = section.encode_message(
         b"x",
         annotations={
@@ -111,7 +111,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
-def test_a_message_that_cannot_be_read_is_a_row_that_goes_on_as_it_came(broken: bytes) -> None:
+def test_a_message_that_cannot_be_read_is_a_row_that_continues_as_it_came(broken: bytes) -> None:
     unreadable = broken + b"\0Su\xa0\x01x"
     sound = section.encode_message(b"x", annotations={"x-opt-sequence-number": types.Long(8)})
     rows = decoded_batch([unreadable, sound], [b"t", b"u"], [7, 8]).to_pylist()

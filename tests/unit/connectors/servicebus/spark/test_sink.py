@@ -208,8 +208,10 @@ def _settler(place: Peer) -> Iterator[SourceSettler]:
     settler.close()
 
 
-def test_a_source_that_ended_its_connection_meanwhile_is_told_over_another(place: Peer, settler: SourceSettler) -> None:
-    """A batch may go on for longer than a namespace keeps a connection on which nothing moves."""
+def test_a_source_that_ended_its_connection_meanwhile_is_reported_over_another(
+    place: Peer, settler: SourceSettler
+) -> None:
+    """A batch may take longer than a namespace keeps a connection on which nothing moves."""
     with place.lock:
         place.drop_connections()
         place.queues["source"].locked[1] = None  # type: ignore[assignment]
@@ -236,7 +238,7 @@ def test_a_disposition_whose_lock_is_lost_is_an_error(
 
 
 def refuse_settling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No lock is held any more."""
+    """No message is locked any more."""
     manage = peer_module._Served._manage
 
     def refuse(served: Any, queue: Any, operation: str, body: Any) -> tuple[int, Any]:
@@ -388,7 +390,7 @@ def test_the_time_to_live_goes_by_a_clock_within_the_messages_own_times(
 
 
 @pytest.mark.parametrize("value", ["soon", b"\x00", 1.5])
-def test_times_of_another_type_tell_nothing(value: Any) -> None:
+def test_times_of_another_type_show_nothing(value: Any) -> None:
     annotations = {"x-opt-enqueued-time": value, "x-opt-locked-until": types.Timestamp(7)}
     assert broker_times_of(section.encode_message(b"x", annotations=annotations)) == (0, 7)
     assert broker_times_of(b"no message") == (0, 0)

@@ -109,7 +109,7 @@ def test_a_batch_whose_messages_are_settled_stays_empty_i3(tmp_path: Path, batch
 
 def test_a_batch_that_is_planned_first_after_its_folder_was_cleared_is_read(batches: BatchReader) -> None:
     """A query that has settled everything leaves no folder."""
-    batches._here._available_now = True  # and nothing stands: it looks at nothing
+    batches._here._available_now = True  # and nothing is there: it looks at nothing
     start = {"batch": 7, "batches": "abc"}
     batches.latestOffset(start, ReadAllAvailable())
     assert len(batches.partitions(start, {"batch": 8, "batches": "abc"})) == 1
@@ -117,7 +117,7 @@ def test_a_batch_that_is_planned_first_after_its_folder_was_cleared_is_read(batc
 
 def test_an_offset_that_stays_is_the_same_text(batches: BatchReader) -> None:
     """Spark compares offsets as text: another key would be new data."""
-    batches._here._available_now = True  # and nothing stands: it looks at nothing
+    batches._here._available_now = True  # and nothing is there: it looks at nothing
     start = {"batch": 7, "of another release": True}
     assert batches.latestOffset(start, ReadAllAvailable()) == start
 
@@ -128,7 +128,7 @@ def test_the_offset_leads_to_the_folder_of_the_batches_after_a_restart(tmp_path:
     (partition,) = batches.partitions({"batch": 7}, offset)
     assert isinstance(partition, BatchPartition)
     assert (partition.batch, Path(partition.folder)) == (8, tmp_path / "abc")
-    batches._here._available_now = True  # and nothing stands: it looks at nothing
+    batches._here._available_now = True  # and nothing is there: it looks at nothing
     assert batches.latestOffset(offset, ReadAllAvailable()) == offset
 
 

@@ -34,7 +34,7 @@ def write(path: Path, *numbers: int, key: str = KEY, segment_bytes: int = 1 << 2
 
 
 class Watched:
-    """A source and what it told."""
+    """A source and what it reported."""
 
     def __init__(self, path: Path, *, only_present: bool = False) -> None:
         self.pool = SpoolSources()
@@ -201,7 +201,7 @@ def test_a_note_of_what_was_taken_from_another_spool_does_not_count(tmp_path: Pa
 
 
 def test_a_message_that_cannot_be_set_aside_now_comes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk is full; nobody would ask a second time, and its segment would stay for good."""
+    """The disk is full; it would not be tried a second time, and its segment would stay for good."""
     write(tmp_path, 0, 1, 2)
     failures = [OSError(28, "No space left on device")]
 

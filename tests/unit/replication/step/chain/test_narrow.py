@@ -59,6 +59,6 @@ def test_i2_a_column_whose_values_would_be_written_as_others_is_refused(
         ("delivery_count", StringType()),  # is not looked at
     ],
 )
-def test_other_columns_go_on(name: str, kind: DataType) -> None:
+def test_other_columns_continue(name: str, kind: DataType) -> None:
     made = rows(**{name: kind})
     assert completed(made, "sql", COLUMNS) is made

@@ -100,18 +100,18 @@ def test_what_was_changed_in_columns_is_written() -> None:
     row["application_properties"] = [("number", {"long": 2, "type": "long"}), ("text", {"string": "t"})]
     changed = pa.RecordBatch.from_pylist([row], schema=framed.schema)
     (back,) = rows(RowStage([], written=("body", "subject", "application_properties")).take(changed))
-    place = section.locate(back["message"])
-    assert section.decode_map(back["message"], place.application_properties) == {"number": 2, "text": "t"}
-    assert section.decode_properties(back["message"], place.properties) == {"message_id": "1", "subject": "s"}
+    sections = section.locate(back["message"])
+    assert section.decode_map(back["message"], sections.application_properties) == {"number": 2, "text": "t"}
+    assert section.decode_properties(back["message"], sections.properties) == {"message_id": "1", "subject": "s"}
     assert back["message"].endswith(b"new")
 
 
 def refuses(message: StepMessage) -> tuple[str, str]:
-    """Gives the body as the reason, whatever it holds."""
+    """Gives the body as the reason, whatever it contains."""
     return "dead-letter", str(message.json["why"])
 
 
-def test_i1_a_row_that_no_column_holds_is_set_aside_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_i1_a_row_that_no_column_holds_is_set_aside_and_the_others_continue(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch that cannot be made ends the lease; its rows come again, and so without end."""
     read = column.read
 
@@ -186,7 +186,7 @@ def test_a_diverted_row_of_columns_holds_the_message_as_it_came() -> None:
 
 
 def diverts(message: StepMessage) -> tuple[str, str]:
-    """Says itself that its message is to be diverted."""
+    """Requests itself that its message is diverted."""
     return "divert", "Odd"
 
 

@@ -68,7 +68,7 @@ def test_a_message_gets_its_columns(database: Path) -> None:
         (None, "DELETE FROM airports", "env:AIRPORTS"),
     ],
 )
-def test_what_is_wrong_is_told_without_the_password_i1(
+def test_what_is_wrong_is_reported_without_the_password_i1(
     database: Path, monkeypatch: pytest.MonkeyPatch, url: str | None, query: str, reported: str
 ) -> None:
     if url is not None:

@@ -13,7 +13,7 @@ EVERY, LONG = 60.0, 10.0
 
 
 class Loader:
-    """Gives numbers from 1, or what it is told to raise; waits while it is stopped."""
+    """Gives numbers from 1, or raises what it is set to; waits while it is stopped."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -38,7 +38,7 @@ def ended(data: Repeated[int]) -> None:
     assert not data._thread.is_alive()
 
 
-def test_it_is_read_again_after_so_long_and_nobody_waits_for_it() -> None:
+def test_it_is_read_again_after_so_long_and_nothing_waits_for_it() -> None:
     loader = Loader()
     data = loader.repeated()
     assert data.get() == 1
@@ -56,7 +56,7 @@ def test_it_is_read_again_after_so_long_and_nobody_waits_for_it() -> None:
     assert (data.get(), loader.made) == (3, 3)
 
 
-def test_what_cannot_be_read_again_is_told_once_and_stays_i1(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_read_again_is_reported_once_and_stays_i1(caplog: pytest.LogCaptureFixture) -> None:
     loader = Loader()
     data = loader.repeated()
     with caplog.at_level(logging.WARNING):
@@ -73,7 +73,7 @@ def test_what_cannot_be_read_again_is_told_once_and_stays_i1(caplog: pytest.LogC
     ]
 
 
-def test_the_first_reading_is_waited_for_and_its_error_is_told() -> None:
+def test_the_first_reading_is_waited_for_and_its_error_is_reported() -> None:
     loader = Loader()
     loader.error = ValueError("no such table")
     with pytest.raises(ValueError, match="no such table"):

@@ -18,7 +18,7 @@ from isthmus.testing.clock import ManualClock
 from isthmus.topology.model import Endpoint, Route
 
 
-def test_every_fate_is_told() -> None:
+def test_every_outcome_is_reported() -> None:
     entities = Entities()
     for number in range(1, 7):
         entities.put("ewr/flights/Subscriptions/audit", number)
@@ -142,7 +142,7 @@ def test_of_two_equals_the_one_that_came_first_explains_the_other() -> None:
     assert (result.total("arrived"), result.total("dropped"), result.total("lost")) == (1, 1, 0)
 
 
-def test_i3_what_ended_its_life_cannot_be_told_and_is_left_out_where_that_was_during_the_reading() -> None:
+def test_i3_what_ended_its_life_cannot_be_reported_and_is_left_out_where_that_was_during_the_reading() -> None:
     entities = Entities()
     clock = ManualClock()
     now_ms = clock.wall_ms()
@@ -166,7 +166,7 @@ def test_what_expired_before_its_route_is_a_fault() -> None:
     entities.put("ewr/flights/Subscriptions/audit", 1)
     entities.put("jfk/flights/Subscriptions/audit", 1, origin="ewr")
     assert audit("flights", ROUTES, AUDIT, entities.peek, clock=clock).verdict is Verdict.CLEAN
-    # Its original has gone from the audited subscription meanwhile, as it has expired there, too.
+    # Its original was removed from the audited subscription meanwhile, as it has expired there, too.
     entities.put("ewr/flights/Subscriptions/isthmus.flights.jfk/$DeadLetterQueue", 2, reason="TTLExpiredException")
     entities.put("ewr/flights/Subscriptions/isthmus.flights.jfk", 3, at_ms=clock.wall_ms() - 60_000, ttl_ms=1000)
     result = audit("flights", ROUTES, AUDIT, entities.peek, clock=clock)
@@ -243,7 +243,7 @@ def test_what_applications_consume_is_not_called_lost() -> None:
         entities.put(ewr, number, at_ms=1000 * number)
         entities.put(jfk, number, origin="ewr", at_ms=1000 * number)
     assert audit("flights", ROUTES, AUDIT, entities.peek, shared=True).verdict is Verdict.CLEAN
-    del entities.held[jfk][:4]
+    del entities.contents[jfk][:4]
     result = audit("flights", ROUTES, AUDIT, entities.peek, shared=True)
     assert [result.total(kind) for kind in ("entered", "arrived", "consumed", "lost")] == [10, 6, 4, 0]
     assert result.verdict is Verdict.UNCLEAR
@@ -251,12 +251,12 @@ def test_what_applications_consume_is_not_called_lost() -> None:
         "4 messages are no longer there in flights/Subscriptions/audit at jfk (applications consume it)"
         in result.doubts
     )
-    del entities.held[ewr][:7]
+    del entities.contents[ewr][:7]
     result = audit("flights", ROUTES, AUDIT, entities.peek, shared=True)
     assert [result.total(kind) for kind in ("entered", "arrived", "unknown", "forged", "lost")] == [3, 3, 3, 0, 0]
 
 
-def test_what_a_ledger_tells_of_an_entity_that_was_made_again_since_delivers_nothing() -> None:
+def test_what_a_ledger_shows_of_an_entity_that_was_made_again_since_delivers_nothing() -> None:
     entities = Entities()
     ewr, jfk = (f"{alias}/flights/Subscriptions/audit" for alias in ("ewr", "jfk"))
     entities.put(jfk, 1, origin="ewr", at_ms=1000)
@@ -265,23 +265,23 @@ def test_what_a_ledger_tells_of_an_entity_that_was_made_again_since_delivers_not
     reported = {1: 1_000_500, 2: 900_000}
     result = audit("flights", ROUTES[:1], AUDIT, entities.peek, shared=True, delivered=lambda passage: reported)
     assert [result.total(kind) for kind in ("arrived", "delivered", "consumed")] == [1, 0, 1]
-    del entities.held[jfk][:]
+    del entities.contents[jfk][:]
     result = audit("flights", ROUTES[:1], AUDIT, entities.peek, shared=True, delivered=lambda passage: reported)
     assert [result.total(kind) for kind in ("delivered", "consumed")] == [1, 1]
 
 
 def test_of_a_queue_that_was_made_again_a_ledger_confirms_what_was_moved_since() -> None:
-    """Nobody keeps what entered it: a message entered after those of lower numbers that are known."""
+    """What entered it is not retained: a message entered after those of lower numbers that are known."""
     entities = Entities()
     jfk = "jfk/flights/Subscriptions/audit"
     for number in (1, 3, 5):
         reported = {**copied("ewr", number, ""), HOP_PROPERTIES[-1]: f"2026-01-09T00:00:00.00{number}Z"}
         entities.put(jfk, number, own=reported)
-    way = passage.Passage(origin="ewr", member="jfk", routes=(ROUTES[0],), is_witnessed=False, is_consumed=True)
+    one_passage = passage.Passage(origin="ewr", member="jfk", routes=(ROUTES[0],), is_witnessed=False, is_consumed=True)
     made_again_ms = 1_767_916_800_000
     moved = {1: made_again_ms, 2: made_again_ms - 86_400_000, 4: made_again_ms + 10}
     result = audit(
-        "flights", ROUTES[:1], {"jfk": AUDIT["jfk"]}, entities.peek, passages=[way], delivered=lambda _: moved
+        "flights", ROUTES[:1], {"jfk": AUDIT["jfk"]}, entities.peek, passages=[one_passage], delivered=lambda _: moved
     )
     assert [result.total(kind) for kind in ("entered", "arrived", "delivered", "consumed")] == [5, 3, 1, 1]
 
@@ -291,19 +291,19 @@ def test_i5_a_copy_of_a_message_that_had_the_number_before_is_no_arrival() -> No
     entities = Entities()
     ewr, jfk = (f"{alias}/flights/Subscriptions/audit" for alias in ("ewr", "jfk"))
     entities.put(ewr, 1, at_ms=1_800_000_000_000)
-    entities.put(jfk, 1, origin="ewr", at_ms=1000)  # its provenance tells 2026-01-01
+    entities.put(jfk, 1, origin="ewr", at_ms=1000)  # its provenance says 2026-01-01
     result = audit("flights", ROUTES[:1], AUDIT, entities.peek)
     assert [result.total(kind) for kind in ("arrived", "forged", "lost")] == [0, 1, 1]
 
 
-def test_of_a_subscription_of_its_own_only_what_may_have_stood_there_is_in_doubt() -> None:
+def test_of_a_subscription_of_its_own_only_what_may_have_been_there_is_in_doubt() -> None:
     entities = Entities()
     ewr, jfk = (f"{alias}/flights/Subscriptions/audit" for alias in ("ewr", "jfk"))
     for number in range(1, 11):
         entities.put(ewr, number, at_ms=10_000 * number)
         if number != 9:
             entities.put(jfk, number, origin="ewr", at_ms=10_000 * number)
-    del entities.held[jfk][:4]
+    del entities.contents[jfk][:4]
     result = audit("flights", ROUTES, AUDIT, entities.peek)
     assert [result.total(kind) for kind in ("consumed", "lost")] == [4, 1]
     assert result.verdict is Verdict.FAULTY
@@ -318,7 +318,7 @@ def test_i1_no_more_copies_can_have_been_taken_out_than_are_absent() -> None:
     for number in range(1, 4):
         entities.put(jfk, number)
         entities.put(ewr, number, origin="jfk")
-    del entities.held[jfk][1]
+    del entities.contents[jfk][1]
     result = audit("flights", ROUTES[:1], AUDIT, entities.peek)
     assert [result.total(kind) for kind in ("consumed", "lost")] == [1, 4]
     assert result.verdict is Verdict.FAULTY
@@ -330,14 +330,14 @@ def test_what_the_audit_subscription_has_outlived_is_no_fault() -> None:
     for number in range(1, 11):
         entities.put(ewr, number, at_ms=10_000 * number)
         entities.put(jfk, number, origin="ewr", at_ms=10_000 * number)
-    del entities.held[ewr][:5]
-    del entities.held[jfk][:4]
+    del entities.contents[ewr][:5]
+    del entities.contents[jfk][:4]
     clock = ManualClock()
     ttl_ms = clock.wall_ms()
     result = audit("flights", ROUTES, AUDIT, entities.peek, ttl_ms=ttl_ms, clock=clock)
     assert (result.total("entered"), result.total("forged"), result.verdict) == (5, 0, Verdict.CLEAN)
     assert [(each.absent_before, each.messages) for each in result.readings] == [(5, 5), (4, 6)]
-    # What came in half of that time is what stands: what is absent went earlier than its time.
+    # What came in half of that time is still there: what is absent was removed before its time.
     result = audit("flights", ROUTES, AUDIT, entities.peek, ttl_ms=3 * ttl_ms, clock=clock)
     assert result.verdict is Verdict.UNCLEAR
     entities.put(ewr, 11, at_ms=ttl_ms - 1000, ttl_ms=60_000)
@@ -347,7 +347,7 @@ def test_what_the_audit_subscription_has_outlived_is_no_fault() -> None:
 
 
 def test_a_subscription_that_keeps_its_messages_for_ever_explains_no_absence() -> None:
-    """The file says a day; one that stood before keeps what it had, and its messages bear no time to live."""
+    """The file says a day; one that existed before keeps what it had, and its messages bear no time to live."""
     day_ms = 86_400_000
     clock = ManualClock()
     for ttl_ms, verdict in ((None, Verdict.UNCLEAR), (day_ms, Verdict.CLEAN)):
@@ -357,13 +357,13 @@ def test_a_subscription_that_keeps_its_messages_for_ever_explains_no_absence() -
             at_ms = clock.wall_ms() - day_ms + 1_000_000 + number
             entities.put(ewr, number, at_ms=at_ms, ttl_ms=ttl_ms)
             entities.put(jfk, number, origin="ewr", at_ms=at_ms, ttl_ms=ttl_ms)
-        del entities.held[ewr][:5]
-        del entities.held[jfk][:5]
+        del entities.contents[ewr][:5]
+        del entities.contents[jfk][:5]
         assert audit("flights", ROUTES, AUDIT, entities.peek, ttl_ms=day_ms, clock=clock).verdict is verdict
 
 
 @pytest.mark.parametrize(("ends_in_ms", "forged"), [(-60_000, 0), (1000, 0), (60_000, 1)])
-def test_a_copy_whose_original_has_just_expired_behind_all_that_stands_is_not_forged(
+def test_a_copy_whose_original_has_just_expired_behind_all_that_remains_is_not_forged(
     ends_in_ms: int, forged: int
 ) -> None:
     entities, clock = Entities(), ManualClock()
@@ -421,7 +421,7 @@ def test_a_second_copy_that_redrive_has_sent_is_a_double() -> None:
     assert [result.total(kind) for kind in ("arrived", "duplicated", "out_of_order")] == [2, 1, 0]
 
 
-def test_a_copy_with_a_mark_that_the_operator_named_before_is_an_arrival_where_that_is_told() -> None:
+def test_a_copy_with_a_mark_that_the_operator_named_before_is_an_arrival_where_that_is_reported() -> None:
     entities = Entities()
     ewr, jfk = (f"{alias}/flights/Subscriptions/audit" for alias in ("ewr", "jfk"))
     entities.put(ewr, 1)
@@ -449,13 +449,13 @@ def test_where_no_order_is_promised_its_lack_is_no_fault() -> None:
     assert (result.total("out_of_order"), result.clean) == (1, True)
 
 
-def test_a_message_of_which_nobody_can_read_all_stops_no_reading() -> None:
+def test_a_message_that_cannot_be_read_completely_stops_no_reading() -> None:
     entities = Entities()
     entities.put("ewr/flights/Subscriptions/audit", 1, message_id="text", at_ms=1000)
     entities.put("jfk/flights/Subscriptions/audit", 9, message_id="text", at_ms=1000)
     entities.put("jfk/flights/Subscriptions/isthmus.flights.ewr", 9)
-    for held in entities.held.values():
-        held[:] = [message.replace(b"text", b"\xff\xff\xff\xff") for message in held]
+    for messages in entities.contents.values():
+        messages[:] = [message.replace(b"text", b"\xff\xff\xff\xff") for message in messages]
     result = audit("flights", ROUTES, AUDIT, entities.peek, detection_ms=WINDOWS_MS)
     assert (result.total("lost"), result.total("dropped")) == (0, 1)
 
@@ -498,13 +498,13 @@ def test_copies_of_a_partition_of_which_nothing_is_left_are_not_forged(ttl_ms: i
 
 
 def test_i5_of_a_queue_that_was_made_again_former_numbers_hide_no_loss_and_are_no_doubles() -> None:
-    """Nobody keeps what enters a queue: its numbers alone tell, and they begin again."""
+    """What enters a queue is not retained: only its numbers are known, and they begin again."""
     entities = Entities()
     for number, day in ((1, 1), (2, 1), (3, 1), (4, 1), (1, 9), (2, 9), (4, 9), (5, 9)):
         reported = {**copied("ewr", number, ""), HOP_PROPERTIES[-1]: f"2026-01-0{day}T00:00:00.00{number}Z"}
         entities.put("jfk/flights/Subscriptions/audit", number, own=reported)
-    way = passage.Passage(origin="ewr", member="jfk", routes=(ROUTES[0],), is_witnessed=False)
-    result = audit("flights", ROUTES[:1], {"jfk": AUDIT["jfk"]}, entities.peek, passages=[way])
+    one_passage = passage.Passage(origin="ewr", member="jfk", routes=(ROUTES[0],), is_witnessed=False)
+    result = audit("flights", ROUTES[:1], {"jfk": AUDIT["jfk"]}, entities.peek, passages=[one_passage])
     counts = [result.total(kind) for kind in ("entered", "arrived", "lost", "duplicated", "out_of_order")]
     assert counts == [5, 4, 1, 0, 0]
 
@@ -514,8 +514,8 @@ def test_i5_numbers_that_come_out_of_order_are_of_one_queue() -> None:
     for number, minute in ((1, 1), (3, 3), (2, 2), (3, 3)):
         reported = {**copied("ewr", number, ""), HOP_PROPERTIES[-1]: f"2026-01-01T00:0{minute}:00.000Z"}
         entities.put("jfk/flights/Subscriptions/audit", number, own=reported)
-    way = passage.Passage(origin="ewr", member="jfk", routes=(ROUTES[0],), is_witnessed=False)
-    result = audit("flights", ROUTES[:1], {"jfk": AUDIT["jfk"]}, entities.peek, passages=[way])
+    one_passage = passage.Passage(origin="ewr", member="jfk", routes=(ROUTES[0],), is_witnessed=False)
+    result = audit("flights", ROUTES[:1], {"jfk": AUDIT["jfk"]}, entities.peek, passages=[one_passage])
     counts = [result.total(kind) for kind in ("entered", "arrived", "duplicated", "out_of_order")]
     assert counts == [3, 3, 1, 1]
 
@@ -526,7 +526,7 @@ SPLIT = [("jfk", "a = 1"), ("lga", "b = 2")]
 def divided(*, changes: bool = False, consumed: bool = False, waits: bool = False) -> Reconciliation:
     """A queue whose messages go to two queues: of two that both filters select one is at the first alone."""
     entities = Entities()
-    ways = []
+    passages = []
     for member, condition in SPLIT:
         route = Route(
             name=f"t.{member}",
@@ -535,11 +535,11 @@ def divided(*, changes: bool = False, consumed: bool = False, waits: bool = Fals
             source=Endpoint("ewr", f"isthmus.t/Subscriptions/isthmus.t.{member}"),
             targets=(Endpoint(member, "q"),),
         )
-        entities.held[str(route.source)] = []
-        way = passage.Passage(
+        entities.contents[str(route.source)] = []
+        one_passage = passage.Passage(
             origin="ewr", member=member, routes=(route,), is_witnessed=False, is_filtered=True, filter=condition
         )
-        ways.append(replace(way, changes=changes, is_consumed=consumed))
+        passages.append(replace(one_passage, changes=changes, is_consumed=consumed))
     for number, own in ((1, {"a": 1}), (2, {"a": 1, "b": 2}), (4, {"a": 1, "b": 2}), (5, {"a": 1})):
         if waits and number == 2:
             entities.put("ewr/isthmus.t/Subscriptions/isthmus.t.jfk", number, own=dict(own))
@@ -548,7 +548,7 @@ def divided(*, changes: bool = False, consumed: bool = False, waits: bool = Fals
     for number, own in ((3, {"b": 2}), (4, {"a": 1, "b": 2})):
         entities.put("lga/q", number, origin="ewr", own=dict(own))
     places = {member: Endpoint(member, "q") for member, _ in SPLIT}
-    return audit("t", [way.routes[0] for way in ways], places, entities.peek, passages=ways)
+    return audit("t", [one_passage.routes[0] for one_passage in passages], places, entities.peek, passages=passages)
 
 
 @pytest.mark.parametrize("waits", [False, True])
@@ -563,7 +563,7 @@ def test_of_a_queue_that_is_divided_a_message_of_two_targets_is_missed_at_each(w
     assert (result.total("lost"), result.total("consumed"), result.verdict) == (0, 1, Verdict.UNCLEAR)
 
 
-def test_what_is_changed_on_its_way_does_not_tell_whether_another_target_is_to_have_it() -> None:
+def test_what_is_changed_in_transit_does_not_show_whether_another_target_is_to_have_it() -> None:
     result = divided(changes=True)
     assert (result.total("lost"), result.verdict) == (0, Verdict.UNCLEAR)
     assert any("are not checked for at lga" in each for each in result.doubts)
@@ -576,15 +576,15 @@ def test_filters_that_exclude_each_other_leave_nothing_in_doubt(monkeypatch: pyt
 
 def test_what_a_namespace_forwards_by_filters_is_missed_at_each_that_selects_it() -> None:
     entities = Entities()
-    ways = [
+    passages = [
         passage.Passage(origin="in", member=member, routes=(), is_witnessed=False, is_filtered=True, filter=condition)
         for member, condition in SPLIT
     ]
     for number, own in ((1, {"a": 1}), (2, {"a": 1, "b": 2}), (3, {"a": 1})):
         entities.put("ewr/jfk", number, own=dict(own))
-    entities.held["ewr/lga"] = []
+    entities.contents["ewr/lga"] = []
     places = {member: Endpoint("ewr", member) for member, _ in SPLIT}
-    result = audit("t", [], places, entities.peek, passages=ways)
+    result = audit("t", [], places, entities.peek, passages=passages)
     assert {(each.member, each.lost) for each in result.comparisons if each.origin != each.member} == {
         ("jfk", 0),
         ("lga", 1),
@@ -619,17 +619,17 @@ def test_what_steps_have_diverted_is_counted_apart_and_no_fault() -> None:
 
 
 def test_what_was_dead_lettered_where_it_was_diverted_to_is_there_still() -> None:
-    """Whoever mends a message and fails on it uses up its deliveries."""
+    """A client that mends a message and fails on it uses up its deliveries."""
     entities = Entities()
     for number in range(1, 4):
         entities.put("ewr/flights/Subscriptions/audit", number)
     entities.put("jfk/bad", 1, origin="ewr")
     entities.put("jfk/bad/$DeadLetterQueue", 2, origin="ewr", reason="MaxDeliveryCountExceeded")
-    way = replace(DIVERTED, diverts=(Endpoint("jfk", "bad"), Endpoint("jfk", "bad/$DeadLetterQueue")))
-    result = audit("flights", ROUTES[:1], AUDIT, entities.peek, passages=[way])
+    one_passage = replace(DIVERTED, diverts=(Endpoint("jfk", "bad"), Endpoint("jfk", "bad/$DeadLetterQueue")))
+    result = audit("flights", ROUTES[:1], AUDIT, entities.peek, passages=[one_passage])
     assert [result.total(kind) for kind in ("diverted", "lost", "consumed")] == [2, 0, 1]
-    del entities.held["jfk/bad"], entities.held["jfk/bad/$DeadLetterQueue"]
-    result = audit("flights", ROUTES[:1], AUDIT, entities.peek, passages=[way])
+    del entities.contents["jfk/bad"], entities.contents["jfk/bad/$DeadLetterQueue"]
+    result = audit("flights", ROUTES[:1], AUDIT, entities.peek, passages=[one_passage])
     assert [each for each in result.doubts if "divert" in each and "consumed" not in each] == [
         "the messages that steps divert to jfk/bad are not known: there is no such entity"
     ]
@@ -647,13 +647,13 @@ def test_what_was_mended_where_it_was_diverted_to_is_there_still() -> None:
     assert [result.total(kind) for kind in ("diverted", "lost", "consumed")] == [1, 0, 1]
 
 
-def test_what_is_neither_at_the_target_nor_where_it_was_diverted_to_cannot_be_told() -> None:
+def test_what_is_neither_at_the_target_nor_where_it_was_diverted_to_cannot_be_reported() -> None:
     entities = Entities()
     for number in range(1, 4):
         entities.put("ewr/flights/Subscriptions/audit", number)
     entities.put("jfk/flights/Subscriptions/audit", 1, origin="ewr")
     entities.put("jfk/bad", 2, origin="ewr")
-    entities.held["jfk/worse"] = []
+    entities.contents["jfk/worse"] = []
     result = diverted(entities)
     assert [result.total(kind) for kind in ("diverted", "lost", "consumed")] == [1, 0, 1]
     assert result.verdict is Verdict.UNCLEAR
@@ -662,16 +662,16 @@ def test_what_is_neither_at_the_target_nor_where_it_was_diverted_to_cannot_be_to
     assert reported.verdict is Verdict.CLEAN
 
 
-def test_an_entity_that_is_gone_is_told() -> None:
+def test_an_entity_that_was_deleted_is_reported() -> None:
     entities = Entities()
     entities.put("ewr/flights/Subscriptions/audit", 1)
     entities.put("jfk/flights/Subscriptions/audit", 1, origin="ewr")
-    entities.held["jfk/bad"] = []
+    entities.contents["jfk/bad"] = []
     result = diverted(entities)
     assert result.doubts == ("the messages that steps divert to jfk/worse are not known: there is no such entity",)
 
 
-def test_a_divert_target_that_is_away_is_named() -> None:
+def test_a_divert_target_that_is_unavailable_is_named() -> None:
     entities = Entities()
     entities.put("ewr/flights/Subscriptions/audit", 1)
 
@@ -687,8 +687,8 @@ def test_a_divert_target_that_is_away_is_named() -> None:
 def test_what_was_diverted_of_an_entity_that_was_made_again_since_counts_not() -> None:
     entities = Entities()
     entities.put("ewr/flights/Subscriptions/audit", 1, at_ms=1_800_000_000_000)
-    entities.put("jfk/bad", 1, origin="ewr")  # its provenance tells 2026-01-01
-    entities.held["jfk/worse"] = []
+    entities.put("jfk/bad", 1, origin="ewr")  # its provenance says 2026-01-01
+    entities.contents["jfk/worse"] = []
     result = diverted(entities)
     assert [result.total(kind) for kind in ("diverted", "consumed")] == [0, 1]
 
@@ -698,18 +698,18 @@ def test_what_entered_and_was_diverted_during_the_reading_is_ignored() -> None:
     entities.put("ewr/flights/Subscriptions/audit", 1)
     for number in (1, 2):
         entities.put("jfk/bad", number, origin="ewr")
-    entities.held["jfk/worse"] = []
+    entities.contents["jfk/worse"] = []
     result = diverted(entities)
     assert (result.total("diverted"), result.total("entered"), result.verdict) == (1, 1, Verdict.CLEAN)
 
 
-def test_of_an_origin_that_nobody_keeps_what_was_diverted_has_entered() -> None:
+def test_of_an_origin_that_is_not_retained_what_was_diverted_has_entered() -> None:
     entities = Entities()
     entities.put("jfk/flights/Subscriptions/audit", 2, origin="ewr")
     for number in (1, 4):
         entities.put("jfk/bad", number, origin="ewr")
-    way = replace(DIVERTED, is_witnessed=False, diverts=DIVERTED.diverts)
-    result = audit("flights", ROUTES[:1], {"jfk": AUDIT["jfk"]}, entities.peek, passages=[way], by_hour=True)
+    one_passage = replace(DIVERTED, is_witnessed=False, diverts=DIVERTED.diverts)
+    result = audit("flights", ROUTES[:1], {"jfk": AUDIT["jfk"]}, entities.peek, passages=[one_passage], by_hour=True)
     assert [result.total(kind) for kind in ("entered", "arrived", "diverted", "consumed")] == [4, 1, 2, 1]
     assert [(each.name, each.counts["entered"]) for each in result.hours] == [("2026-01-01T00:00:00Z", 4)]
     assert result.unread == ("the messages that steps divert to jfk/worse are not known: there is no such entity",)
@@ -718,12 +718,12 @@ def test_of_an_origin_that_nobody_keeps_what_was_diverted_has_entered() -> None:
 def test_a_message_that_is_diverted_during_the_reading_is_not_missing() -> None:
     entities = Entities()
     entities.put("ewr/flights/Subscriptions/audit", 1)
-    entities.held |= {"jfk/bad": [], "jfk/worse": []}
+    entities.contents |= {"jfk/bad": [], "jfk/worse": []}
     opener = entities.peek
 
     def moving(endpoint: Endpoint):
         if str(endpoint).endswith("$DeadLetterQueue"):
-            entities.held["jfk/bad"] = []
+            entities.contents["jfk/bad"] = []
             entities.put("jfk/bad", 1, origin="ewr")
         return opener(endpoint)
 
@@ -749,16 +749,19 @@ BOTH = [
     for member in ("jfk", "lga")
 ]
 SOURCE = {
-    way.member: {"repl-dead-letter-source": f"ewr/flights/Subscriptions/isthmus.flights.{way.member}"} for way in BOTH
+    one_passage.member: {"repl-dead-letter-source": f"ewr/flights/Subscriptions/isthmus.flights.{one_passage.member}"}
+    for one_passage in BOTH
 }
 
 
-def diverted_by_both(entities: Entities, ways: list[passage.Passage], **more: object) -> Reconciliation:
+def diverted_by_both(entities: Entities, passages: list[passage.Passage], **more: object) -> Reconciliation:
     places = {**AUDIT, "lga": Endpoint("lga", "flights/Subscriptions/audit")}
-    entities.held |= {str(place): entities.held.get(str(place), []) for place in places.values()}
-    entities.held |= {str(way.routes[0].source): [] for way in ways}
-    entities.held.setdefault("jfk/bad", [])
-    return audit("flights", [way.routes[0] for way in ways], places, entities.peek, passages=ways, **more)  # type: ignore[arg-type]
+    entities.contents |= {str(place): entities.contents.get(str(place), []) for place in places.values()}
+    entities.contents |= {str(one_passage.routes[0].source): [] for one_passage in passages}
+    entities.contents.setdefault("jfk/bad", [])
+    return audit(
+        "flights", [one_passage.routes[0] for one_passage in passages], places, entities.peek, passages=passages, **more
+    )  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -777,7 +780,7 @@ def test_what_two_routes_divert_to_one_entity_that_keeps_it_once_counts_as_diver
     entities.put("ewr/flights/Subscriptions/audit", 1)
     for member in left_by:
         entities.put("jfk/bad", 1, origin="ewr", own=dict(SOURCE.get(member, {})))
-    result = diverted_by_both(entities, [replace(way, divert_detection_ms=window_ms) for way in BOTH])
+    result = diverted_by_both(entities, [replace(one_passage, divert_detection_ms=window_ms) for one_passage in BOTH])
     reported = {each.member: (each.diverted, each.dropped) for each in result.comparisons if each.origin != each.member}
     assert (reported, result.verdict) == (expected, Verdict.CLEAN)
 
@@ -791,10 +794,10 @@ def test_what_two_routes_divert_to_one_entity_that_keeps_it_once_counts_as_diver
         ((1000, 1000), {"jfk": (1, 0), "lga": (1, 0)}),
     ],
 )
-def test_what_ledgers_tell_of_two_routes_that_divert_one_message_counts_as_diverted_once(
+def test_what_ledgers_show_of_two_routes_that_divert_one_message_counts_as_diverted_once(
     times: tuple[int, int], expected: dict[str, tuple[int, int]]
 ) -> None:
-    """Equal times are those of one route that both ways have."""
+    """Equal times are those of one route that both directions have."""
     entities = Entities()
     entities.put("ewr/flights/Subscriptions/audit", 1)
     ledger = dict(zip(("jfk", "lga"), times, strict=True))

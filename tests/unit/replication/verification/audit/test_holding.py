@@ -46,45 +46,45 @@ def origin(*numbers: int) -> Audited:
     return found
 
 
-def held(at: Audited, entered: Audited, *, absent: int = 0, **more: object) -> Holding:
+def holding(at: Audited, entered: Audited, *, absent: int = 0, **more: object) -> Holding:
     readings = {"ewr": Reading("ewr", "q", absent_between=absent), "jfk": Reading("jfk", "q")}
     given: dict[str, object] = {"ended_ms": 0, "unkept": {}, "changed": ()} | more
     return holding_of(at, {"ewr": entered, "jfk": at}, readings, **given)  # type: ignore[arg-type]
 
 
 def test_a_copy_arrived_if_it_has_the_content_of_its_original() -> None:
-    found = held(copies((1, 10), (2, 21)), origin(1, 2))
+    found = holding(copies((1, 10), (2, 21)), origin(1, 2))
     assert (found.arrived["ewr"], found.unequal, found.forged) == ([1], {"ewr": [2]}, {})
 
 
 def test_steps_may_change_it_and_so_may_who_sends_it_again() -> None:
-    assert held(copies((1, 11)), origin(1), changed={("ewr", "jfk")}).arrived["ewr"] == [1]
-    assert held(copies((1, 11), late=[1]), origin(1)).arrived["ewr"] == [1]
+    assert holding(copies((1, 11)), origin(1), changed={("ewr", "jfk")}).arrived["ewr"] == [1]
+    assert holding(copies((1, 11), late=[1]), origin(1)).arrived["ewr"] == [1]
 
 
 @pytest.mark.parametrize(("earlier_ms", "is_forged"), [(DRIFT_MS, False), (DRIFT_MS + 1, True)])
 def test_a_copy_of_what_entered_before_its_original_is_of_another_one(earlier_ms: int, is_forged: bool) -> None:
     """I5 of the audit: an entity that was made again gives its numbers again."""
-    found = held(copies((1, 10), entered_ms=ENTERED_MS - earlier_ms), origin(1))
+    found = holding(copies((1, 10), entered_ms=ENTERED_MS - earlier_ms), origin(1))
     assert (found.forged == {"ewr": [1]}, "ewr" in found.arrived) == (is_forged, not is_forged)
 
 
-def test_a_number_at_which_nothing_entered_is_forged_unless_something_is_gone_there() -> None:
+def test_a_number_at_which_nothing_entered_is_forged_unless_something_was_removed_there() -> None:
     entered = origin(1, 3)
-    assert held(copies((2, 20)), entered).forged == {"ewr": [2]}
-    assert held(copies((2, 20)), entered, absent=1).unknown == {"ewr": [2]}
+    assert holding(copies((2, 20)), entered).forged == {"ewr": [2]}
+    assert holding(copies((2, 20)), entered, absent=1).unknown == {"ewr": [2]}
 
 
 def test_what_was_read_of_the_second_reading_may_have_entered_since() -> None:
     """I2 of the audit."""
     at = copies((9, 90))
-    assert held(at, origin(1)).forged == {"ewr": [9]}
+    assert holding(at, origin(1)).forged == {"ewr": [9]}
     at.arrivals["ewr"].first_pass = 0
-    assert held(at, origin(1)) == Holding(entered=[], arrived={"jfk": []}, late={"ewr": set()})
+    assert holding(at, origin(1)) == Holding(entered=[], arrived={"jfk": []}, late={"ewr": set()})
 
 
-def test_of_an_origin_that_nobody_keeps_the_numbers_that_entered_are_believed() -> None:
-    found = held(copies((1, 1), (7, 1)), origin(), unkept={"ewr": [1, 2]})
+def test_of_an_origin_that_is_not_retained_the_numbers_that_entered_are_believed() -> None:
+    found = holding(copies((1, 1), (7, 1)), origin(), unkept={"ewr": [1, 2]})
     assert found.arrived == {"jfk": [], "ewr": [1]}
 
 
@@ -108,5 +108,5 @@ def test_what_a_task_has_met_waits_somewhere_or_has_arrived() -> None:
 def test_messages_that_rules_made_of_one_are_not_copies_of_each_other(
     proofs: Sequence[int], arrived: Sequence[int]
 ) -> None:
-    found = held(copies((1, 1), (1, 2), (1, 3), proofs=proofs), origin(), unkept={"ewr": [1]})
+    found = holding(copies((1, 1), (1, 2), (1, 3), proofs=proofs), origin(), unkept={"ewr": [1]})
     assert found.arrived["ewr"] == arrived

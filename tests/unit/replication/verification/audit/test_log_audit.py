@@ -48,7 +48,7 @@ class Systems:
 
     def __init__(self, task: str) -> None:
         self.federation = read(HEAD + task)
-        self.held: dict[Endpoint, dict[int, bytes]] = {HUB: {}, LAKE: {}, QUEUE: {}}
+        self.contents: dict[Endpoint, dict[int, bytes]] = {HUB: {}, LAKE: {}, QUEUE: {}}
         self.committed: dict[int, int] = {}
         self.dead: list[Identity] = []
         self.is_known = True
@@ -62,10 +62,10 @@ class Systems:
         for offset in range(first, last + 1):
             at = position(partition, offset)
             record = Record(b"%d" % at, b"key-%d" % partition, [("n", b"1")], 1000 + offset, partition)
-            self.held[HUB][at] = MessageIds("flights").add(to_message(record, at), at)
+            self.contents[HUB][at] = MessageIds("flights").add(to_message(record, at), at)
 
     def send(self, number: int) -> None:
-        self.held[QUEUE][number] = section.encode_message(
+        self.contents[QUEUE][number] = section.encode_message(
             b"%d" % number,
             annotations=_numbered(number) | {Symbol("x-opt-partition-key"): f"p{number % 2}"},
             properties={"message_id": f"m{number}"},
@@ -74,7 +74,7 @@ class Systems:
 
     def move(self, *numbers: int) -> None:
         """Copies messages in this order."""
-        source, target = self.held[self.route.source], self.held[self.route.target]
+        source, target = self.contents[self.route.source], self.contents[self.route.target]
         for number in numbers:
             copy = self.rewriter.copy(source[number], 0)
             assert isinstance(copy, bytes)
@@ -91,15 +91,15 @@ class Systems:
                 target[len(target) + 1] = copy[:start] + whole + copy[end:]
 
     def open(self, endpoint: Endpoint, starts: dict[int, int] | None = None) -> object:
-        if endpoint not in self.held:
+        if endpoint not in self.contents:
             raise EntityNotFoundError(str(endpoint))
 
         def look(at: int, count: int) -> Sequence[bytes]:
             limit = starts or {}
-            held = self.held[endpoint]
+            contents = self.contents[endpoint]
             return [
-                held[each]
-                for each in sorted(held)
+                contents[each]
+                for each in sorted(contents)
                 if each >= at and each % (1 << PARTITION_SHIFT) >= limit.get(each >> PARTITION_SHIFT, 0)
             ][:count]
 
@@ -110,7 +110,7 @@ class Systems:
     def waiting(self, route: Route) -> object:
         look = self.open(route.source, self.committed)
         begins: dict[int, int] = {}
-        for at in self.held[route.source]:
+        for at in self.contents[route.source]:
             partition, offset = at >> PARTITION_SHIFT, at % (1 << PARTITION_SHIFT)
             begins[partition] = min(offset, begins.get(partition, offset))
         look.removed = removed_before(begins, self.committed)  # type: ignore[attr-defined]
@@ -156,11 +156,11 @@ def counts(result: Reconciliation, *names: str) -> dict[str, int]:
     return {name: result.total(name) for name in names}
 
 
-def test_every_record_stands_in_the_queue_waits_or_was_set_aside() -> None:
+def test_every_record_is_in_the_queue_waits_or_was_set_aside() -> None:
     systems = Systems(STREAM % "existing")
     systems.publish(0, 0, 4)
     systems.publish(1, 0, 4)
-    # Partitions are moved by turns: they have no order among each other.
+    # Partitions are moved alternately: there is no order between them.
     systems.move(position(1, 0), position(0, 0), position(1, 1), position(0, 1), position(0, 2))
     systems.committed = {0: 3, 1: 3}
     systems.dead = [Identity(position(1, 2), "", "", position(1, 2), "Odd")]
@@ -176,7 +176,7 @@ def test_every_record_stands_in_the_queue_waits_or_was_set_aside() -> None:
     }
 
 
-def test_what_is_missing_doubled_or_out_of_order_is_told() -> None:
+def test_what_is_missing_doubled_or_out_of_order_is_reported() -> None:
     systems = Systems(MIRROR)
     systems.publish(0, 0, 3)
     systems.publish(1, 0, 1)
@@ -199,15 +199,15 @@ def test_a_mirror_that_has_everything_is_clean() -> None:
     systems.publish(0, 5, 9)  # what was before has been removed
     systems.publish(1, 0, 3)
     systems.committed = {0: 10, 1: 4}
-    systems.move(*sorted(systems.held[HUB]))
+    systems.move(*sorted(systems.contents[HUB]))
     result = systems.verify()
     assert result.doubts == ()
     assert result.clean, result.to_dict()
-    systems.held[LAKE].pop(position(1, 2))
+    systems.contents[LAKE].pop(position(1, 2))
     assert systems.verify().verdict is Verdict.FAULTY
 
 
-def test_what_stood_before_the_task_began_is_not_missed() -> None:
+def test_what_was_there_before_the_task_began_is_not_missed() -> None:
     systems = Systems(STREAM % "now")
     systems.publish(0, 0, 9)
     systems.publish(1, 0, 9)
@@ -224,14 +224,14 @@ def test_what_stood_before_the_task_began_is_not_missed() -> None:
 
 
 def test_what_the_retention_of_the_target_has_emptied_is_not_lost() -> None:
-    """Nothing is left of the partition that could tell how old what was removed there was."""
+    """Nothing is left of the partition that could show how old what was removed there was."""
     systems = Systems(MIRROR)
     systems.publish(0, 0, 9)
     systems.publish(1, 0, 3)
     systems.committed = {0: 10, 1: 4}
-    systems.move(*sorted(systems.held[HUB]))
+    systems.move(*sorted(systems.contents[HUB]))
     for offset in range(10):
-        del systems.held[LAKE][position(0, offset)]
+        del systems.contents[LAKE][position(0, offset)]
     systems.begins = {0: 10, 1: 0}
     result = systems.verify()
     assert counts(result, "lost", "consumed") == {"lost": 0, "consumed": 10}
@@ -260,7 +260,7 @@ def test_i4_what_the_retention_removed_while_a_route_was_stopped_is_no_clean_pro
     systems.committed = {0: 3, 1: 4}
     assert systems.verify().clean
     for offset in range(6):
-        del systems.held[HUB][position(0, offset)]
+        del systems.contents[HUB][position(0, offset)]
     result = systems.verify()
     assert result.verdict is Verdict.UNCLEAR
     assert result.doubts == (
@@ -273,9 +273,9 @@ def test_copies_of_a_partition_that_the_retention_has_emptied_are_not_forged() -
     systems.publish(0, 0, 3)
     systems.publish(1, 0, 3)
     systems.committed = {0: 4, 1: 4}
-    systems.move(*sorted(systems.held[HUB]))
+    systems.move(*sorted(systems.contents[HUB]))
     for offset in range(4):
-        del systems.held[HUB][position(1, offset)]
+        del systems.contents[HUB][position(1, offset)]
     result = systems.verify()
     assert result.total("forged") == 0
     assert result.clean, result.to_dict()
@@ -299,13 +299,13 @@ def test_i4_where_nothing_of_a_log_is_known_to_have_been_moved_nothing_is_proved
     assert systems.verify().clean
 
 
-def test_a_queue_that_is_emptied_into_a_stream_is_told_by_its_numbers() -> None:
+def test_a_queue_that_is_emptied_into_a_stream_is_reported_by_its_numbers() -> None:
     systems = Systems(OUT)
     for number in range(1, 9):
         systems.send(number)
     systems.move(1, 2, 3, 4, 6)
     for number in (1, 2, 3, 4, 5, 6):
-        del systems.held[QUEUE][number]
+        del systems.contents[QUEUE][number]
     result = systems.verify()
     assert counts(result, "entered", "arrived", "waiting", "lost", "out_of_order") == {
         "entered": 8,
@@ -321,14 +321,14 @@ def test_a_record_that_enters_during_the_reading_is_no_forgery() -> None:
     systems.publish(0, 0, 1)
     systems.publish(1, 0, 4)
     systems.committed = {0: 2, 1: 5}
-    systems.move(*sorted(systems.held[HUB]))
+    systems.move(*sorted(systems.contents[HUB]))
     opened = systems.open
 
     def open_then_enter(endpoint: Endpoint, starts: dict[int, int] | None = None) -> object:
         look = opened(endpoint, starts)
 
         def late(at: int, count: int) -> Sequence[bytes]:
-            if endpoint == LAKE and position(0, 2) not in systems.held[HUB]:
+            if endpoint == LAKE and position(0, 2) not in systems.contents[HUB]:
                 systems.publish(0, 2, 2)
                 systems.move(position(0, 2))
                 systems.committed[0] = 3
@@ -434,7 +434,7 @@ class LogAudit(RuleBasedStateMachine):
         low = min(self.low[partition] + count, max(0, self.end[partition] - 1))
         for offset in range(self.low[partition], low):
             at = position(partition, offset)
-            del self.systems.held[HUB][at]
+            del self.systems.contents[HUB][at]
             self.lost.discard(at)
             if self.is_begun and offset >= self.systems.committed[partition]:
                 self.unread.add(at)
@@ -446,7 +446,7 @@ class LogAudit(RuleBasedStateMachine):
 
     @invariant()
     def judges(self) -> None:
-        if not hasattr(self, "systems") or not self.systems.held[HUB]:
+        if not hasattr(self, "systems") or not self.systems.contents[HUB]:
             return
         if self.begins_now and not self.is_begun:
             return
@@ -456,7 +456,9 @@ class LogAudit(RuleBasedStateMachine):
         if self.begins_now:
             known = self.moved | {each.number for each in self.systems.dead}
             waits = {
-                at for at in self.systems.held[HUB] if at % (1 << PARTITION_SHIFT) >= committed[at >> PARTITION_SHIFT]
+                at
+                for at in self.systems.contents[HUB]
+                if at % (1 << PARTITION_SHIFT) >= committed[at >> PARTITION_SHIFT]
             }
             first = {
                 p: min((at for at in known | waits if at >> PARTITION_SHIFT == p), default=1 << 62) for p in (0, 1)

@@ -13,7 +13,7 @@ from isthmus.replication.verification.reconciliation.reading import Reading
 from isthmus.replication.verification.reconciliation.reconcile import Holding, Undelivered
 
 NOW_MS = 1_000_000
-WAY = Passage(origin="ewr", member="jfk", routes=())
+PASSAGE = Passage(origin="ewr", member="jfk", routes=())
 WHOLE = Reading("jfk", "q", messages=9, first_enqueued_ms=1)
 
 
@@ -27,50 +27,50 @@ def origin(*times: tuple[int, int]) -> Audited:
 
 @pytest.mark.parametrize("at", ["waiting", "expired", "dead_lettered", "diverted", "dropped", "elsewhere"])
 def test_what_the_routes_show_is_not_missing(at: str) -> None:
-    rest = {WAY.pair: replace(Undelivered(), **{at: {3}})}
+    rest = {PASSAGE.pair: replace(Undelivered(), **{at: {3}})}
     holdings = {"ewr": Holding(entered=[1, 2, 3]), "jfk": Holding(arrived={"ewr": [1]})}
-    assert missing_copies(holdings, rest) == {WAY.pair: {2}}
+    assert missing_copies(holdings, rest) == {PASSAGE.pair: {2}}
 
 
 def test_what_ended_its_life_during_the_reading_is_left_out_on_both_sides() -> None:
-    held, missing = Holding(entered=[1, 2, 3]), {WAY.pair: {1, 2, 3}, ("jfk", "ewr"): {1}}
+    holding, missing = Holding(entered=[1, 2, 3]), {PASSAGE.pair: {1, 2, 3}, ("jfk", "ewr"): {1}}
     ends = origin((0, NOW_MS), (0, NOW_MS + 1), (0, NOW_MS - 1))
-    leave_out("ewr", held, ends, missing, (NOW_MS, NOW_MS))
-    assert (held.entered, missing) == ([2, 3], {WAY.pair: {2, 3}, ("jfk", "ewr"): {1}})
+    leave_out("ewr", holding, ends, missing, (NOW_MS, NOW_MS))
+    assert (holding.entered, missing) == ([2, 3], {PASSAGE.pair: {2, 3}, ("jfk", "ewr"): {1}})
 
 
 def test_a_member_that_holds_all_leaves_nothing_in_doubt() -> None:
     rest = Undelivered()
-    doubt(rest, {1}, origin((2, 0)), WHOLE, NOW_MS, WAY)
+    doubt(rest, {1}, origin((2, 0)), WHOLE, NOW_MS, PASSAGE)
     assert rest == Undelivered()
 
 
 def test_a_life_that_ended_before_the_reading_is_no_loss() -> None:
     rest = Undelivered()
-    doubt(rest, {1, 2}, origin((2, NOW_MS - 1), (2, NOW_MS)), WHOLE, NOW_MS, WAY)
+    doubt(rest, {1, 2}, origin((2, NOW_MS - 1), (2, NOW_MS)), WHOLE, NOW_MS, PASSAGE)
     assert rest == Undelivered(ended={1})
 
 
 def test_no_more_copies_were_consumed_than_are_absent() -> None:
     rest = Undelivered()
-    doubt(rest, {1, 2, 3}, origin((2, 0), (2, 0), (2, 0)), replace(WHOLE, absent_between=2), NOW_MS, WAY)
+    doubt(rest, {1, 2, 3}, origin((2, 0), (2, 0), (2, 0)), replace(WHOLE, absent_between=2), NOW_MS, PASSAGE)
     assert rest == Undelivered(consumed={1, 2})
     rest = Undelivered()
-    doubt(rest, {1, 2, 3}, origin((2, 0), (2, 0), (2, 0)), replace(WHOLE, shared=True), NOW_MS, WAY)
+    doubt(rest, {1, 2, 3}, origin((2, 0), (2, 0), (2, 0)), replace(WHOLE, shared=True), NOW_MS, PASSAGE)
     assert rest == Undelivered(consumed={1, 2, 3})
 
 
 def test_what_a_step_may_have_dropped_may_have_been_consumed() -> None:
     rest = Undelivered()
-    doubt(rest, {1}, origin((2, 0)), WHOLE, NOW_MS, replace(WAY, drops=True))
+    doubt(rest, {1}, origin((2, 0)), WHOLE, NOW_MS, replace(PASSAGE, drops=True))
     assert rest == Undelivered(consumed={1})
 
 
 def test_copies_whose_time_is_over_have_left_gaps_at_the_target() -> None:
-    entered, way = origin((2, 0), (NOW_MS - 10, 0)), replace(WAY, expires_ms=20)
+    entered, passage = origin((2, 0), (NOW_MS - 10, 0)), replace(PASSAGE, expires_ms=20)
     rest = Undelivered()
-    doubt(rest, {1, 2}, entered, replace(WHOLE, absent_before=1), NOW_MS, way)
+    doubt(rest, {1, 2}, entered, replace(WHOLE, absent_before=1), NOW_MS, passage)
     assert rest == Undelivered(copy_expired={1})
     rest = Undelivered()
-    doubt(rest, {1}, entered, WHOLE, NOW_MS, way)
+    doubt(rest, {1}, entered, WHOLE, NOW_MS, passage)
     assert rest == Undelivered(consumed={1}), "no number is absent: the copy may never have been there"

@@ -31,7 +31,7 @@ def route(target: str) -> Route:
 
 
 class Logs:
-    """One log, of which each group has committed as far as it is told."""
+    """One log, of which each group has committed as far as it is set."""
 
     def __init__(self, committed: dict[str, int]) -> None:
         self.committed = committed
@@ -77,7 +77,7 @@ def test_of_a_log_that_several_routes_read_each_has_what_its_own_group_has_not_c
     assert read({"isthmus.t.ewr": 3, "isthmus.t.jfk": 5}) == {"ewr": ({3, 4}, set()), "jfk": (set(), set())}
 
 
-def test_what_stands_in_the_spools_of_one_route_waits_for_no_other() -> None:
+def test_what_is_in_the_spools_of_one_route_waits_for_no_other() -> None:
     spools = Spools({"t.hub.jfk": 1}, {"t.hub.jfk": 2})
     found = read({"isthmus.t.ewr": 5, "isthmus.t.jfk": 5}, spools)
     assert found == {"ewr": (set(), set()), "jfk": ({1}, {2})}
@@ -86,12 +86,12 @@ def test_what_stands_in_the_spools_of_one_route_waits_for_no_other() -> None:
 def test_of_a_mailbox_what_is_before_and_beside_it_is_found() -> None:
     """A mailbox that is full takes nothing: what it refuses is a dead letter of the subscription that forwards to it."""
     feed, mailbox = "flights/Subscriptions/isthmus.t.jfk", "isthmus.t.jfk"
-    held = {feed: 1, mailbox: 2, f"{feed}/$DeadLetterQueue": 3, f"{feed}/$Transfer/$DeadLetterQueue": 4}
+    numbers = {feed: 1, mailbox: 2, f"{feed}/$DeadLetterQueue": 3, f"{feed}/$Transfer/$DeadLetterQueue": 4}
 
     def open_peek(end: Endpoint) -> Peek:
-        if end.entity not in held:
+        if end.entity not in numbers:
             raise EntityNotFoundError(end.entity)
-        return lambda start, count: [message(held[end.entity])] if start <= held[end.entity] else []
+        return lambda start, count: [message(numbers[end.entity])] if start <= numbers[end.entity] else []
 
     reads = Route(
         name="t.ewr.jfk",
@@ -108,7 +108,7 @@ def test_of_a_mailbox_what_is_before_and_beside_it_is_found() -> None:
     assert (found.waiting, found.dead_lettered) == ({1, 2}, {3, 4})
 
 
-def test_what_a_queue_could_not_forward_is_told_once() -> None:
+def test_what_a_queue_could_not_forward_is_reported_once() -> None:
     """The topic between it and the routes was full, and its messages are divided among two targets."""
 
     def open_peek(end: Endpoint) -> Peek:
@@ -117,7 +117,7 @@ def test_what_a_queue_could_not_forward_is_told_once() -> None:
         return lambda start, count: [message(7)] if start <= 7 and "$" in end.entity else []
 
     queue = Endpoint("ewr", "orders")
-    ways = [
+    passages = [
         Passage(
             origin="ewr",
             member=target,
@@ -136,7 +136,7 @@ def test_what_a_queue_could_not_forward_is_told_once() -> None:
         )
         for target in ("jfk", "lga")
     ]
-    reader = SourceReader(ways, open_peek, identify)
+    reader = SourceReader(passages, open_peek, identify)
     reader.read_waiting(0)
     reader.read_set_aside()
     assert {member: each.dead_lettered for (_, member), each in reader.found.items()} == {"jfk": {7}, "lga": set()}

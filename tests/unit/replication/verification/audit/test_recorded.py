@@ -36,7 +36,7 @@ class World:
     """Two members: `lga`, whose record numbers by offset from 0, and `ewr`."""
 
     def __init__(self) -> None:
-        self.held: dict[Endpoint, list[bytes]] = {LGA: [], EWR: []}
+        self.contents: dict[Endpoint, list[bytes]] = {LGA: [], EWR: []}
         self.unsettled = 0
         self.pauses: list[float] = []
         self.on_pause: Callable[[], None] = lambda: None
@@ -44,7 +44,7 @@ class World:
 
     def put(
         self,
-        place: Endpoint,
+        at: Endpoint,
         body: bytes,
         *,
         copy: bool = False,
@@ -52,17 +52,17 @@ class World:
         ttl_ms: int | None = None,
         hour: int = 0,
     ) -> None:
-        standing = self.held[place]
+        messages = self.contents[at]
         own: dict[str, object] = {}
         if copy:
             # The number is one of the route's own, which no record knows.
             hop = ("lga/flights", "lga", "987654321", "987654321", f"2026-01-01T{hour:02d}:00:00.000Z")
             own = {**dict(zip(HOP_PROPERTIES, hop, strict=True)), DIGEST: digest(message_id.encode(), body)}
         annotations = {
-            Symbol("x-opt-sequence-number"): Long(len(standing) + (place == EWR)),
-            Symbol("x-opt-enqueued-time"): Timestamp(0 if place == LGA else 1_000),
+            Symbol("x-opt-sequence-number"): Long(len(messages) + (at == EWR)),
+            Symbol("x-opt-enqueued-time"): Timestamp(0 if at == LGA else 1_000),
         }
-        standing.append(
+        messages.append(
             section.encode_message(
                 body,
                 header=Header(ttl_ms=ttl_ms),
@@ -73,9 +73,9 @@ class World:
         )
 
     def peek(self, endpoint: Endpoint) -> Callable[[int, int], Sequence[bytes]]:
-        held = self.held[endpoint]
+        contents = self.contents[endpoint]
         first = 0 if endpoint == LGA else 1
-        return lambda start, count: held[max(0, start - first) :][:count]
+        return lambda start, count: contents[max(0, start - first) :][:count]
 
     def pause(self, seconds: float) -> None:
         self.pauses.append(seconds)
@@ -119,7 +119,7 @@ def test_every_copy_is_known_by_what_it_holds(world: World) -> None:
     assert not world.pauses
 
 
-def test_the_record_tells_no_time_and_copies_tell_when_their_route_received_them(world: World) -> None:
+def test_the_record_shows_no_time_and_copies_show_when_their_route_received_them(world: World) -> None:
     for number in (0, 1, 2, 3, 1, 4, 5):
         world.put(LGA, b"%d" % number)
     for number, hour in ((0, 5), (1, 5), (3, 5), (1, 6)):  # 2 is lost, and so are 4 and 5, behind all that is known
@@ -188,7 +188,7 @@ def test_equal_messages_are_counted(world: World) -> None:
     assert counts(world.audit()) == {"entered": 3, "arrived": 3, "duplicated": 1}
 
 
-def test_a_second_copy_and_a_late_one_are_told(world: World) -> None:
+def test_a_second_copy_and_a_late_one_are_reported(world: World) -> None:
     for number in range(3):
         world.put(LGA, b"%d" % number)
     for number in (1, 0, 2, 2):

@@ -24,7 +24,7 @@ def reported(*pairs: tuple[int, int]) -> Times:
     return times
 
 
-def test_i1_each_number_has_the_hour_of_its_time_and_of_the_first_that_is_told() -> None:
+def test_i1_each_number_has_the_hour_of_its_time_and_of_the_first_that_is_reported() -> None:
     hour_of = hours_of(reported((5, 7), (1, 7), (2, 8), (3, 7), (5, 9), (2, 7)))
     assert [hour_of(number) for number in (1, 2, 3, 5)] == [7, 8, 7, 7]
 
@@ -40,7 +40,7 @@ def test_i2_no_neighbour_is_in_another_partition() -> None:
     assert [hour_of(number) for number in (11, next_one + 1, next_one + 4)] == [UNKNOWN, UNKNOWN, 7]
 
 
-def test_a_time_that_no_calendar_has_and_a_number_that_is_none_tell_nothing() -> None:
+def test_a_time_that_no_calendar_has_and_a_number_that_is_none_show_nothing() -> None:
     times = Times()
     for number, at_ms in ((1, 0), (2, -1), (3, LAST_MS + 1), (4, 1 << 80), (-1, 1000), (6, LAST_MS)):
         times.add(number, at_ms)
@@ -50,7 +50,7 @@ def test_a_time_that_no_calendar_has_and_a_number_that_is_none_tell_nothing() ->
     assert last.name == "9999-12-31T23:00:00Z"
 
 
-def test_nothing_told_nothing_known() -> None:
+def test_nothing_reported_nothing_known() -> None:
     assert hours_of(Times())(1) == UNKNOWN
     assert counted({"lost": [3, 4]}, hours_of(Times())) == (
         HourCounts(None, dict.fromkeys((each.name for each in COUNTS), 0) | {"lost": 2}),

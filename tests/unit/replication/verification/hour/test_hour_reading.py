@@ -45,7 +45,7 @@ def copy(entities: Entities, number: int, hour: int, **more: object) -> None:
     entities.put(JFK, number, own=reported, at_ms=at(hour + 1), **more)  # type: ignore[arg-type]
 
 
-def test_what_is_lost_of_a_topic_is_told_in_the_hour_in_which_it_entered() -> None:
+def test_what_is_lost_of_a_topic_is_reported_in_the_hour_in_which_it_entered() -> None:
     entities = Entities()
     for number in range(1, 31):
         entities.put(EWR, number, at_ms=at(number // 10))
@@ -64,7 +64,7 @@ def test_what_is_lost_of_a_topic_is_told_in_the_hour_in_which_it_entered() -> No
     assert result.verdict is Verdict.FAULTY
 
 
-def test_nobody_who_does_not_ask_gets_hours() -> None:
+def test_hours_are_given_only_where_asked_for() -> None:
     entities = Entities()
     entities.put(EWR, 1, at_ms=at(1))
     result = audit("flights", ROUTES, AUDIT, entities.peek)
@@ -86,7 +86,7 @@ def test_what_a_task_leaves_where_it_is_has_the_hour_in_which_it_entered() -> No
     assert hours(result, "filtered", "entered", member="ewr") == {"01": (1, 0), "02": (1, 1)}
 
 
-def test_a_dead_letter_whose_original_is_gone_has_its_own_time() -> None:
+def test_a_dead_letter_whose_original_was_removed_has_its_own_time() -> None:
     entities = Entities()
     entities.put(EWR, 9, at_ms=at(9))
     copy(entities, 9, 9)
@@ -96,7 +96,7 @@ def test_a_dead_letter_whose_original_is_gone_has_its_own_time() -> None:
     assert hours(result, "dead_lettered", "expired", "arrived") == {"03": (1, 0, 0), "04": (0, 1, 0), "09": (0, 0, 1)}
 
 
-def test_a_dead_letter_that_tells_no_time_and_no_number_ends_no_reading() -> None:
+def test_a_dead_letter_that_shows_no_time_and_no_number_ends_no_reading() -> None:
     entities = Entities()
     entities.put(EWR, 1, at_ms=at(1))
     copy(entities, 1, 1)
@@ -115,7 +115,7 @@ def test_a_dead_letter_that_tells_no_time_and_no_number_ends_no_reading() -> Non
 def test_of_a_queue_a_gap_is_lost_in_the_hour_of_its_neighbours_or_in_none_that_is_known() -> None:
     entities = Entities()
     for number in range(1, 41):
-        # 15 and 16 are gone within an hour; so is 30, at the end of one hour.
+        # 15 and 16 are lost within an hour; so is 30, at the end of one hour.
         if number not in (15, 16, 30, 40):
             copy(entities, number, number // 10)
     entities.put(SOURCE, 40, at_ms=at(4))
@@ -130,7 +130,7 @@ def test_of_a_queue_a_gap_is_lost_in_the_hour_of_its_neighbours_or_in_none_that_
     }
 
 
-def test_of_a_queue_what_waits_or_was_set_aside_tells_its_neighbours_hour() -> None:
+def test_of_a_queue_what_waits_or_was_set_aside_shows_its_neighbours_hour() -> None:
     entities = Entities()
     copy(entities, 1, 5)
     entities.put(SOURCE, 3, at_ms=at(5))
@@ -144,17 +144,17 @@ def test_of_a_queue_what_waits_or_was_set_aside_tells_its_neighbours_hour() -> N
     }
 
 
-def test_a_ledger_tells_the_hour_of_what_consumers_have_taken() -> None:
+def test_a_ledger_shows_the_hour_of_what_consumers_have_taken() -> None:
     entities = Entities()
     copy(entities, 1, 1)
     copy(entities, 9, 9)
-    way = replace(QUEUE, is_consumed=True)
+    one_passage = replace(QUEUE, is_consumed=True)
     result = audit(
         "flights",
         ROUTES[:1],
         {"jfk": AUDIT["jfk"]},
         entities.peek,
-        passages=[way],
+        passages=[one_passage],
         by_hour=True,
         delivered=lambda _: dict.fromkeys((2, 4), at(20)),
         enqueued=lambda _: {2: at(2), 4: at(2), 5: at(7)},
@@ -173,12 +173,14 @@ def test_at_a_second_route_the_time_is_that_at_the_origin() -> None:
         ROUTES[1], source=Endpoint("hub", "flights/Subscriptions/onward"), targets=(Endpoint("jfk", "flights"),)
     )
     entities = Entities()
-    entities.held[str(hub.source)] = []
+    entities.contents[str(hub.source)] = []
     reported = {**copied("ewr", 2, ""), HOP_PROPERTIES[-1]: "2026-01-01T02:01:00.000Z"}
     entities.put(str(hub.source), 2, own=reported, at_ms=at(8))
     copy(entities, 1, 1)
-    way = passage.Passage(origin="ewr", member="jfk", routes=(ROUTES[0], hub), is_witnessed=False)
-    result = audit("flights", [ROUTES[0], hub], {"jfk": AUDIT["jfk"]}, entities.peek, passages=[way], by_hour=True)
+    one_passage = passage.Passage(origin="ewr", member="jfk", routes=(ROUTES[0], hub), is_witnessed=False)
+    result = audit(
+        "flights", [ROUTES[0], hub], {"jfk": AUDIT["jfk"]}, entities.peek, passages=[one_passage], by_hour=True
+    )
     assert hours(result, "arrived", "waiting") == {"01": (1, 0), "02": (0, 1)}
 
 
@@ -187,38 +189,42 @@ def test_a_message_in_a_table_has_the_time_of_its_source() -> None:
     entities = Entities()
     entities.put(str(table), 1, at_ms=at(1))
     entities.put(str(table), 3, at_ms=at(1))
-    way = passage.Passage(origin="ewr", member="jfk", routes=(ROUTES[0],), is_witnessed=False, keeps_numbers=True)
-    result = audit("flights", ROUTES[:1], {"jfk": table}, entities.peek, passages=[way], by_hour=True)
+    one_passage = passage.Passage(
+        origin="ewr", member="jfk", routes=(ROUTES[0],), is_witnessed=False, keeps_numbers=True
+    )
+    result = audit("flights", ROUTES[:1], {"jfk": table}, entities.peek, passages=[one_passage], by_hour=True)
     assert hours(result, "arrived", "lost") == {"01": (2, 1)}
 
 
-FATES = st.sampled_from(["arrived", "twice", "late", "waiting", "expired", "dead", "lost", "other", "foreign"])
+OUTCOMES = st.sampled_from(["arrived", "twice", "late", "waiting", "expired", "dead", "lost", "other", "foreign"])
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
-@given(fates=st.lists(st.tuples(FATES, st.integers(0, 3)), max_size=25))
-def test_i3_whatever_became_of_messages_their_hours_add_up(is_kept: bool, fates: list[tuple[str, int]]) -> None:
+@given(outcomes=st.lists(st.tuples(OUTCOMES, st.integers(0, 3)), max_size=25))
+def test_i3_whatever_became_of_messages_their_hours_add_up(is_kept: bool, outcomes: list[tuple[str, int]]) -> None:
     entities = Entities()
-    entities.held[DEAD] = []
-    for number, (fate, hour) in enumerate(fates, 1):
+    entities.contents[DEAD] = []
+    for number, (outcome, hour) in enumerate(outcomes, 1):
         if is_kept:
             entities.put(EWR, number, at_ms=at(hour), body=b"one")
-        if fate in ("arrived", "twice", "other"):
-            copy(entities, number, hour, body=b"two" if fate == "other" else b"one")
-        if fate == "waiting":
+        if outcome in ("arrived", "twice", "other"):
+            copy(entities, number, hour, body=b"two" if outcome == "other" else b"one")
+        if outcome == "waiting":
             entities.put(SOURCE, number, at_ms=at(hour), body=b"one")
-        if fate in ("expired", "dead"):
-            entities.put(DEAD, number, at_ms=at(hour), reason="TTLExpiredException" if fate == "expired" else "Refused")
-        if fate == "foreign":
+        if outcome in ("expired", "dead"):
+            entities.put(
+                DEAD, number, at_ms=at(hour), reason="TTLExpiredException" if outcome == "expired" else "Refused"
+            )
+        if outcome == "foreign":
             copy(entities, number + 1000, hour)
-    for number, (fate, hour) in reversed(list(enumerate(fates, 1))):
-        if fate in ("twice", "late"):
+    for number, (outcome, hour) in reversed(list(enumerate(outcomes, 1))):
+        if outcome in ("twice", "late"):
             copy(entities, number, hour, body=b"one")
-    places = AUDIT if is_kept else {"jfk": AUDIT["jfk"]}
+    audit_endpoints = AUDIT if is_kept else {"jfk": AUDIT["jfk"]}
     result = audit(
         "flights",
         ROUTES if is_kept else ROUTES[:1],
-        places,
+        audit_endpoints,
         entities.peek,
         passages=() if is_kept else [QUEUE],
         by_hour=True,
@@ -228,7 +234,7 @@ def test_i3_whatever_became_of_messages_their_hours_add_up(is_kept: bool, fates:
         assert compared.hours is not None
         _add_up(compared.hours, compared.counts)
         if is_kept:
-            lost = [fate for number, fate in enumerate(fates, 1) if number in compared.samples.get("lost", ())]
+            lost = [outcome for number, outcome in enumerate(outcomes, 1) if number in compared.samples.get("lost", ())]
             found = [each.counts["lost"] for each in compared.hours if each.hour is not None]
             assert sum(found) == compared.counts["lost"] >= len(lost)
     _add_up(result.hours, {count.name: result.total(count.name) for count in COUNTS})

@@ -61,11 +61,13 @@ def test_samples_are_bounded() -> None:
 
 
 @given(
-    fates=st.lists(st.sampled_from(["arrived", "twice", "waiting", "expired", "dead_lettered", "lost"]), max_size=60),
+    outcomes=st.lists(
+        st.sampled_from(["arrived", "twice", "waiting", "expired", "dead_lettered", "lost"]), max_size=60
+    ),
     seed=st.integers(0, 2**32),
 )
-def test_i1_every_identity_has_exactly_one_fate(fates: list[str], seed: int) -> None:
-    numbers = {kind: [n for n, fate in enumerate(fates) if fate == kind] for kind in set(fates)}
+def test_i1_every_identity_has_exactly_one_outcome(outcomes: list[str], seed: int) -> None:
+    numbers = {kind: [n for n, outcome in enumerate(outcomes) if outcome == kind] for kind in set(outcomes)}
     arrived = sorted([*numbers.get("arrived", []), *numbers.get("twice", [])])
     repeats = numbers.get("twice", [])[:]
     random.Random(seed).shuffle(repeats)
@@ -74,18 +76,18 @@ def test_i1_every_identity_has_exactly_one_fate(fates: list[str], seed: int) -> 
         expired=set(numbers.get("expired", [])),
         dead_lettered=set(numbers.get("dead_lettered", [])),
     )
-    result = compare("ewr", "jfk", range(len(fates)), [*arrived, *repeats], rest)
+    result = compare("ewr", "jfk", range(len(outcomes)), [*arrived, *repeats], rest)
     assert result.arrived == len(arrived)
     assert result.duplicated == len(repeats)
     assert result.out_of_order == 0
     assert result.lost == len(numbers.get("lost", []))
     assert result.waiting == len(numbers.get("waiting", []))
-    assert result.arrived + result.waiting + result.expired + result.dead_lettered + result.lost == len(fates)
+    assert result.arrived + result.waiting + result.expired + result.dead_lettered + result.lost == len(outcomes)
 
 
 def test_the_page_has_every_count_with_its_verdict() -> None:
     page = (Path(__file__).parents[5] / "docs/how-to/verify-a-federation.md").read_text(encoding="utf-8")
-    words = {Verdict.CLEAN: "–", Verdict.UNCLEAR: "cannot tell (3)", Verdict.FAULTY: "fault (1)"}
+    texts = {Verdict.CLEAN: "–", Verdict.UNCLEAR: "cannot tell (3)", Verdict.FAULTY: "fault (1)"}
     for count in COUNTS:
-        assert f"| {count.name.replace('_', ' ')} | {count.meaning} | {words[count.verdict]} |" in page
+        assert f"| {count.name.replace('_', ' ')} | {count.meaning} | {texts[count.verdict]} |" in page
     assert [verdict.exit_code for verdict in Verdict] == [0, 3, 1]

@@ -85,11 +85,11 @@ def test_every_copy_is_marked_with_its_message_id() -> None:
 
 @pytest.mark.parametrize("members", ["jfk, lga", "lga, art", "jfk, hub", "ewr, iad, jfk, lga, hub, art"])
 def test_members_without_rules_are_no_cycle(members: str) -> None:
-    """isthmus.topology.graph.edge: what a route stops itself does not go round."""
+    """isthmus.topology.graph.edge: what a route stops itself does not circulate."""
     assert faults(task(members=members)) == []
 
 
-def test_a_copy_between_two_of_its_members_is_a_cycle_with_a_way_back() -> None:
+def test_a_copy_between_two_of_its_members_is_a_cycle_with_a_return_route() -> None:
     text = task(members="ewr, jfk, lga") + (
         "  there: {pattern: move, queue: q, source: lga, target: ewr, target_queue: p}\n"
         "  back: {pattern: move, queue: p, source: ewr, target: lga, target_queue: q}\n"
@@ -153,10 +153,10 @@ def test_routes_without_a_claim_are_warned_of(members: str, is_warned: bool) -> 
     assert len(found) == is_warned
 
 
-def test_the_plan_tells_of_an_exchange_only_what_is_set() -> None:
+def test_the_plan_shows_for_an_exchange_only_what_is_set() -> None:
     federation = read(task(members="lga, ewr"))
-    stands = {alias: NamespaceState(alias=alias, endpoint=alias) for alias in ("ewr", "lga")}
-    made = {each.path: each.details for each in plan(federation, stands).changes if each.alias == "lga"}
+    states = {alias: NamespaceState(alias=alias, endpoint=alias) for alias in ("ewr", "lga")}
+    made = {each.path: each.details for each in plan(federation, states).changes if each.alias == "lga"}
     assert made == {"flights": (), "flights/Subscriptions/isthmus.flights.ewr": ()}
 
 
@@ -204,8 +204,8 @@ def test_a_record_is_kept_as_long_as_the_audit() -> None:
 
 def test_the_plan_says_what_a_record_is() -> None:
     federation = read(task(", audit: 1d", "lga, ewr"))
-    stands = {alias: NamespaceState(alias=alias, endpoint=alias) for alias in ("ewr", "lga")}
-    made = {each.path: each for each in plan(federation, stands).changes if each.alias == "lga"}
+    states = {alias: NamespaceState(alias=alias, endpoint=alias) for alias in ("ewr", "lga")}
+    made = {each.path: each for each in plan(federation, states).changes if each.alias == "lga"}
     record = made["flights/Subscriptions/isthmus.flights.$audit"]
     assert record.details == ("keeps messages 1d",)
     assert list(made)[-1] == record.path

@@ -47,7 +47,7 @@ def test_i2_readings_that_overlap_do_not_wait_for_each_others_work(clients: Pair
 
 
 def test_i3_a_key_that_was_replaced_is_read_again(clients: PairClients, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A member would be out of step, and no fail-over done, until somebody started `isthmus pair run` again."""
+    """A member would be out of step, and no fail-over done, until an operator started `isthmus pair run` again."""
     shown: list[str] = []
 
     def send(self: RequestsTransport, request: HttpRequest, **options: object) -> SimpleNamespace:

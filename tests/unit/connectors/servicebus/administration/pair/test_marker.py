@@ -57,7 +57,7 @@ def test_i1_the_queue_of_a_marker_is_closed(marker: PairMarker, client: Client) 
 
 def test_i2_what_was_written_meanwhile_is_kept(marker: PairMarker) -> None:
     marker.write("pair", {"epoch": 2})
-    assert not marker.write("pair", {"epoch": 1}, unless=lambda stands: stands.get("epoch", 0) > 1)
+    assert not marker.write("pair", {"epoch": 1}, unless=lambda existing: existing.get("epoch", 0) > 1)
     assert marker.read("pair") == {"epoch": 2}
 
 

@@ -28,7 +28,7 @@ class Opened(NamedTuple):
 
 
 class FakeClient:
-    """A namespace with one queue, which no list tells; a fault is raised where one is set."""
+    """A namespace with one queue, which no list contains; a fault is raised where one is set."""
 
     def __init__(self) -> None:
         self.status: Any = "Active"

@@ -27,7 +27,7 @@ def rule(condition: str, action: str = "") -> Description:
         ('"a  b" = 1', '"a b" = 1'),
     ],
 )
-def test_spaces_within_quotes_tell_rules_apart(one: str, other: str) -> None:
+def test_spaces_within_quotes_distinguish_rules(one: str, other: str) -> None:
     assert unlike(rule(one), rule(other)) == ("filter",)
     assert unlike(rule("1=1", f"SET x = {one}"), rule("1=1", f"SET x = {other}")) == ("action",)
 

@@ -59,7 +59,7 @@ def test_runs_wait_for_a_look_and_keep_their_order_i2(guard: HeadGuard, entity_o
     assert guard.handed_on == {0: 9}
 
 
-def test_nothing_goes_on_behind_a_message_that_stands_i1(guard: HeadGuard, entity_of: Any) -> None:
+def test_nothing_continues_behind_a_message_that_remains_i1(guard: HeadGuard, entity_of: Any) -> None:
     guard.take(run(1, 2, 5, 6), 1.0, 0)
     guard.take(run(7), 1.0, 0)
     query(guard, entity_of([1, 2, 4, 5, 6, 7]))
@@ -108,7 +108,7 @@ def test_it_ends_when_old_locks_have_ended_i3(guard: HeadGuard) -> None:
 
 
 def test_what_was_sent_before_is_looked_at_however_late_it_is_read_i3(guard: HeadGuard, entity_of: Any) -> None:
-    """The process, or the network, stood still meanwhile."""
+    """The process, or the network, was suspended meanwhile."""
     guard.take(run(1), 1.0, 0)
     guard.note_coming(2, 200.0)
     guard.note_coming(5, 200.0)  # credit that is granted now brings nothing old
@@ -130,7 +130,7 @@ def test_credit_that_was_given_back_brings_nothing_old_i3(guard: HeadGuard) -> N
     assert given(guard) == [5]
 
 
-def test_what_is_kept_is_looked_at_though_its_turn_comes_late_i3(guard: HeadGuard, entity_of: Any) -> None:
+def test_what_is_kept_is_looked_at_though_it_is_served_late_i3(guard: HeadGuard, entity_of: Any) -> None:
     guard.take(run(1), 1.0, 0)
     guard.take(run(3), 99.0, 0)
     guard.take(run(6), 99.0, 0)

@@ -28,7 +28,7 @@ def test_what_came_later_does_not_belong_i1(entity_of: Any) -> None:
     assert present.belong([4]) is False
 
 
-def test_it_is_over_when_nothing_comes_and_nobody_holds_anything_i2(entity_of: Any) -> None:
+def test_it_ends_when_nothing_comes_and_nothing_is_locked_i2(entity_of: Any) -> None:
     present = opened(entity_of([3, 4, 5]))
     present.given([3], 10.0)
     assert present.check(10.0 + IDLE_SECONDS / 2, 0, is_idle=True) is None
@@ -73,7 +73,7 @@ def test_every_fragment_has_to_be_reached(entity_of: Any) -> None:
     assert present.is_over
 
 
-def test_where_deliveries_have_no_order_the_last_one_tells_nothing_i2(entity_of: Any) -> None:
+def test_where_deliveries_have_no_order_the_last_one_shows_nothing_i2(entity_of: Any) -> None:
     present = opened(entity_of([3, 4, 5]), in_order=False)
     present.given([5], 1.0)
     assert not present.is_over

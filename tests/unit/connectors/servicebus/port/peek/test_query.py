@@ -36,7 +36,7 @@ def test_the_last_of_each_fragment(entity_of: Any) -> None:
     assert entity.serve(PeekQuery(last_sequences())) == {0: 1000, 3: fragment + 77}
 
 
-def test_the_last_is_found_whatever_has_gone(entity_of: Any) -> None:
+def test_the_last_is_found_whatever_was_removed(entity_of: Any) -> None:
     chance = random.Random(7)
     for _ in range(50):
         sequences = chance.sample(range(1, 100_000), chance.randint(1, 40))

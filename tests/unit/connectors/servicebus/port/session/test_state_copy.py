@@ -104,7 +104,7 @@ def test_an_older_value_that_failed_gives_way_i1() -> None:
     assert (old.state, new.state) == (b"a", b"b")
 
 
-def test_an_older_value_that_failed_lets_nobody_read_the_session_twice() -> None:
+def test_an_older_value_that_failed_lets_no_receiver_read_the_session_twice() -> None:
     copies = StateCopies({})
     read(copies, "s", b"a")
     (old,) = to_set(copies)
@@ -151,7 +151,7 @@ def test_a_first_state_that_was_perhaps_set_is_followed_by_the_next_i3(is_killed
     assert copies.was_set(reported) == Copied("s", NOTHING, is_due=False)
 
 
-def test_a_session_that_is_held_at_the_target_is_tried_later_each_time_and_told_once_it_lasts() -> None:
+def test_a_session_that_is_locked_at_the_target_is_tried_later_each_time_and_reported_once_it_lasts() -> None:
     copies = StateCopies({})
     read(copies, "s", b"a")
     read(copies, "t", b"a")
@@ -249,7 +249,7 @@ def test_a_state_that_changed_while_an_older_one_waits_for_the_target_is_read_ag
     assert [each.state for each in to_set(copies, 100.0)] == [b"b"]
 
 
-def test_many_large_states_are_read_when_it_is_their_turn_i4(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_large_states_are_read_in_their_order_i4(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_copy, "WAITING_BYTES", 10)
     copies = StateCopies({}, [str(number) for number in range(5)])
     now = 0.0
@@ -262,7 +262,7 @@ def test_many_large_states_are_read_when_it_is_their_turn_i4(monkeypatch: pytest
         states, _ = copies.to_set(1, now)
         for each in states:
             if each.session_id == "0" and len(done) < 4:
-                copies.not_set(each, "held", now)  # and it keeps no other from its turn
+                copies.not_set(each, "held", now)  # and it delays no other
             else:
                 done.add(each.session_id)
                 copies.was_set(each)
@@ -291,7 +291,7 @@ def _steps(draw: st.DrawFn) -> list[tuple[str, int, int]]:
 
 @given(_steps())
 def test_whatever_happens_the_target_has_the_last_state_in_the_end_i1(steps: list[tuple[str, int, int]]) -> None:
-    """The source's state changes only while nobody of the route holds the session; what was due stays due until it is copied."""
+    """The source's state changes only while the route has not locked the session; what was due stays due until it is copied."""
     names = ["s0", "s1", "s2"]
     values = [None, b"a", b"b"]
     source: dict[str, bytes | None] = dict.fromkeys(names)
@@ -300,7 +300,7 @@ def test_whatever_happens_the_target_has_the_last_state_in_the_end_i1(steps: lis
     tried: dict[str, set[bytes]] = {}
     due: set[str] = set()
     copies = StateCopies({})
-    held: set[str] = set()
+    locked: set[str] = set()
     reading: set[str] = set()
     setting: list[StateToSet] = []
     now = 0.0
@@ -318,16 +318,16 @@ def test_whatever_happens_the_target_has_the_last_state_in_the_end_i1(steps: lis
     def step(kind: str, which: int, value: int) -> None:
         nonlocal copies
         name = names[which]
-        if kind == "hold" and name not in held | reading:
-            held.add(name)
+        if kind == "hold" and name not in locked | reading:
+            locked.add(name)
             copies.lock_granted(name)
             due.add(name)
-        elif kind == "read" and name in held:
+        elif kind == "read" and name in locked:
             copies.read(name, source[name], now)
-        elif kind in ("settle", "lose") and name in held:
-            held.discard(name)
+        elif kind in ("settle", "lose") and name in locked:
+            locked.discard(name)
             (copies.settled if kind == "settle" else copies.lost)(name)
-        elif kind == "put" and name not in held | reading:
+        elif kind == "put" and name not in locked | reading:
             source[name] = values[value]
             copies.changed(name)
             due.add(name)
@@ -339,7 +339,7 @@ def test_whatever_happens_the_target_has_the_last_state_in_the_end_i1(steps: lis
                 reading.update(copies.to_read(3, now))
             else:
                 done = reading.pop()
-                if done in held:  # its link was closed
+                if done in locked:  # its link was closed
                     return
                 if value == 0:
                     copies.failed(done, "held", now)
@@ -365,27 +365,27 @@ def test_whatever_happens_the_target_has_the_last_state_in_the_end_i1(steps: lis
                     copies.not_set(reported, "held", now)
         elif kind == "source_lost":
             reading.clear()
-            for gone in list(held):
-                copies.lost(gone)
-            held.clear()
+            for each in list(locked):
+                copies.lost(each)
+            locked.clear()
             copies.source_lost()
         elif kind in ("target_lost", "kill"):
-            for reported in setting[:value]:  # nobody knows what became of these
+            for reported in setting[:value]:  # the outcome of these is unknown
                 take(reported)
             setting.clear()
             copies.target_lost()
             if kind == "kill":
                 reading.clear()
-                held.clear()
+                locked.clear()
                 known = {name: digest for name, digest in remembered.items() if digest}
                 copies = StateCopies(known, sorted(due), tried)
 
     for each in steps:
         now += 1.0
         step(*each)
-    for name in list(held):
+    for name in list(locked):
         copies.settled(name)
-        held.discard(name)
+        locked.discard(name)
     for _ in range(40):
         now += LAST_RETRY_SECONDS
         for kind in ("own", "own", "own", "own", "set", "set", "set", "set"):

@@ -71,7 +71,7 @@ class Played:
         return [operation for operation, _ in self.node.asked]
 
 
-def test_a_state_is_read_once_the_session_is_held() -> None:
+def test_a_state_is_read_once_the_session_is_locked() -> None:
     played = Played(reads("s"))
     assert not played.advance()
     assert played.operations == []
@@ -124,7 +124,7 @@ def test_a_first_state_follows_one_that_the_route_has_tried(there: bytes, sets_i
     assert played.operations == ["get-session-state", *(["set-session-state"] if sets_it else [])]
 
 
-def test_a_session_that_another_holds_is_taken() -> None:
+def test_a_session_that_another_has_locked_is_taken() -> None:
     played = Played(reads("s"))
     played.receiver.error = LockLostError("held")
     assert played.advance()
@@ -144,7 +144,7 @@ def test_a_link_that_is_lost_between_two_requests_has_set_nothing(is_first: bool
     assert not played.link.is_taken
 
 
-def test_what_the_node_refuses_is_told() -> None:
+def test_what_the_node_refuses_is_reported() -> None:
     for answers in (0, 1):
         played = Played(sets("s", b"a", is_first=True))
         played.receiver.attached = True

@@ -153,7 +153,7 @@ def test_a_line_that_was_written_in_part_is_written_again_i3(tmp_path: Path, mon
     assert list(opened(path).due) == ["s"]
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     memory = StateMemory(tmp_path / "file" / "orders.jsonl")
     with pytest.raises(StoreError, match="session states in"):
