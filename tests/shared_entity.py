@@ -416,7 +416,7 @@ class TargetEnd:
             return max(self.answer_at, self.entity.hangs_until)
         if self.state != "open":
             return math.inf
-        if self.sent or self.untold or self.credit < 5:
+        if self.sent or self.unreported or self.credit < 5:
             return max(world.now, self.entity.hangs_until, self.entity.stopped_until if self.is_stopped else 0.0)
         return world.now if self.is_stopped or world.now < self.entity.stopped_until else math.inf
 

@@ -100,7 +100,7 @@ def test_a_route_to_a_slow_target_ends_soon() -> None:
     world.spec = replace(spec, only_present=False, is_strict=False, block_refused=False, steps=())
     world.lease = RouteLease(world.spec, Fence(False, world.now), ByteBudget(), itertools.count(1).__next__)
     world.publish(2_600)
-    world.tell(e.Begin())
+    world.apply(e.Begin())
     world.run(60.0, 60_000)
     assert world.lease.outstanding > 200
     assert len(world.source.settled) > 0.9 * 60 * world.pace

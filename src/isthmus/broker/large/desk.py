@@ -6,6 +6,8 @@ Invariants:
     I1. The loop never waits for a file: files are written, synced, read and removed in threads.
     I2. Syncs of messages and of bodies run in different threads: a commit waits for no body.
     I3. Work for which no thread can be started ends with an error, like any other: nothing waits for it for ever.
+    I4. A body whose last user ends is removed by the loop, not where it ends: the garbage collector may end it inside a `submit`, which
+        takes a lock that is not reentrant.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class LargeDesk:
     """Must be created on the running loop that owns the engine.
 
     Args:
-        blobs: the engine's; its `on_discard` is taken over.
+        blobs: the engine's; its `on_discard` and `schedule` are taken over.
         uploads_limit: how many messages may arrive at once; each has a file open.
 
     Attributes:
@@ -53,6 +55,7 @@ class LargeDesk:
         self._remover = ThreadPoolExecutor(1, thread_name_prefix="isthmus-large-remove")
         self._is_closed = False
         blobs.on_discard = self.remove
+        blobs.schedule = self._schedule
 
     @property
     def files(self) -> BlobFiles | None:
@@ -95,6 +98,10 @@ class LargeDesk:
     def call_later(self, seconds: float, run: Callable[[], None]) -> None:
         """Calls after a pause, in a later iteration of the loop."""
         self._loop.call_later(seconds, run)
+
+    def _schedule(self, run: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the loop is closed: the next start removes bodies without a reference
+            self._loop.call_soon_threadsafe(run)
 
     def _do(self, pool: ThreadPoolExecutor, work: Callable[[], _T], done: Callable[[Future[_T]], None]) -> Future[_T]:
         if self._is_closed:

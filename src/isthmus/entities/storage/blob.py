@@ -93,6 +93,10 @@ class Large:
 Payload = bytes | Large
 
 
+def _call(run: Callable[[], None]) -> None:
+    run()
+
+
 class _Pin:
     """Keeps a body as long as the object lives."""
 
@@ -104,7 +108,8 @@ class _Pin:
         blobs.pinned[number] = blobs.pinned.get(number, 0) + 1
 
     def __del__(self) -> None:
-        self._blobs.unpin(self._number)
+        # In a reference cycle, the garbage collector ends it: in any thread, and in the middle of any call.
+        self._blobs.schedule(partial(self._blobs.unpin, self._number))
 
 
 class Blobs:
@@ -117,6 +122,7 @@ class Blobs:
     Attributes:
         files: the same.
         on_discard: called with the number of a body that is to be removed; by default it is removed immediately.
+        schedule: calls a function on the engine's thread, later; from any thread, and without a lock. By default it calls it immediately.
         is_used: whether any message's body is outside of its record.
         pinned: how many pins each body has; kept by the pins themselves.
         disk_bytes: of all bodies that messages refer to.
@@ -125,6 +131,7 @@ class Blobs:
     def __init__(self, staging: Staging, files: BlobFiles | None) -> None:
         self.files = files
         self.on_discard: Callable[[int], None] = self._remove
+        self.schedule: Callable[[Callable[[], None]], None] = _call
         self.pinned: dict[int, int] = {}
         self._staging = staging
         self._next = 1

@@ -113,7 +113,7 @@ def test_a_message_is_reported_as_diverted_only_when_it_is_acknowledged_i2(bench
     assert not bench.reader.disposed()
     bench.reader.wait(lambda: bench.counts(1).get("completed") == 18)
     assert bench.counts(1)["is_awaited"], "the divert target has not answered"
-    bench.target("bad").tell(Outcome(1, 1))
+    bench.target("bad").report(Outcome(1, 1))
     assert bench.wait_diverted(1) == [101]
     bench.target("bad").report(Outcome(0, 0))
     assert bench.wait_diverted(2) == [101, 100]
