@@ -26,6 +26,14 @@ def _stalled(stage: Stage) -> str:
     return made.text(2 + MOVING_SECONDS + 10)
 
 
+@shows("its target has not answered")
+def _awaited(stage: Stage) -> str:
+    made = _started()
+    made.backlog_seen(1, 7, 1.0)
+    made.seen(2 + MOVING_SECONDS + 10, RouteProgress(counts=Counts(3, 3), is_awaited=True))
+    return made.text(2 + MOVING_SECONDS + 10)
+
+
 @shows("failed, retry in")
 def _failed(stage: Stage) -> str:
     made = _started()
