@@ -1,4 +1,4 @@
-"""What real namespaces take for a copy: duplicate keys, marks of any type, and provenance over several hops.
+"""What real namespaces treat as a copy: duplicate keys, marks of any type, and provenance over several hops.
 
 Messages are moved as a route's sink moves them, without Spark: `tests/spark/test_identity.py` has the whole.
 """

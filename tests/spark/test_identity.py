@@ -1,4 +1,4 @@
-"""Which messages a federation takes for copies: equal MessageIds, marks of any type, and provenance over several hops."""
+"""Which messages a federation treats as copies: equal MessageIds, marks of any type, and provenance over several hops."""
 
 from __future__ import annotations
 

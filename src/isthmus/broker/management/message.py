@@ -117,18 +117,18 @@ def receive_deferred(engine: Engine, entity: str, request: Request, respond: Res
     if not queue.has_large or desk is None:
         _delete_deferred(queue, sequences, request, respond)
         return
-    held = queue.receive_deferred(sequences)  # locked meanwhile: no other receiver gets them
+    locked = queue.receive_deferred(sequences)  # locked meanwhile: no other receiver gets them
 
     def checked(unreadable: IsthmusError | None) -> None:
         try:
-            queue.release(held.tags)
+            queue.release(locked.tags)
             if unreadable is not None:
                 raise unreadable
             _delete_deferred(settling(engine, entity, request), sequences, request, respond)
         except IsthmusError as error:
             _failed(respond)(error)
 
-    check_bodies(desk, [each.blob for each in held.payloads if isinstance(each, Large)], checked)
+    check_bodies(desk, [each.blob for each in locked.payloads if isinstance(each, Large)], checked)
 
 
 def _delete_deferred(queue: MessageSource, sequences: list[int], request: Request, respond: Respond) -> None:
