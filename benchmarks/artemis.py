@@ -30,7 +30,7 @@ from isthmus.transport import Sender
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from artemis_broker import ArtemisBroker, artemis  # noqa: E402 - of the tests' kit
+from harness.server.artemis_broker import ArtemisBroker, artemis  # noqa: E402 - of the tests' kit
 
 BODY_BYTES = 1024
 LOOK_SECONDS = 0.1

@@ -31,7 +31,7 @@ from isthmus.bridge.route_spec import End, RouteSpec
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from kafka_broker import KafkaBroker, broker  # noqa: E402 - of the tests' kit
+from harness.server.kafka_broker import KafkaBroker, broker  # noqa: E402 - of the tests' kit
 
 POM = ROOT / "benchmarks" / "kafka" / "pom.xml"
 JARS = ROOT / ".cache" / "interop" / "mirror-maker"

@@ -35,8 +35,8 @@ from isthmus.connectors.rabbitmq.protocol.wire import M
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from rabbitmq_client import RabbitClient  # noqa: E402 - of the tests' kit
-from rabbitmq_server import PASSWORD, USER, RabbitServer, rabbit_server  # noqa: E402
+from harness.client.rabbitmq_client import RabbitClient  # noqa: E402 - of the tests' kit
+from harness.server.rabbitmq_server import PASSWORD, USER, RabbitServer, rabbit_server  # noqa: E402
 
 BODY_BYTES = 1024
 LOOK_SECONDS = 0.1

@@ -17,12 +17,12 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from harness.bridge.port_host import Route, host
 from isthmus.amqp import section
 from isthmus.bench.load import connect
 from isthmus.testing.namespace import namespace
 from isthmus.testing.proxy import proxy
 from isthmus.transport import Sender
-from port_host import Route, host
 
 QUEUES = "queues:\n  from: {requires_session: true}\n  to: {requires_session: true}\n"
 WINDOW = 2000

@@ -73,7 +73,7 @@ def any_to_any_page() -> str:
     lines += [
         "",
         (
-            "`make soak` runs this (`tests/interop/test_any_to_any.py`) and records it in `benchmarks/results/any-to-any.json`; `make docs` makes this page of it. "
+            "`make soak` runs this (`tests/interop/conformance/test_any_to_any.py`) and records it in `benchmarks/results/any-to-any.json`; `make docs` makes this page of it. "
             "`make test` moves fewer messages between four of the kinds."
         ),
     ]

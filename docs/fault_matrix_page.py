@@ -64,7 +64,7 @@ def fault_matrix_page() -> str:
     lines += [
         "",
         (
-            "`make soak` runs the matrix (`tests/fault/test_fault_matrix.py`) and records it in `benchmarks/results/fault-matrix.json`; `make docs` makes this page of it. "
+            "`make soak` runs the matrix (`tests/fault/route/test_fault_matrix.py`) and records it in `benchmarks/results/fault-matrix.json`; `make docs` makes this page of it. "
             "`make test` plays one pattern under two faults. Azure Service Bus is not in it."
         ),
     ]

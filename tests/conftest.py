@@ -13,13 +13,13 @@ import pytest
 from hypothesis import HealthCheck, seed, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, run_state_machine_as_test
 
-from flaky import Flaky
-from forked_namespace import fork_namespaces
+from harness.plugin.flaky import Flaky
+from harness.plugin.forked_namespace import fork_namespaces
+from harness.plugin.long_count import ASKED, SEEN, Account
+from harness.plugin.module_times import ModuleTimes
+from harness.plugin.quick_sdk import shorten_sleeps, stop_second_readers
+from harness.plugin.side_by_side import SideBySide
 from isthmus.testing.port import take_share
-from long_count import ASKED, SEEN, Account
-from module_times import ModuleTimes
-from quick_sdk import shorten_sleeps, stop_second_readers
-from side_by_side import SideBySide
 
 SHORT_RUN_DIVISOR = 20
 STEPS_OF_ONE_EXAMPLE = 50

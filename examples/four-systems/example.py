@@ -33,14 +33,14 @@ def _use_kit(stack: ExitStack) -> None:
 
 
 def _kafka(alias: str, folder: Path, stack: ExitStack) -> NamespaceRef:
-    from kafka_broker import broker
+    from harness.server.kafka_broker import broker
 
     address = stack.enter_context(broker(folder / alias)).address
     return NamespaceRef(alias=alias, kind="kafka", settings=(("bootstrap", address),))
 
 
 def _rabbitmq(alias: str, folder: Path, stack: ExitStack) -> NamespaceRef:
-    from rabbitmq_server import PASSWORD, USER, rabbit_server
+    from harness.server.rabbitmq_server import PASSWORD, USER, rabbit_server
 
     server = stack.enter_context(rabbit_server(folder / alias))
     settings = {

@@ -22,7 +22,7 @@ def _start(folder: Path, stack: ExitStack) -> str:
         raise ConfigError([Fault("there is no Kafka", "set KAFKA_BOOTSTRAP, or install mvn and Java 17")])
     sys.path.insert(0, str(TESTS))
     stack.callback(sys.path.remove, str(TESTS))
-    from kafka_broker import broker
+    from harness.server.kafka_broker import broker
 
     folder.mkdir()
     return stack.enter_context(broker(folder)).address

@@ -8,8 +8,8 @@ import pytest
 from azure.servicebus import ServiceBusClient
 from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 
+from harness.client.sdk_program import Program, build_go, install_javascript
 from isthmus.testing.namespace import NamespaceProcess, namespace
-from sdk_program import Program, build_go, install_javascript
 
 ENTITIES = """
 limits: {min_lock_duration: 1s}

@@ -1,1 +1,1 @@
-"""What leads to each error of docs/how-to/troubleshoot.md; `tests/interop/test_troubleshooting_page.py` runs it."""
+"""What leads to each error of docs/how-to/troubleshoot.md; `tests/interop/operator/test_troubleshooting_page.py` runs it."""

@@ -155,7 +155,7 @@ elsewhere(
 )
 elsewhere(
     "were removed by the retention",
-    "tests/interop/test_eventhubs_port.py::test_a_checkpoint_that_has_expired_is_reported_with_the_range",
+    "tests/interop/connector/test_eventhubs_port.py::test_a_checkpoint_that_has_expired_is_reported_with_the_range",
 )
 
 

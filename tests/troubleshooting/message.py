@@ -21,14 +21,14 @@ from troubleshooting.case import Stage, elsewhere, shows
 _ATOM = "http://www.w3.org/2005/Atom"
 _SERVICE_BUS = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
 _DELIVERY = "tests/unit/bridge/delivery/test_delivery.py"
-_REDRIVE = "tests/interop/test_redrive_diverted.py"
+_REDRIVE = "tests/interop/operator/test_redrive_diverted.py"
 _REWRITER = "tests/unit/connectors/servicebus/message/test_message_rewriter.py"
 
 elsewhere(
     "verify", "tests/unit/cli/supervision/test_supervision_verbs.py::test_verify_ends_with_3_where_it_cannot_decide"
 )
 elsewhere("RefusedByTarget", f"{_DELIVERY}::test_a_message_at_fault_is_set_aside_at_once_and_delays_no_other")
-elsewhere("KilledItsWorker", "tests/fault/test_poison.py::test_a_message_that_kills_its_worker_is_set_aside")
+elsewhere("KilledItsWorker", "tests/fault/route/test_poison.py::test_a_message_that_kills_its_worker_is_set_aside")
 elsewhere(
     "are of no route of this file, or have lost their provenance",
     f"{_REDRIVE}::test_a_message_of_no_route_stays_and_is_reported",

@@ -1,4 +1,4 @@
-// The Azure SDKs for JavaScript, and rhea, at the disposal of tests/sdk_program.py: does what each line of standard input asks
+// The Azure SDKs for JavaScript, and rhea, at the disposal of tests/harness/client/sdk_program.py: does what each line of standard input asks
 // for, at once, and answers with a line of standard output when it is done.
 import { createInterface } from "node:readline";
 

@@ -1,4 +1,4 @@
-// The clients of Azure Relay for JavaScript, at the disposal of tests/sdk_program.py: does what each line of standard input asks
+// The clients of Azure Relay for JavaScript, at the disposal of tests/harness/client/sdk_program.py: does what each line of standard input asks
 // for, at once, and answers with a line of standard output when it is done.
 const { createInterface } = require("node:readline");
 const WebSocket = require("hyco-ws");

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from conformance_waiver import WAIVERS, reason
+from harness.conformance.conformance_waiver import WAIVERS, reason
 from isthmus.bridge.delivery.settings import DeliverySettings
 from isthmus.bridge.host.sender import handle as sender_handle
 from isthmus.bridge.lease import state as lease_state

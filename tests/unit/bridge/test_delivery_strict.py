@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delivery_bench import BAD, BUSY, ODD, Bench, bench
+from harness.world.delivery_bench import BAD, BUSY, ODD, Bench, bench
 from isthmus.bridge.refusal import Refusal
 
 

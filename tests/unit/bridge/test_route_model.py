@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 
+from harness.world.route_world import World, short_delay
+from harness.world.session_world import CrowdedWorld, SessionWorld
 from isthmus.bridge.flow.byte_budget import ByteBudget
 from isthmus.bridge.host.sender import handle as sender_handle
 from isthmus.bridge.lease import event as e
 from isthmus.bridge.lease.fence import Fence
 from isthmus.bridge.lease.lease import RouteLease
-from route_world import World, short_delay
-from session_world import CrowdedWorld, SessionWorld
 
 QUICK = 50
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from harness.world.route_world import short_delay
+from harness.world.shared_world import SharedWorld
 from isthmus.bridge.host.sender import handle as sender_handle
-from route_world import short_delay
-from shared_world import SharedWorld
 
 QUICK = 40
 

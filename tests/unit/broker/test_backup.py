@@ -1,4 +1,4 @@
-"""Back-ups as folders; of a served namespace they are tested in tests/interop/test_operations.py."""
+"""Back-ups as folders; of a served namespace they are tested in tests/interop/operator/test_operations.py."""
 
 from __future__ import annotations
 

@@ -5,13 +5,13 @@ import threading
 
 import pytest
 
+from harness.check.until import passes
 from isthmus.amqp import section
 from isthmus.broker.commit import CommitLoop
 from isthmus.entities import Engine
 from isthmus.errors import StoreError
 from isthmus.store import MemoryJournal
 from isthmus.testing.clock import ManualClock
-from until import passes
 
 
 class FakeEngine:

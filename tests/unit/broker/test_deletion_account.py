@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from tests.unit.broker.conftest import Broker, Client, body, message
 
+from harness.check.until import passes, until_async
 from isthmus.amqp import LinkDetached, Transfers, codec, section
 from isthmus.amqp.performative import Source, Target
 from isthmus.amqp.types import Array, Int, Long, Symbol, UInt
 from isthmus.entities import EntityStatus, Large, QueueDescription
 from isthmus.errors import IsthmusError, StoreError, UnauthorizedError
 from isthmus.store import BlobFolder
-from until import passes, until_async
 
 ROUNDS = 60
 STEPS = 250

@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
+from harness.check.until import passes, until_async
+from harness.client.transaction_client import attach_coordinator, declare, discharge
 from isthmus.amqp import Disposed, section
 from isthmus.amqp.performative import Accepted, Source, Target
 from isthmus.amqp.types import Array, UInt
 from isthmus.entities import Engine, EntityStatus, FragmentStores, Limits, QueueDescription
 from isthmus.errors import StoreError
-from transaction_client import attach_coordinator, declare, discharge
-from until import passes, until_async
 
 
 async def run_loop(client, count=5):

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 import aiohttp
 import pytest
 
+from harness.check.until import until_async
 from isthmus.broker import operator_api
 from isthmus.broker.security.keyring import Keyring
 from isthmus.broker.security.sas import make_token
@@ -18,7 +19,6 @@ from isthmus.broker.server import Options, Server
 from isthmus.clock import SystemClock
 from isthmus.entities import AuthorizationRule, QueueDescription
 from isthmus.errors import StoreError, UnauthorizedError
-from until import until_async
 
 
 class Served:

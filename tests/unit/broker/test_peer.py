@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cbs import put_token
+from harness.check.until import until_async
+from harness.client.cbs import put_token
 from isthmus.amqp import Disposed, Transfers, section
 from isthmus.amqp.performative import Rejected, Source, Target
-from until import until_async
 
 
 async def test_no_token_in_twenty_seconds_closes_the_connection_i1(broker):

@@ -9,13 +9,13 @@ import stat
 import aiohttp
 import pytest
 
+from harness.check.until import until_async
 from isthmus.broker.net.listener import ListenError
 from isthmus.broker.security.keyring import Keyring
 from isthmus.broker.security.sas import make_token
 from isthmus.broker.server import Options, Server, is_loopback
 from isthmus.clock import SystemClock
 from isthmus.errors import ConfigError, InvalidArgumentError, StoreError, UnauthorizedError
-from until import until_async
 
 
 def options(folder, **more):

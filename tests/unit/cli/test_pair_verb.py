@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self
 
 import pytest
 
+from harness.fixture.pair_in_memory import FakeMember, session_in
 from isthmus.cli import pair
 from isthmus.cli.app import main
 from isthmus.connectors.administration import NamespaceUnreachableError
@@ -23,7 +24,6 @@ from isthmus.pairing.state.state import Fence, PairState, Phase
 from isthmus.pairing.state.state_file import StateFile
 from isthmus.topology.file.name import state_folder
 from isthmus.topology.pair.difference import Step
-from pair_in_memory import FakeMember, session_in
 
 PAIRS = """\
 isthmus: 1

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusReceivedMessage
 
+from harness.check.until import until
 from isthmus.amqp import section
 from isthmus.amqp.types import Long, Timestamp
 from isthmus.client.failover_receiver import FailoverReceiver, FailoverState
 from isthmus.client.failure import Failure
 from isthmus.client.receive.failover import PRIMARY, SECONDARY
-from until import until
 
 CONNECTION = "Endpoint=sb://localhost;SharedAccessKeyName=k;SharedAccessKey=v"
 LATER_SECONDS = 60.0

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from conservation import World
-from wide_world import WideWorld
-from wider_world import WiderWorld
+from harness.world.conservation import World
+from harness.world.wide_world import WideWorld
+from harness.world.wider_world import WiderWorld
 
 STEPS_AT_ONCE = 250
 WORLDS = 100

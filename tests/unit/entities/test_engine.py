@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.fixture.partitioned_fixture import Stores
+from harness.fixture.partitioned_fixture import message as partitioned_message
 from isthmus.entities import (
     INFINITE_MS,
     AuthorizationRule,
@@ -39,8 +41,6 @@ from isthmus.errors import (
 )
 from isthmus.store import RocksJournal
 from isthmus.testing.clock import ManualClock
-from partitioned_fixture import Stores
-from partitioned_fixture import message as partitioned_message
 
 Make = Callable[..., bytes]
 

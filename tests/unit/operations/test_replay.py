@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from archive_filling import move, receive
+from harness.fixture.archive_filling import move, receive
 from isthmus.amqp import section, types
 from isthmus.connectors.spool.block import Record
 from isthmus.errors import InvalidArgumentError, IsthmusError

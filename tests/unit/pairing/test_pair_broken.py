@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from harness.fixture.pair_in_memory import Clockwork, FakeMember, session_in
 from isthmus.errors import ConnectionLostError, IsthmusError
 from isthmus.pairing.failover import failover
 from isthmus.pairing.pair_error import PairBrokenError
 from isthmus.pairing.pair_run import PairRun
 from isthmus.pairing.pair_session import PairSession
 from isthmus.pairing.state.state import PairState
-from pair_in_memory import Clockwork, FakeMember, session_in
 
 START = PairState(pair="contoso", active="ewr", standby="jfk")
 OPEN = [{"orders": "Active"}] * 2

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.fixture.pair_in_memory import Clockwork, FakeMember, session_in
 from isthmus.connectors.servicebus.administration.message_count import Counts
 from isthmus.errors import ConnectionLostError, IsthmusError
 from isthmus.pairing.failover import failover
@@ -20,7 +21,6 @@ from isthmus.pairing.pair_session import PairSession
 from isthmus.pairing.state.state import Fence, PairState, Phase
 from isthmus.pairing.state.state_file import NotPairedError, SupersededError
 from isthmus.topology.pair.description import Description
-from pair_in_memory import Clockwork, FakeMember, session_in
 
 START = PairState(pair="contoso", active="ewr", standby="jfk")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.fixture.pair_in_memory import FILE, FakeMember, Hanging, session_in
 from isthmus.connectors.administration import AdministrationError
 from isthmus.connectors.servicebus.administration.message_count import Counts
 from isthmus.connectors.servicebus.administration.pair.holds_messages import HoldsMessagesError
@@ -28,7 +29,6 @@ from isthmus.pairing.state.state_file import NotPairedError, Stamp, SupersededEr
 from isthmus.topology.file.source import load
 from isthmus.topology.pair.description import Description
 from isthmus.topology.pair.difference import Drift, Step
-from pair_in_memory import FILE, FakeMember, Hanging, session_in
 
 
 @pytest.fixture

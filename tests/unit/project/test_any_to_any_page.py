@@ -9,8 +9,8 @@ from types import ModuleType
 
 import pytest
 
-import any_record
-from any_record import Cell
+from harness.matrix import any_record
+from harness.matrix.any_record import Cell
 
 PAGE = Path(__file__).parents[3] / "docs" / "any_to_any_page.py"
 GOOD = Cell(sent=2000, lost=0, duplicated=0, out_of_order=0, ordered=True)

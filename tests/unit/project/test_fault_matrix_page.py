@@ -10,8 +10,8 @@ from types import ModuleType
 
 import pytest
 
-import matrix_record
-from matrix_record import Cell
+from harness.matrix import matrix_record
+from harness.matrix.matrix_record import Cell
 
 PAGE = Path(__file__).parents[3] / "docs" / "fault_matrix_page.py"
 GOOD = Cell(

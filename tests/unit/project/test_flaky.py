@@ -12,7 +12,7 @@ TESTS = Path(__file__).parents[2]
 CONFTEST = """
 import sys
 sys.path.insert(0, {tests!r})
-from flaky import Flaky
+from harness.plugin.flaky import Flaky
 
 def pytest_addoption(parser):
     parser.addoption("--soak", action="store_true")

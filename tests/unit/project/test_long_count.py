@@ -10,7 +10,7 @@ TESTS = Path(__file__).parents[2]
 CONFTEST = """
 import sys
 sys.path.insert(0, {tests!r})
-from long_count import Account
+from harness.plugin.long_count import Account
 
 def pytest_addoption(parser):
     parser.addoption("--soak-results")
@@ -19,7 +19,7 @@ def pytest_configure(config):
     config.pluginmanager.register(Account(), "long-count-account")
 """
 COUNTS = """
-from long_count import ASKED, SEEN
+from harness.plugin.long_count import ASKED, SEEN
 
 def test_kills(request):
     request.node.user_properties.append((ASKED, 3))

@@ -13,7 +13,7 @@ TESTS = Path(__file__).parents[2]
 CONFTEST = """
 import sys
 sys.path.insert(0, {tests!r})
-from module_times import ModuleTimes
+from harness.plugin.module_times import ModuleTimes
 
 def pytest_configure(config):
     config.pluginmanager.register(ModuleTimes(), "module-times")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from side_by_side import LONG, SPARK_CHAINS, position
+from harness.plugin.side_by_side import LONG, SPARK_CHAINS, position
 
 ROOT = Path(__file__).parents[3]
 CHAINED = [module for chain in SPARK_CHAINS.values() for module in chain]
@@ -33,7 +33,7 @@ def test_the_long_modules_are_there() -> None:
 
 def test_chains_come_first_and_what_is_not_named_keeps_its_order() -> None:
     nodes = [
-        "tests/fault/test_fuzz.py::test_a",
+        "tests/fault/namespace/test_fuzz.py::test_a",
         f"{LONG[0]}::test_b",
         "tests/unit/x.py::test_c",
         f"{CHAINED[0]}::test_d",

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from page_step import Command, File, steps
-from terminal import Terminal, screen_lines
+from harness.check.page_step import Command, File, steps
+from harness.check.terminal import Terminal, screen_lines
 
 PAGE = """\
 # A page

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from harness.fixture.rule_fixture import Case, load, load_faults, whole_message
 from isthmus.rules import DictView, FilterError, RuleSyntaxError, parse_action, parse_filter
 from isthmus.rules.document import show_message
 from isthmus.rules.syntax.tree import render
-from rule_fixture import Case, load, load_faults, whole_message
 
 VERDICTS = {True: "match", False: "no match", None: "unknown"}
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delivery_bench import BAD, BUSY, MISSING, NO_OUTCOME, ODD, Bench, Verdict, bench, message
+from harness.world.delivery_bench import BAD, BUSY, MISSING, NO_OUTCOME, ODD, Bench, Verdict, bench, message
 from isthmus.bridge.delivery.delivery import Delivery
 from isthmus.bridge.delivery.settings import DeliverySettings
 from isthmus.bridge.delivery_event import (

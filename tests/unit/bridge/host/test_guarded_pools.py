@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from harness.check.until import until
 from isthmus.bridge.host.guarded_pools import GuardedPools
-from until import until
 
 
 class _Pool:

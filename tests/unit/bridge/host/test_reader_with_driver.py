@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from harness.bridge.reader_peer import FakeSink, eventually
+from harness.bridge.reader_source import FakeSystem
 from isthmus.bridge.host.control.server import ControlServer
 from isthmus.bridge.host.reader.reader import LeaseEnd, LeaseName, ReaderHost, Rows
 from isthmus.bridge.lease.crash_search import Plan
 from isthmus.bridge.report import RouteReport, RouteState
 from isthmus.bridge.route_spec import End, RouteSpec
-from reader_peer import FakeSink, eventually
-from reader_source import FakeSystem
 
 
 def route(name: str, **settings: Any) -> RouteSpec:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cbs import put_token, send_token
+from harness.client.cbs import put_token, send_token
 from isthmus.amqp import section
 from isthmus.amqp.performative import Source, Target
 from isthmus.amqp.types import Symbol

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from harness.check.until import passes
 from isthmus.amqp import BATCH_FORMAT, Disposed, LinkDetached, Transfers, codec, section
 from isthmus.amqp.performative import Rejected, Source
 from isthmus.amqp.types import Described, Long, Symbol
@@ -16,7 +17,6 @@ from isthmus.broker.statistics import entity_rows
 from isthmus.entities import AuthorizationRule, EntityStatus
 from isthmus.entities.hub import EventHubDescription
 from isthmus.errors import StoreError
-from until import passes
 
 HUB = EventHubDescription(partition_count=2, consumer_groups=["audit"])
 FIRST = "hub/ConsumerGroups/$Default/Partitions/0"

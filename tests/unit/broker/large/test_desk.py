@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from harness.check.until import until_async
 from isthmus.broker.large.desk import LargeDesk
 from isthmus.entities.storage.blob import Blobs
 from isthmus.entities.storage.staging import Staging
 from isthmus.errors import StoreError
 from isthmus.store import MemoryJournal
-from until import until_async
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from tests.unit.broker.management.test_management import Node
 
-from cbs import put_token, send_token
+from harness.client.cbs import put_token, send_token
+from harness.client.transaction_client import attach_coordinator, declare, discharge, send_with_state, within
 from isthmus.amqp import BATCH_FORMAT, Disposed, SentSettled, Transfers, codec, section
 from isthmus.amqp.performative import (
     Accepted,
@@ -28,7 +29,6 @@ from isthmus.entities import AuthorizationRule, QueueDescription
 from isthmus.entities.catalog.tier import TIERS
 from isthmus.errors import NotAllowedError, StoreError
 from isthmus.transport.sender import envelope
-from transaction_client import attach_coordinator, declare, discharge, send_with_state, within
 
 
 class Control:

@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
+from harness.client.transaction_client import attach_coordinator, declare, discharge, send_with_state, within
 from isthmus.amqp import BATCH_FORMAT, Disposed, Role, performative
 from isthmus.amqp.performative import Accepted, Close, Detach, Disposition, End, Modified, Rejected, Source
 from isthmus.broker.link.departure import Departures, Owed
 from isthmus.entities.hub import EventHubDescription
 from isthmus.errors import StoreError
 from isthmus.transport.sender import envelope
-from transaction_client import attach_coordinator, declare, discharge, send_with_state, within
 
 NAMES = {Disposition: "outcome", Detach: "detach", End: "end", Close: "close"}
 

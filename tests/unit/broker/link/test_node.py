@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
+from harness.check.until import passes, until_async
 from isthmus.amqp import codec, section
 from isthmus.amqp.performative import Source, Target
 from isthmus.amqp.types import Array, Int, Long, UInt
 from isthmus.entities import Large, QueueDescription
 from isthmus.store import BlobFolder
-from until import passes, until_async
 
 LONGS = 0x81
 LARGE = 500_000

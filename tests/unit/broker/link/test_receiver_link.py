@@ -2,13 +2,13 @@
 
 import zlib
 
+from harness.check.until import passes
 from isthmus.amqp import BATCH_FORMAT, Disposed
 from isthmus.amqp.performative import Accepted, Rejected, Source, Target, TransactionalState, Transfer
 from isthmus.broker.link.receiver_link import BATCH_BYTES, CREDIT
 from isthmus.entities import QueueDescription
 from isthmus.errors import StoreError
 from isthmus.message.compression import DEFLATE, DEFLATED_FORMAT, compress
-from until import passes
 
 
 def outcomes(client):

@@ -7,12 +7,12 @@ import uuid
 
 import pytest
 
+from harness.check.until import passes, until_async
 from isthmus.amqp import CreditChanged, Transfers, section
 from isthmus.amqp.performative import Accepted
 from isthmus.entities import EntityStatus, QueueDescription
 from isthmus.errors import StoreError, UnauthorizedError
 from isthmus.store import BlobFolder
-from until import passes, until_async
 
 
 async def fill(client, message, *texts):

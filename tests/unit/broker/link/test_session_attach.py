@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from tests.unit.broker.management.test_management import Node
 
+from harness.check.until import passes
 from isthmus.amqp import Transfers
 from isthmus.amqp.performative import Accepted, Modified, Source, Target
 from isthmus.amqp.types import Array, Described, Int, Long, Symbol, Timestamp, UInt, ULong
 from isthmus.broker.link.session_attach import dotnet_ticks
 from isthmus.entities import QueueDescription, SubscriptionDescription
-from until import passes
 
 FILTER = Symbol("com.microsoft:session-filter")
 LOCK_MS = 30_000

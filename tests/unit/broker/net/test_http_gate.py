@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
+from harness.check.until import until_async
 from isthmus.broker.net.http_gate import HttpGate
 from isthmus.broker.net.listener import Listener
 from isthmus.broker.net.sniff import Speech
-from until import until_async
 
 HEAD = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 

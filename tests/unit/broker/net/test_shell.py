@@ -9,10 +9,10 @@ import time
 
 import pytest
 
+from harness.check.until import passes, until_async
 from isthmus.broker.net import shell
 from isthmus.broker.net.shell import Shell
 from isthmus.broker.security.certificate import ensure_certificate, server_context
-from until import passes, until_async
 
 
 class Transport(asyncio.Transport):

@@ -9,10 +9,10 @@ import pytest
 from aiohttp import WSMsgType, web
 from aiohttp.test_utils import TestServer
 
+from harness.check.until import until_async
 from isthmus.amqp import Connection, Opened
 from isthmus.broker.net import shell
 from isthmus.broker.net.websocket import WEBSOCKET_PATH, add_websocket
-from until import until_async
 
 HELLO = (
     f"GET {WEBSOCKET_PATH} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"

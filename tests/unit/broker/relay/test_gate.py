@@ -15,13 +15,13 @@ from aiohttp import WSMsgType
 from aiohttp.test_utils import make_mocked_request
 from yarl import URL
 
+from harness.check.until import passes, until_async
 from isthmus.broker.relay import gate as gate_module
 from isthmus.broker.relay import listener as listener_module
 from isthmus.broker.relay import request as request_module
 from isthmus.broker.relay.tunnel import STALL_SECONDS
 from isthmus.entities.catalog.description import EntityStatus
 from isthmus.entities.hybrid_connection import HybridConnectionDescription
-from until import passes, until_async
 
 # Connections that a test cut off.
 pytestmark = pytest.mark.filterwarnings("ignore:Unclosed connection:ResourceWarning")

@@ -1,4 +1,4 @@
-"""The output of the verbs about messages for work that is half done, without a namespace; with one: tests/interop/test_operations.py."""
+"""The output of the verbs about messages for work that is half done, without a namespace; with one: tests/interop/operator/test_operations.py."""
 
 from __future__ import annotations
 

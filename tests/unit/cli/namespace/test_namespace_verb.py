@@ -17,8 +17,8 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode
 from azure.servicebus.exceptions import ServiceBusError
 
+from harness.check.until import until
 from isthmus.testing.namespace import NamespaceStartError, namespace
-from until import until
 
 COMMAND = [sys.executable, "-c", "from isthmus.cli.app import main; main()", "namespace", "serve"]
 ANY_PORTS = ["--port", "0", "--tls-port", "0", "--http-port", "0"]

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from harness.check.until import until
 from isthmus.client.outbox.backlog import Backlog, oldest_ms, waiting
 from isthmus.client.outbox.folder import Folder
 from isthmus.client.outbox.journal import Journal
 from isthmus.errors import OutcomeUnknownError, StoreError
-from until import until
 
 
 def journal(folder: Folder, **options: Any) -> Journal:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.check.until import until_async
 from isthmus.broker.server import Options, Server
 from isthmus.client import RelayListener as BlockingListener
 from isthmus.client import RelayRefusedError, RelayRequest, RelayResponse, RelayUnavailableError
@@ -21,7 +22,6 @@ from isthmus.client.aio import RelayConnection, RelayListener, RelayRequester
 from isthmus.client.endpoint import EndpointError
 from isthmus.errors import ConnectionLostError, InvalidArgumentError
 from isthmus.testing.proxy import Proxy, Weather
-from until import until_async
 
 CONFIG = """
 limits: {relay_accept_timeout: 2s, relay_response_timeout: 2s}

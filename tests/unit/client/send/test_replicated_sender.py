@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusMessage
 
+from harness.check.until import passes
 from isthmus.client import sdk
 from isthmus.client.failure import Failure
 from isthmus.client.outbox.store import status
@@ -20,7 +21,6 @@ from isthmus.client.send.replicated_sender import AsyncReplicatedSender, Replica
 from isthmus.client.send.replication import SendResult, Side
 from isthmus.client.send.role_state import RoleState
 from isthmus.errors import StoreError
-from until import passes
 
 MESSAGE = ServiceBusMessage("one", message_id="m1")
 PARCEL = Parcel((b"",), ("m1",))

@@ -18,11 +18,11 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 from prometheus_client import CollectorRegistry, generate_latest
 
+from harness.check.until import until
 from isthmus.broker.server import Options, Server
 from isthmus.client import DurableSender, RelayRequest, RelayResponse, ReplicatedReceiver, ReplicatedSender
 from isthmus.client.aio import RelayListener, RelayRequester
 from isthmus.client.telemetry import ClientMetrics, processing, traced
-from until import until
 
 PAGE = Path(__file__).parents[4] / "docs" / "how-to" / "observe-the-client-library.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)

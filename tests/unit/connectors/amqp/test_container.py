@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from harness.check.until import until
 from isthmus.connectors.amqp.connector import AmqpSources
 from isthmus.connectors.amqp.container import SLACK_SECONDS, Containers
 from isthmus.connectors.servicebus.port.end import Step
 from isthmus.errors import ConnectionLostError, IsthmusError
 from isthmus.testing.peer import Peer
-from until import until
 
 
 class Dialed:

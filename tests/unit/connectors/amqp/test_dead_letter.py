@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from harness.world.still_carrier import STILL
 from isthmus.amqp import section
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.connectors.amqp import copy_limit, dead_letter
 from isthmus.connectors.amqp.dead_letter import DeadLetters
 from isthmus.connectors.servicebus.port.outcome_wait import OUTCOME_SECONDS, OutcomeWait
 from isthmus.errors import ConnectionLostError
-from still_carrier import STILL
 
 
 @pytest.mark.parametrize("payload", [b"\xff no message", b"\0Su\xa0\x09cut", b"\0St\xc1"])

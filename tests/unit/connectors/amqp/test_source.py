@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from harness.world.still_carrier import STILL
 from isthmus.amqp.section import encode_message
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Exhausted, SourceLost, SourceOpened
@@ -18,7 +19,6 @@ from isthmus.connectors.servicebus.port.end import Step
 from isthmus.connectors.servicebus.port.outcome_wait import OUTCOME_SECONDS, OutcomeWait
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.errors import ConnectionLostError
-from still_carrier import STILL
 
 
 @pytest.mark.parametrize(("mode", "kind"), [(0, SourceOpened), (2, SourceOpened), (SETTLED, SourceLost)])

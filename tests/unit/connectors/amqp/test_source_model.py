@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from amqp_source_world import AmqpWorld
+from harness.world.amqp_source_world import AmqpWorld
+from harness.world.route_world import short_delay
 from isthmus.bridge.host.sender import handle as sender_handle
 from isthmus.bridge.lease import event as e
 from isthmus.connectors.amqp import source as amqp_source
 from isthmus.connectors.amqp.position import Positions
 from isthmus.connectors.servicebus.port import end as end_module
-from route_world import short_delay
 
 QUICK = 30
 _WALL_SECONDS = 1_750_000_000.0

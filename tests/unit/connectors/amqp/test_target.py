@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from harness.world.still_carrier import STILL
 from isthmus.bridge.delivery_event import Lost, Outcome, Send
 from isthmus.bridge.refusal import RefusalKind
 from isthmus.connectors.amqp.option import read_target
@@ -16,7 +17,6 @@ from isthmus.connectors.servicebus.port.outcome_wait import OUTCOME_SECONDS, Out
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.errors import ConnectionLostError, ServerBusyError
 from isthmus.transport.sender import Outcome as Sent
-from still_carrier import STILL
 
 
 class _Client:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from harness.check.until import until
 from isthmus.connectors.checkpoint.checkpoint import Checkpoint, CheckpointError, GroupKey
 from isthmus.connectors.checkpoint.thread import CheckpointThread, Loaded, Written
-from until import until
 
 GROUP = GroupKey("namespace", "host", "hub", "group")
 

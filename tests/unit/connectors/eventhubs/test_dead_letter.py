@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from harness.world.still_carrier import STILL
 from isthmus.amqp import section
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import PARTITION_SHIFT
@@ -17,7 +18,6 @@ from isthmus.connectors.eventhubs.dead_letter import DeadLetterHub
 from isthmus.connectors.kafka.mapping.record import DEAD_LETTER_PLACE
 from isthmus.connectors.servicebus.port.outcome_wait import OUTCOME_SECONDS, OutcomeWait
 from isthmus.errors import IsthmusError
-from still_carrier import STILL
 
 
 def test_a_message_names_the_event_hub_that_the_connection_has_named() -> None:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from harness.world.still_carrier import STILL
 from isthmus.amqp import section
 from isthmus.bridge.delivery_event import Granted, Lost, Outcome, Send
 from isthmus.bridge.refusal import RefusalKind
@@ -20,7 +21,6 @@ from isthmus.connectors.servicebus.port.outcome_wait import OUTCOME_SECONDS, Out
 from isthmus.errors import ConnectionLostError, IsthmusError, ServerBusyError
 from isthmus.message import name as names
 from isthmus.transport.sender import Outcome as Sent
-from still_carrier import STILL
 
 CREDIT = 3
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
+from harness.world.still_carrier import STILL
 from isthmus.amqp import section
 from isthmus.bridge.delivery_event import Granted, Lost, Outcome, Progressed, Send
 from isthmus.bridge.refusal import RefusalKind
@@ -20,7 +21,6 @@ from isthmus.connectors.iothub.target import DEVICE_SECONDS, PROGRESS_SECONDS, I
 from isthmus.connectors.servicebus.port.end import Step
 from isthmus.connectors.servicebus.port.outcome_wait import OUTCOME_SECONDS, OutcomeWait
 from isthmus.errors import ConnectionLostError, ServerBusyError
-from still_carrier import STILL
 
 
 class Run(NamedTuple):

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from client_certificate import client_certificate
+from harness.check.until import until
+from harness.server.client_certificate import client_certificate
 from isthmus.connectors.http.mapping import to_messages
 from isthmus.connectors.http.signature import signed
 from isthmus.connectors.listen import listener
 from isthmus.connectors.listen.door import Door
 from isthmus.connectors.listen.listener import enter
 from isthmus.connectors.listen.option import ListenOptions
-from until import until
 
 OPTIONS = ListenOptions(
     host="127.0.0.1",

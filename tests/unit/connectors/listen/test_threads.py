@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from harness.check.until import until
 from isthmus.connectors.http.mapping import to_messages
 from isthmus.connectors.listen import threads
 from isthmus.connectors.listen.option import ListenOptions
 from isthmus.connectors.listen.threads import SECRET_SECONDS, ListenThread
 from isthmus.connectors.secret import Secret, SecretUnavailableError
-from until import until
 
 
 def test_i4_a_vault_that_does_not_answer_delays_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from harness.check.until import until
 from isthmus.amqp import section
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Exhausted, SourceLost, SourceOpened
 from isthmus.connectors.pull.puller import Lease, Pulled, PullError
 from isthmus.connectors.pull.threads import PullThreads
-from until import until
 
 WAIT_SECONDS = 60.0
 

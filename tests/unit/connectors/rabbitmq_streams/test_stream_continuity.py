@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from harness.bridge.rabbitmq_stream_broker import OPTIONS, record
 from isthmus.connectors.checkpoint.checkpoint import Checkpoint
 from isthmus.connectors.eventhubs.partition.reading import Reading
 from isthmus.connectors.rabbitmq_streams.continuity import Continuity
@@ -11,7 +12,6 @@ from isthmus.connectors.rabbitmq_streams.opening import StreamMadeAgainError
 from isthmus.connectors.rabbitmq_streams.option import read_source
 from isthmus.connectors.rabbitmq_streams.record import StreamReader, digest_of
 from isthmus.errors import ConnectionLostError
-from rabbitmq_stream_broker import OPTIONS, record
 
 
 class Source:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from harness.bridge.rabbitmq_stream_broker import CLOCKS, Clock, Reader, Stream, Thread
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Arrived, SourceLost, SourceOpened
 from isthmus.connectors.amqp import copy_limit
@@ -24,7 +25,6 @@ from isthmus.connectors.rabbitmq.port.end import CHANNEL
 from isthmus.connectors.rabbitmq.protocol.wire import M
 from isthmus.connectors.rabbitmq_streams import source, waiting
 from isthmus.connectors.servicebus.port import outcome_wait
-from rabbitmq_stream_broker import CLOCKS, Clock, Reader, Stream, Thread
 
 QUICK = 40
 STEPS, LAST_ROUNDS = 120, 150

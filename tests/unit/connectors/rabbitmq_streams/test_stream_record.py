@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from harness.bridge.rabbitmq_stream_broker import delivery
 from isthmus.amqp import section
 from isthmus.amqp.codec import CodecError
 from isthmus.connectors.rabbitmq.protocol import property as props
@@ -11,7 +12,6 @@ from isthmus.connectors.rabbitmq.protocol import table
 from isthmus.connectors.rabbitmq.protocol.error import ClosedByBrokerError, is_not_ready, may_pass
 from isthmus.connectors.rabbitmq.protocol.property import Properties, Record
 from isthmus.connectors.rabbitmq_streams.record import StreamReader, delivered, digest_of, offset_of
-from rabbitmq_stream_broker import delivery
 
 
 def record(body: bytes = b"body", offset: int = 7, **fields: object) -> Record:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from harness.bridge.rabbitmq_stream_broker import CLOCKS, Clock, Reader, Stream, record
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Arrived, Drained, Exhausted, SourceLost, SourceOpened
 from isthmus.connectors.amqp import copy_limit
@@ -21,7 +22,6 @@ from isthmus.connectors.rabbitmq_streams import waiting
 from isthmus.connectors.rabbitmq_streams.record import digest_of
 from isthmus.connectors.servicebus.port.outcome_wait import OUTCOME_SECONDS
 from isthmus.errors import ConnectionLostError
-from rabbitmq_stream_broker import CLOCKS, Clock, Reader, Stream, record
 
 
 def positions(events: list[Any]) -> list[int]:

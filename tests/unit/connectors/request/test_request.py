@@ -8,6 +8,7 @@ from collections.abc import MutableMapping, Sequence
 
 import pytest
 
+from harness.check.until import until
 from isthmus.bridge.delivery_event import Lost, Outcome, Send
 from isthmus.bridge.port import TargetEvent
 from isthmus.bridge.refusal import Refusal, RefusalKind
@@ -20,7 +21,6 @@ from isthmus.connectors.request.requester import BusyError, RequestError
 from isthmus.connectors.request.target import RequestPool, RequestTarget
 from isthmus.connectors.request.threads import RequestThreads
 from isthmus.errors import ConfigError
-from until import until
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 COPYING = CopyOptions(origin="", target="", hop_budget=0, mark="", mark_value="", trusts_provenance=False, policy="")

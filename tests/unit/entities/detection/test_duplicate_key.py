@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from harness.fixture.partitioned_fixture import Stores
 from isthmus.amqp import section
 from isthmus.connectors.servicebus.message.message_rewriter import MessageRewriter
 from isthmus.entities import Copy, QueueDescription, SubscriptionDescription, TopicDescription
@@ -14,7 +15,6 @@ from isthmus.entities.catalog.description import RuleDescription, SqlAction, Sql
 from isthmus.message import digest
 from isthmus.message.copy_policy import CopyPolicy
 from isthmus.message.name import DIGEST, HOP_PROPERTIES
-from partitioned_fixture import Stores
 
 NOW_MS = 1_800_000_000_000
 DETECTING = QueueDescription(requires_duplicate_detection=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from harness.fixture.partitioned_fixture import FRAGMENTS, STORES, Stores, body_of, message, sequence_of
 from isthmus.amqp import section
 from isthmus.entities import (
     EntityStatus,
@@ -16,7 +17,6 @@ from isthmus.entities import (
 from isthmus.entities.fragment.message_key import fragment_of, place
 from isthmus.entities.storage.key import ARRIVED, LEAVING, after, state_key
 from isthmus.errors import NotAllowedError, ServerBusyError, StoreError
-from partitioned_fixture import FRAGMENTS, STORES, Stores, body_of, message, sequence_of
 
 
 @pytest.fixture

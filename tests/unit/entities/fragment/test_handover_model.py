@@ -13,11 +13,11 @@ from collections.abc import Callable
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from harness.fixture.partitioned_fixture import STORES, Stores, body_of, message
 from isthmus.amqp import section
 from isthmus.entities import EntityStatus, QueueDescription
 from isthmus.entities.storage.key import LEAVING, after
 from isthmus.errors import IsthmusError
-from partitioned_fixture import STORES, Stores, body_of, message
 
 STEPS = 10_000
 KEYS = st.sampled_from([None, None, "a", "b", "c", "d"])

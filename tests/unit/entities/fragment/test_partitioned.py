@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 
+from harness.fixture.partitioned_fixture import FRAGMENTS, STORES, Stores, body_of, message, sequence_of
 from isthmus.entities import (
     InvalidMessageError,
     PartitionedQueueBase,
@@ -32,7 +33,6 @@ from isthmus.errors import (
     StoreError,
 )
 from isthmus.store import MemoryJournal
-from partitioned_fixture import FRAGMENTS, STORES, Stores, body_of, message, sequence_of
 
 QUEUE = QueueDescription(enable_partitioning=True)
 

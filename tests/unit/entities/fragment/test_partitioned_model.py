@@ -13,10 +13,10 @@ from functools import partial
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from harness.fixture.partitioned_fixture import FRAGMENTS, STORES, Stores, body_of, message, sequence_of
 from isthmus.entities import Acquired, PartitionedQueueBase, QueueDescription
 from isthmus.entities.fragment.message_key import fragment_of, place
 from isthmus.errors import ServerBusyError, StoreError
-from partitioned_fixture import FRAGMENTS, STORES, Stores, body_of, message, sequence_of
 
 STEPS = 10_000
 KEYS = st.sampled_from([None, None, "a", "b", "c", "d", "e"])

@@ -7,6 +7,7 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.bridge.route_copy import BODY, copy
 from isthmus.amqp import section
 from isthmus.entities.record.copy import NUMBER_BYTES, SOURCE_BYTES, KeyReader, key_of
 from isthmus.entities.record.parse import HeadCache, split, split_packed
@@ -14,7 +15,6 @@ from isthmus.entities.record.record import Parts
 from isthmus.message.duplicate_key import KEY_BYTES, duplicate_key
 from isthmus.message.name import MOVED
 from isthmus.message.provenance import encoded
-from route_copy import BODY, copy
 
 NUMBERS = st.integers(0, 30) | st.sampled_from([(7 << 48) + 1, 10**19, (1 << 63) - 1])
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from harness.bridge.route_copy import copy
 from isthmus.entities.error import InvalidMessageError
 from isthmus.entities.record import parse
 from isthmus.entities.record.copy import KeyReader, key_of
@@ -16,7 +17,6 @@ from isthmus.entities.record.copy_layout import CopyLayout
 from isthmus.entities.record.parse import HeadCache, split_packed
 from isthmus.entities.record.record import Parts
 from isthmus.message.provenance import encoded
-from route_copy import copy
 
 HEADER = b"\0Sp\xc0\x02\x01A"
 Read = list[tuple[bytes, bytes, bytes, bytes]]

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from harness.fixture.partitioned_fixture import Stores, body_of
+from harness.fixture.partitioned_fixture import message as partition_message
 from isthmus.entities import RuleDescription, SqlAction, SqlFilter, SubscriptionDescription, TopicDescription
 from isthmus.entities.storage.key import MESSAGE, UNREADABLE, message_key, message_span, numbered_span
 from isthmus.entities.topic import fan_out
 from isthmus.errors import QuotaExceededError, StoreError
 from isthmus.store import MemoryJournal
-from partitioned_fixture import Stores, body_of
-from partitioned_fixture import message as partition_message
 
 Make = Callable[..., bytes]
 NAMES = ("a", "b", "c", "d", "e")

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from harness.check.until import passes, until_async
 from isthmus.errors import IsthmusError
 from isthmus.pairing.alias import proxy as alias_proxy
 from isthmus.pairing.alias.proxy import AliasProxy, Lead
-from until import passes, until_async
 
 _WAIT_SECONDS = 30.0
 

@@ -1,4 +1,4 @@
-"""Messages that a pair moves, and scheduled messages that a planned fail-over moves; moves under locks are in tests/interop/test_pair.py."""
+"""Messages that a pair moves, and scheduled messages that a planned fail-over moves; moves under locks are in tests/interop/federation/test_pair.py."""
 
 from __future__ import annotations
 

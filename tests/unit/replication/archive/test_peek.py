@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from archive_filling import move, receive
+from harness.fixture.archive_filling import move, receive
 from isthmus.amqp import section, types
 from isthmus.connectors.servicebus.head import peeked_message
 from isthmus.connectors.spool.block import Block, Record

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from archive_filling import receive
+from harness.fixture.archive_filling import receive
 from isthmus.amqp import section, types
 from isthmus.connectors.spool.block import Record
 from isthmus.connectors.spool.reader import SpoolReader

@@ -1,4 +1,4 @@
-"""What is looked up in the driver, and when Spark looks itself; with the real virtual machine: tests/spark/test_servicebus_source.py."""
+"""What is looked up in the driver, and when Spark looks itself; with the real virtual machine: tests/spark/source/test_servicebus_source.py."""
 
 from __future__ import annotations
 

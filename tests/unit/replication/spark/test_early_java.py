@@ -11,10 +11,10 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark import SparkContext, java_gateway
 
+from harness.check.until import until
 from isthmus.replication.spark.early_java import EarlyJava, launch_early
 from isthmus.replication.spark.java import Java
 from isthmus.replication.spark.launch import Launch
-from until import until
 
 ANSWER = struct.pack(">ii", 4711, 6) + b"secret"
 WAITS = "sys.stdin.read()"

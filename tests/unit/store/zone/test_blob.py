@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from harness.check.until import until
 from isthmus.errors import StoreError
 from isthmus.store import blob as store_blob
 from isthmus.store.zone import ZonedBlobs, body_folder, body_stream
 from isthmus.store.zone.body_folder import BodyFolder
-from until import until
 
 LONG_SECONDS = 60.0
 BODY = os.urandom(600_000)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.check.until import until
 from isthmus.errors import StoreError
 from isthmus.store import RocksJournal
 from isthmus.store.zone import ZonedJournal, repair, watch
@@ -22,7 +23,6 @@ from isthmus.store.zone.member import Member, write_changes
 from isthmus.store.zone.note import read_note
 from isthmus.store.zone.resilver import common_sequence, copy_rows, copy_touched, copy_whole
 from isthmus.store.zone.status import ZoneState
-from until import until
 
 LONG_SECONDS = 120.0
 # In a long run.

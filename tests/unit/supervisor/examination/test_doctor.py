@@ -1,4 +1,4 @@
-"""isthmus.supervisor.examination.doctor without a namespace; with one: tests/interop/test_doctor.py."""
+"""isthmus.supervisor.examination.doctor without a namespace; with one: tests/interop/operator/test_doctor.py."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from harness.check.until import until
 from isthmus.bridge.frame import Kind, pack_json
 from isthmus.bridge.host.channel import Channel
 from isthmus.bridge.host.control.client import ControlKeyError, dial_control, hang_up, split_address
@@ -21,7 +22,6 @@ from isthmus.bridge.lease.crash_search import Plan
 from isthmus.bridge.report import RouteReport, RouteState
 from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.errors import InvalidArgumentError
-from until import until
 
 KEY = "the-key-of-the-run"
 END = End("memory", "here")

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from harness.bridge.reader_peer import FakePeer, FakeSink, eventually
+from harness.bridge.reader_source import FakePool, FakeSystem
 from isthmus.bridge.frame import Kind, pack_flushed, pack_json, unpack_json, unpack_numbers
 from isthmus.bridge.host.channel import Channel
 from isthmus.bridge.host.reader import control as reader_control
@@ -22,8 +24,6 @@ from isthmus.bridge.host.reader import reader
 from isthmus.bridge.host.reader.reader import LeaseEnd, LeaseName, ReaderHost, Rows
 from isthmus.bridge.port import SourceLost
 from isthmus.bridge.route_spec import End, RouteSpec
-from reader_peer import FakePeer, FakeSink, eventually
-from reader_source import FakePool, FakeSystem
 
 
 def route(name: str, **settings: Any) -> RouteSpec:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from harness.bridge.reader_source import FakeSystem
 from isthmus.bridge.frame import Kind, pack_numbers
 from isthmus.bridge.host.reader.claim_book import ClaimBook
 from isthmus.bridge.host.reader.routes import ReaderRoutes
@@ -15,7 +16,6 @@ from isthmus.bridge.lease.crash_search import Plan
 from isthmus.bridge.port import Arrived, Capabilities, SourceEvent
 from isthmus.bridge.report import RouteState
 from isthmus.bridge.route_spec import End, RouteSpec
-from reader_source import FakeSystem
 
 
 class Line:

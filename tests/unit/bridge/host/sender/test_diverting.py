@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from harness.bridge.sender_fixture import AWAY, NOT_FOUND, FakeReader, FakeSystem, FakeTarget, encoded, spec
 from isthmus.amqp import section
 from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Outcome
 from isthmus.bridge.frame import Kind, unpack_json
@@ -16,7 +17,6 @@ from isthmus.bridge.host.sender.sender import SenderHost
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.message.name import WHY_DESCRIPTION, WHY_REASON, WHY_ROUTE, WHY_SOURCE
-from sender_fixture import AWAY, NOT_FOUND, FakeReader, FakeSystem, FakeTarget, encoded, spec
 
 WHY = Disposition("divert:b/bad", "ValidationFailed", "step validate: at /n")
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from harness.bridge.sender_fixture import FakeSystem, encoded, spec
 from isthmus.amqp import section
 from isthmus.bridge.delivery_event import Disposition, Outcome
 from isthmus.bridge.host.sender.routes import SenderRoutes
@@ -14,7 +15,6 @@ from isthmus.bridge.host.sender.rows import Part
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.bridge.route_spec import End
 from isthmus.errors import IsthmusError
-from sender_fixture import FakeSystem, encoded, spec
 
 ODD = Refusal(RefusalKind.UNCLEAR, "x:odd", "no reason is given")
 

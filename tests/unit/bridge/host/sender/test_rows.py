@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.bridge.sender_fixture import encoded
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.host.sender.rows import JOINED_BYTES, JOINED_ROWS, Part, WaitingRows
-from sender_fixture import encoded
 
 
 def _messages(part: Part) -> list[bytes]:

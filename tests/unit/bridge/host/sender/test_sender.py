@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from harness.bridge.sender_fixture import AWAY, BUSY, NOT_FOUND, FakeReader, FakeSystem, encoded, spec
 from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Outcome
 from isthmus.bridge.frame import Kind, pack_numbers, unpack_json
 from isthmus.bridge.host.sender.error import RowRefusedError, SenderFaultError, SourceGoneError, TargetUnavailableError
@@ -20,7 +21,6 @@ from isthmus.bridge.host.sender.room import SenderRoom
 from isthmus.bridge.host.sender.sender import SenderHost
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.errors import InvalidArgumentError
-from sender_fixture import AWAY, BUSY, NOT_FOUND, FakeReader, FakeSystem, encoded, spec
 
 
 class Bench:

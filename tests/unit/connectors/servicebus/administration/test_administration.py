@@ -1,4 +1,4 @@
-"""The Service Bus administration without a namespace; with one it is tested in tests/interop/test_apply.py."""
+"""The Service Bus administration without a namespace; with one it is tested in tests/interop/operator/test_apply.py."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from azure.core.exceptions import (
 from azure.core.paging import ItemPaged
 from azure.servicebus.management import CorrelationRuleFilter, EntityStatus, SqlRuleFilter
 
+from harness.fixture.paged_list import paged
 from isthmus.connectors.administration import AdministrationError, EntityChangedError
 from isthmus.connectors.servicebus.administration.administration import (
     CA_FILE_VARIABLE,
@@ -33,7 +34,6 @@ from isthmus.connectors.servicebus.plain_host import ALLOWED_VARIABLE
 from isthmus.topology import Change, NamespaceRef, NamespaceState, QueueState, RuleState, SubscriptionState, TopicState
 from isthmus.topology.file.duration import INFINITE_MS
 from isthmus.topology.file.reference import SecretReference
-from paged_list import paged
 
 WANTED = TopicState(name="x", subscriptions=(SubscriptionState(name="S", rules=(RuleState("r", "1=1"),)),))
 

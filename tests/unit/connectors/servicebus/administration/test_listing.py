@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from azure.core.exceptions import ServiceResponseError
 
+from harness.fixture.paged_list import paged
 from isthmus.connectors.servicebus.administration import listing
 from isthmus.connectors.servicebus.administration.listing import listed
-from paged_list import paged
 
 
 def named(count: int, prefix: str = "q") -> list[Any]:

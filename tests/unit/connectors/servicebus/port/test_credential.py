@@ -7,6 +7,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
+from harness.check.until import until
 from isthmus.connectors.iothub.endpoint import hub_endpoint
 from isthmus.connectors.iothub.option import read_hub
 from isthmus.connectors.secret import SecretError
@@ -16,7 +17,6 @@ from isthmus.connectors.servicebus.port.connection import dial
 from isthmus.connectors.servicebus.port.credential import REREAD_SECONDS, RereadCredential
 from isthmus.testing.peer import Peer
 from isthmus.transport import Credential, SharedKeyCredential
-from until import until
 
 
 def policy(text: str) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from harness.world.source_world import SourceWorld, clocks
 from isthmus.bridge.lease import event as e
-from source_world import SourceWorld, clocks
 
 QUICK = 30
 # Looks at gaps that took longer than locks last.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.check.until import until
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Arrived, Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
 from isthmus.connectors.spool.block import Record
@@ -19,7 +20,6 @@ from isthmus.connectors.spool.folder import SpoolFolder
 from isthmus.connectors.spool.port import thread as thread_module
 from isthmus.connectors.spool.refused import count_refused, set_aside
 from isthmus.connectors.spool.writer import SpoolWriter
-from until import until
 
 KEY = "ewr/flights here"
 

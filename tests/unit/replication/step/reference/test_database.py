@@ -1,4 +1,4 @@
-"""Reference data of a database: SQLite here, PostgreSQL in tests/interop/test_reference_database.py."""
+"""Reference data of a database: SQLite here, PostgreSQL in tests/interop/client/test_reference_database.py."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from audit_entities import AUDIT, ROUTES, Entities, copied
+from harness.fixture.audit_entities import AUDIT, ROUTES, Entities, copied
 from isthmus.errors import ConnectionLostError, IsthmusError
 from isthmus.message.name import HOP_PROPERTIES, RESENT, WHY_ROUTE
 from isthmus.replication.verification.audit import passage

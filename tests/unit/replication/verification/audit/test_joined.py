@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from audit_entities import AUDIT, ROUTES, Entities
+from harness.fixture.audit_entities import AUDIT, ROUTES, Entities
 from isthmus.replication.verification.audit.audit import audit
 from isthmus.replication.verification.audit.passage import Passage
 from isthmus.replication.verification.reconciliation.count import Verdict

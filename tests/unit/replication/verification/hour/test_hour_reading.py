@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit_entities import AUDIT, ROUTES, Entities, copied
+from harness.fixture.audit_entities import AUDIT, ROUTES, Entities, copied
 from isthmus.amqp import section
 from isthmus.message.name import HOP_PROPERTIES
 from isthmus.replication.verification.audit import passage

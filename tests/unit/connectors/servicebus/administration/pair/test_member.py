@@ -11,12 +11,12 @@ import pytest
 from azure.core.exceptions import ResourceNotFoundError
 from azure.core.paging import ItemPaged
 
+from harness.fixture.paged_list import paged
 from isthmus.connectors.servicebus.administration.pair.client import THREADS
 from isthmus.connectors.servicebus.administration.pair.member import PairMember
 from isthmus.topology import NamespaceRef
 from isthmus.topology.file.reference import SecretReference
 from isthmus.topology.pair.description import Description
-from paged_list import paged
 
 STRING = "Endpoint=sb://localhost;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0;UseDevelopmentEmulator=true"
 

@@ -1,4 +1,4 @@
-"""Descriptions of a pair's entities, without a namespace; with one they are tested in tests/interop/test_pair.py."""
+"""Descriptions of a pair's entities, without a namespace; with one they are tested in tests/interop/federation/test_pair.py."""
 
 from __future__ import annotations
 

@@ -1,8 +1,0 @@
-"""What Service Bus is not asked."""
-
-from __future__ import annotations
-
-from conformance_waiver import SCRIPT
-from isthmus.testing.bridge.pair import Ability
-
-WAIVERS = {("servicebus", "", Ability.SCRIPT.value): SCRIPT}
