@@ -433,7 +433,7 @@ def test_a_record_whose_headers_cannot_be_read_is_set_aside_where_there_is_a_pla
 
 
 def test_a_batch_that_cannot_be_decoded_is_told_and_not_passed_over(rig: Rig) -> None:
-    """The route said nothing, and was stuck there; or went on with what came behind (`check.crcs`)."""
+    """The route said nothing, and was stuck there; or the client went on with what came behind."""
     rig.source.grant(100)
     rig.thread._take_in([Message(0), Undecodable(1), Message(5), Message(0, 1)])
     assert rig.positions() == [0, 1 << 48]
@@ -443,6 +443,20 @@ def test_a_batch_that_cannot_be_decoded_is_told_and_not_passed_over(rig: Rig) ->
     assert "topic 't', partition 0, offset 1: Decompression (codec 0x1) of message at 1 of 90 bytes failed" in text
     assert is_fatal
     assert rig.thread._fault.is_spent, "its position may be behind the batch"
+
+
+def test_of_a_batch_that_cannot_be_decoded_the_first_error_is_told(rig: Rig) -> None:
+    """The client reports what follows with offsets that do not exist: to set the group's offset behind one of them would skip records."""
+
+    class Invented(Message):
+        def error(self) -> KafkaError:  # type: ignore[override]
+            return KafkaError(KafkaError._NOT_IMPLEMENTED, "Unsupported Message(Set) MagicByte 120")
+
+    rig.source.grant(100)
+    rig.thread._take_in([Message(0), Undecodable(1), Invented(0x7878787878787878), Message(5)])
+    text, _ = rig.thread._fault.take() or ("", False)
+    assert "partition 0, offset 1: Decompression" in text
+    assert "MagicByte" not in text
 
 
 def test_an_error_of_a_partition_is_told_though_it_may_pass(rig: Rig) -> None:

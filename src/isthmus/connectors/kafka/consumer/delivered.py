@@ -60,7 +60,7 @@ class Delivered:
         begun_again: by partition, the first offset of those whose offsets begin again; the consumer is not usable then.
         record_bytes: the mean size of the last records.
         unreadable: the error of an unreadable record without a dead-letter topic; empty: there is none.
-        undecodable: the error of a batch that the client cannot decode; empty: there is none. The consumer is not usable then.
+        undecodable: the first error of a batch that the client cannot decode; empty: there is none. The consumer is not usable then.
         topic: the topic that is read, in the form of `offset_note`; empty: unknown.
         is_unblocked: whether a released record no longer exists, so that it limits no commit any more; the reader resets it.
     """
@@ -107,7 +107,9 @@ class Delivered:
                     batch.positions.append(position)
                     batch.payloads.append(payload)
             elif error.code() in _OF_A_BATCH and message.partition() >= 0:
-                self.undecodable = f"partition {message.partition()}, offset {message.offset()}: {error.str()}"
+                # The client takes the bytes that follow for batches, too, and reports them with invented offsets.
+                text = f"partition {message.partition()}, offset {message.offset()}: {error.str()}"
+                self.undecodable = self.undecodable or text
                 self.rewind.add(message.partition())
             elif error.code() != KafkaError._PARTITION_EOF:
                 errors.append((error, message.partition() >= 0))
