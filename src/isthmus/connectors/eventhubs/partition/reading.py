@@ -233,8 +233,10 @@ class Reading:
         return batches
 
     def is_over(self) -> bool:
-        """Whether all events of the first opening were read, for the first time."""
+        """Whether all events of the first opening were read and taken, for the first time, and none has to be read again."""
         if self.present is None or self.queue.count or not self.present.is_over(self.account.partitions):
+            return False
+        if self.account.has_returned:
             return False
         self.present.is_reported = True
         return True

@@ -12,6 +12,7 @@ Invariants:
         and the source is lost: no record is skipped.
     I6. Records that should precede a record, or the end of its partition, and did not arrive, are noted (`removed`).
     I7. After a batch that the client cannot decode nothing of its partition is delivered: the client may continue behind it.
+    I8. With `only_present` the end is reported only after all records were delivered, those included that were released, or could not be read.
 """
 
 from __future__ import annotations
@@ -245,8 +246,10 @@ class Delivered:
             self.present.begin_again()
 
     def is_over(self) -> bool:
-        """Whether all records of the first opening were read, for the first time."""
-        if self.present is None or not self.present.is_over(self.account.partitions):
+        """Whether all records of the first opening were read and taken, for the first time, and none has to be read again."""
+        if self.present is None or self.queue.count or not self.present.is_over(self.account.partitions):
+            return False
+        if self.rewind or self.account.has_returned:
             return False
         self.present.is_reported = True
         return True
@@ -254,6 +257,8 @@ class Delivered:
     def forget(self, partitions: Collection[int]) -> None:
         """Partitions are revoked."""
         self._remove_queued(partitions)
+        if self.present is not None:
+            self.present.forget(partitions)
         for partition in partitions:
             self.begun_again.pop(partition, None)
         self.account.revoke(partitions)
