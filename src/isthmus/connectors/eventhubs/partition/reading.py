@@ -143,6 +143,8 @@ class Reading:
     def made_again(self, partition: int) -> None:
         """A partition was created again."""
         self._remove_queued([partition])
+        if self.present is not None:
+            self.present.begin_again()
         found = self.account.partitions.get(partition)
         for start, stop in found.unsettled if found is not None else ():
             self._in_flight.setdefault(partition, IndexSet()).add(start, stop)
