@@ -105,7 +105,9 @@ class IotHubTarget(End):
             if error is not None:
                 self.fail(error)
         elif sender is not None and self.step is Step.ATTACHED:
-            self._take_outcomes(sender)  # they arrived before the connection was lost
+            self._take_outcomes(sender)  # they arrived before the connection was lost, and so did feedback
+            if receiver is not None:
+                self._take_feedback(receiver)
         events += self._flight.take()
         if self.step is Step.ATTACHED and self.fault is None and sender is not None:
             self._send_waiting(sender)

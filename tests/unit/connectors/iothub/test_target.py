@@ -31,6 +31,8 @@ class Run(NamedTuple):
 class Receiver:
     """Gives feedback."""
 
+    client = SimpleNamespace(error="gone")
+    error = None
     credit = 50
 
     def __init__(self, *records: dict[str, str]) -> None:
@@ -242,6 +244,16 @@ def test_what_was_taken_of_an_envelope_is_reported_before_the_connection_is_lost
     outcome, lost = target.poll(0.0)
     assert isinstance(lost, Lost)
     assert outcome == Outcome(0, 0, lost.refusal, (1,))
+
+
+def test_feedback_that_arrived_before_the_connection_was_lost_counts(target: IotHubTarget) -> None:
+    """Otherwise the device would get the message that it has completed once more."""
+    target.send(Send([to_device(1), to_device(2)]))
+    target._receiver = Receiver({"originalMessageId": "1", "deviceId": "d1", "statusCode": "Success"})  # type: ignore[assignment]
+    target.fault = ConnectionLostError("gone")
+    outcome, lost = target.poll(0.0)
+    assert outcome == Outcome(0, 0)
+    assert isinstance(lost, Lost)
 
 
 def test_feedback_of_another_message_is_passed_over_where_the_hub_has_refused_ours(target: IotHubTarget) -> None:
