@@ -110,7 +110,9 @@ class CreditWindow:
             return False
         before, done, seconds = self.limit, self._settled, self._seconds
         self._settled, self._seconds = 0, 0.0
-        if outstanding * seconds > WORK_SECONDS * done:
+        if before < self._least:  # after a plan: a slow target is no reason to hold so few
+            self.limit = min(self.messages, before * 2, self._least) if is_whole else before
+        elif outstanding * seconds > WORK_SECONDS * done:
             self.limit = min(before, max(self._least, min(before, outstanding) // 2))
         elif is_whole and 2 * seconds <= WORK_SECONDS:
             self.limit = min(self.messages, before * 2)

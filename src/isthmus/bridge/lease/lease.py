@@ -21,6 +21,7 @@ Invariants:
     I5. With a window of at most TOLD_WINDOW each message is reported to the driver before it is handed on.
     I6. A position that comes again while it is outstanding is not handed on again: the sink still has it.
     I7. Every opening has a handle of its own.
+    I8. A route of what is present ends only after its source was polled once more where it got a disposition: it may refuse it.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class RouteLease:
             e.Planned: self._on_planned,
             e.End: self._on_end,
             e.Abort: self._on_abort,
-            e.Tick: lambda event, now, effects: None,
+            e.Tick: lambda event, now, effects: self._end.polled(),
         }
 
     # ---- queries of the host
@@ -131,7 +132,7 @@ class RouteLease:
             due = min(due, self._fence.until)
         if self._end.is_begun:
             due = min(due, max(self._drains_until(), self._waits_until()))
-        return due
+        return now if self._end.may_be_refused and self._end.is_at_end(self.outstanding) else due
 
     def report(self, now: float, clock_offset_ms: int | None = None) -> RouteReport:
         """The route's report; `clock_offset_ms` is from its source."""
@@ -248,6 +249,7 @@ class RouteLease:
             return
         self._trouble.settled(event.disposition)
         self._end.progress_at = now
+        self._end.may_be_refused |= event.disposition is not None
         if self._flow.window.settled(count, self.outstanding, now):
             self._window_changed(effects)
         elif self._flow.window.limit <= TOLD_WINDOW:
@@ -295,7 +297,7 @@ class RouteLease:
     def _open(self, now: float, effects: list[Effect]) -> None:
         self.handle = self._new_handle()
         self._source = SourceState(is_made=True, open_by=now + OPEN_LIMIT_SECONDS)
-        self._end.is_exhausted = self._end.has_returned = False
+        self._end.is_exhausted = self._end.has_returned = self._end.may_be_refused = False
         self.messages.new_opening()
         self._trouble.retry_at = math.inf
         self._paused = ""
@@ -348,7 +350,7 @@ class RouteLease:
             return
         if self._end.is_begun:
             self._advance_end(now, effects)
-        elif self._end.is_exhausted and not self.messages.unsettled.outstanding and self._source.is_open:
+        elif self._end.is_at_end(self.outstanding) and not self._end.may_be_refused and self._source.is_open:
             self._exhausted(now, effects)
         if min(self._source.open_by, self._flow.drain_by) <= now:
             what = (
@@ -381,7 +383,7 @@ class RouteLease:
         if now < max(self._drains_until(), self._waits_until()):
             return
         is_due_to_target = bool(self._paused or source.lost)
-        end.is_complete = end.is_exhausted and not end.has_returned and not self.messages.unsettled.outstanding
+        end.is_complete = end.is_at_end(self.outstanding) and not end.has_returned and not end.may_be_refused
         if (count := self._finish(effects)) and not is_due_to_target:
             self._trouble.text = f"{count} messages were not settled in time and have been given back"
 

@@ -161,6 +161,8 @@ class EndState:
     is_exhausted: bool = False
     has_returned: bool = False
     """Whether messages were given back within this opening, which the source gives again."""
+    may_be_refused: bool = False
+    """Whether the source got a disposition and was not polled since: it is lost if its system does not support that disposition."""
     is_complete: bool = False
     """Whether everything that was at the source at the beginning is settled."""
 
@@ -168,6 +170,14 @@ class EndState:
     def is_begun(self) -> bool:
         """Whether the route ends."""
         return self.begun_at < math.inf
+
+    def is_at_end(self, outstanding: int) -> bool:
+        """Whether everything that was at the source at the beginning was delivered, and none of it is outstanding."""
+        return self.is_exhausted and not outstanding
+
+    def polled(self) -> None:
+        """The source was polled: it has not refused a disposition."""
+        self.may_be_refused = False
 
     def drains_until(self, is_quiet: bool) -> float:
         """Until when it waits for messages in transit from the source; `is_quiet`: there are none."""

@@ -231,9 +231,6 @@ class EventHubsSource(End):
             self._reading.rewind.clear()
 
     def _begin_links(self, client: Client, query: HubQuery, checkpoints: dict[int, Checkpoint]) -> None:
-        present = self._reading.present
-        if present is not None and present.ends is None:
-            present.ends = {number: view.last + 1 for number, view in query.views.items()}
         created_ms = distinct_created_ms(query.created_ms, query.views.values())
         self._made_again |= remade(query.views, created_ms, self._created_ms, checkpoints)
         self._created_ms = created_ms
@@ -260,6 +257,9 @@ class EventHubsSource(End):
         again = [number for number, each in openings.items() if each.begins_again]
         for number in again:
             self._is_made_again(number)
+        present = self._reading.present
+        if present is not None and present.ends is None:
+            present.ends = {number: view.last + 1 for number, view in query.views.items()}
         self._losses.check_openings(openings)
         if any(self._reading.is_in_flight(number) for number in again):
             raise ConnectionLostError(

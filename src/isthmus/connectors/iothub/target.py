@@ -10,8 +10,8 @@ Invariants:
         answers one message.
     I3. Feedback that is only about messages of other senders is not settled: the hub delivers it to them when its lock has expired. Released, it
         would be redelivered at once, again and again.
-    I4. Devices that have not answered are waited for, up to `DEVICE_SECONDS` without any feedback; not after the hub has refused a message for
-        now, which is sent again only once all others have their outcome.
+    I4. Devices that have not answered are waited for, up to `DEVICE_SECONDS` without any feedback; not while a message that the hub has refused
+        for now has no outcome: it is sent again only once all others have theirs.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ class IotHubTarget(End):
         self._awaited: dict[tuple[str, str], list[_Part]] = {}  # by MessageId and device
         self._waiting: deque[tuple[_Part, ToDevice]] = deque()  # messages of envelopes beyond the link's credit
         self._credit = 0
+        self._refused: set[tuple[str, str]] = set()  # as `_awaited`: refused for now, and without another outcome since
         self._waits_since = math.inf  # since when no device has answered
         self._reported_at = -math.inf  # when it was last reported that devices are waited for
 
@@ -104,7 +105,9 @@ class IotHubTarget(End):
             if error is not None:
                 self.fail(error)
         elif sender is not None and self.step is Step.ATTACHED:
-            self._take_outcomes(sender)  # they arrived before the connection was lost
+            self._take_outcomes(sender)  # they arrived before the connection was lost, and so did feedback
+            if receiver is not None:
+                self._take_feedback(receiver)
         events += self._flight.take()
         if self.step is Step.ATTACHED and self.fault is None and sender is not None:
             self._send_waiting(sender)
@@ -202,8 +205,10 @@ class IotHubTarget(End):
                 if error is not None:
                     self._forget(made, part)
                     refusal = _refusal(error)
-                    if refusal.kind is not RefusalKind.MESSAGE:
-                        self._waits_since = -math.inf
+                    if refusal.kind is RefusalKind.MESSAGE:
+                        self._refused.discard(made.identity)
+                    else:
+                        self._refused.add(made.identity)
                     self._answered(part, refusal)
                 elif not self._asks:
                     self._answered(part)
@@ -221,7 +226,8 @@ class IotHubTarget(End):
                     if identity not in self._awaited:
                         continue
                     is_ours = True
-                    self._answer_came()
+                    self._waits_since = math.inf
+                    self._refused.discard(identity)
                     refusal = None
                     if each.status.lower() != _SUCCESS:
                         text = f"device '{each.device}': {each.status}: {each.description}".rstrip(": ")
@@ -236,14 +242,10 @@ class IotHubTarget(End):
         if receiver.credit < _FEEDBACK_CREDIT // 2:
             receiver.grant(_FEEDBACK_CREDIT)
 
-    def _answer_came(self) -> None:
-        if self._waits_since != -math.inf:
-            self._waits_since = math.inf
-
     def _waits_for_devices(self, now: float) -> bool:
         """Whether to report now that devices are waited for (I4)."""
-        if not self._awaited:
-            self._answer_came()
+        if not self._awaited or self._refused:
+            self._waits_since = math.inf
             return False
         self._waits_since = min(self._waits_since, now)
         if not self._reports_at <= now < self._waits_since + DEVICE_SECONDS:
@@ -254,7 +256,8 @@ class IotHubTarget(End):
     @property
     def _reports_at(self) -> float:
         due = self._reported_at + PROGRESS_SECONDS
-        return due if self._awaited and due < self._waits_since + DEVICE_SECONDS else math.inf
+        is_waiting = self._awaited and not self._refused
+        return due if is_waiting and due < self._waits_since + DEVICE_SECONDS else math.inf
 
     def _forget(self, made: ToDevice, part: _Part) -> None:
         awaited = self._awaited.get(made.identity, [])
@@ -291,6 +294,7 @@ class IotHubTarget(End):
         self._waiting.clear()
         self._flight = Flight()
         self._credit = 0
+        self._refused.clear()
         self._waits_since = math.inf
         self.disconnect(now)
 

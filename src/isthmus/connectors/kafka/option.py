@@ -6,7 +6,7 @@ What it is not: a client (`cluster`).
 Invariants:
     I1. Every unknown or malformed option is refused by name before anything connects, all in one error.
     I2. No option contains a secret: references are resolved by the process that connects, at each connection.
-    I3. A setting of librdkafka on which order, acknowledgement or commit depend cannot be given.
+    I3. A setting of librdkafka on which order, acknowledgement or commit depend cannot be given, nor one with which records are skipped.
 """
 
 from __future__ import annotations
@@ -142,6 +142,9 @@ _OWN = frozenset(
     ssl.certificate.location ssl.key.location transactional.id
     """.split()
 )
+# librdkafka 2.16 seeks to a wrong byte of its answer after a batch whose checksum is wrong, and takes what it finds there for batches.
+_CHECKSUMS = "check.crcs"
+_FALSE = frozenset({"false", "f", "0"})
 _SECRETS = {
     "sasl.password": "password",
     "ssl.key.password": "key_password",
@@ -298,6 +301,11 @@ def _extra_faults(spec: Spec, extra: Mapping[str, str]) -> list[Fault]:
     for name, value in extra.items():
         if name in _OWN:
             faults.append(Fault(f"{spec.name}: {PREFIX}{name} is set by isthmus", "remove it"))
+        elif name == _CHECKSUMS and value.strip().lower() not in _FALSE:
+            text = (
+                "after a wrong checksum librdkafka reads on at an offset that it has taken from the bytes of a record"
+            )
+            faults.append(Fault(f"{spec.name}: {PREFIX}{name} cannot be used: {text}", "remove it"))
         elif _SECRETS.get(name):
             faults.append(
                 Fault(f"{spec.name}: {PREFIX}{name} is an option of its own", f"write {_SECRETS[name]}={_EXAMPLE}")

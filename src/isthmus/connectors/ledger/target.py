@@ -4,7 +4,7 @@ What it is: a target on the port around the target of a route. It appends an out
 is settled at its source that the account does not contain. What it is not: the account's files (`file`).
 
 Invariants:
-    I1. Outcomes are appended before they are passed on.
+    I1. Outcomes are appended before they are passed on; also those of messages that are not sent, as long as the account can be written.
     I2. While the account cannot be written no outcome is passed on: the route waits for as long as that lasts, and its messages stay at the
         source. It is told so (`Stopped`): without this, its time-outs would pass, and accepted messages would be sent again.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 
 from isthmus.bridge.delivery_event import Lost, Outcome, Send, Stopped
 from isthmus.bridge.port import Copies, Target, TargetEvent
@@ -71,9 +72,7 @@ class LedgerTarget:
                 self._forget()
             self._events.append(event)
         try:
-            if self._records:
-                self._file.append(self._records)
-                self._records = []
+            self._append()
             self._file.tick()
         except OSError as error:
             text = (
@@ -103,6 +102,9 @@ class LedgerTarget:
         for row, what in made.disposed:
             outcome = f"{what.kind}: {what.reason}" if what.reason else what.kind
             self._records.append(self._record(outcome, data[offsets[row] : offsets[row + 1]]))
+        if made.disposed:
+            with suppress(OSError):  # `poll` reports it, and tries again
+                self._append()
         return made
 
     def send(self, send: Send) -> None:
@@ -118,6 +120,11 @@ class LedgerTarget:
         self._inner.close()
         self._file.close()
         self._forget()
+
+    def _append(self) -> None:
+        if self._records:
+            self._file.append(self._records)
+            self._records = []
 
     def _noted(self, outcome: Outcome) -> list[Record]:
         found: list[Record] = []

@@ -126,6 +126,24 @@ def test_i6_a_small_window_stays_as_it_is_where_the_target_is_slow() -> None:
     assert window.limit == 40
 
 
+@pytest.mark.parametrize("seconds", [6.0, 12.0, 60.0])
+def test_i6_after_a_plan_it_grows_to_what_it_began_with_where_each_outcome_takes_long(seconds: float) -> None:
+    """The receiver of a request answers after seconds, or a device: the plan narrowed the window for the rest of the lease."""
+    window = CreditWindow(16_000, 64 * MIB)
+    window.came(1, 1000, 1000)
+    window.narrow(8, 64)
+    outstanding, now = 0, 0.0
+    due: list[float] = []
+    for _ in range(4000):
+        while outstanding < window.limit:
+            outstanding += 1
+            now += 0.001
+            due.append(now + seconds)
+        outstanding, now = outstanding - 1, max(now, due.pop(0))
+        window.settled(1, outstanding, now)
+    assert window.limit >= FIRST_MESSAGES
+
+
 def test_credit_falls_when_messages_grow() -> None:
     window = CreditWindow(16_000, 64 * MIB, grows=False)
     window.came(100, 100 * 1000, 1000)

@@ -693,6 +693,29 @@ def test_a_route_of_what_is_present_ends_when_all_of_it_is_settled() -> None:
     assert route.report.is_exhausted
 
 
+def test_i8_a_disposition_that_the_source_refuses_is_not_the_end() -> None:
+    """A log without a place for dead letters is lost by one. The route ended in good order, and counted the message as dead-lettered."""
+    route = running(only_present=True)
+    route.arrive(1, 2)
+    route.on(Exhausted())
+    route.on(Completed([(1, 1)]))
+    dead = Disposition("dead-letter", "HopBudgetUsedUp", "8 hops")
+    assert of(Settle, route.on(Disposed(2, 2, dead))) == [Settle(2, 2, dead)]
+    assert route.lease.deadline(route.now) == route.now
+    assert CloseSource() in route.on(SourceLost("it would have to be set aside", is_fatal=True))
+    assert not route.lease.has_ended
+    assert not route.report.is_exhausted
+
+
+def test_i8_a_disposition_that_the_source_takes_is_the_end_once_it_was_polled() -> None:
+    route = running(only_present=True)
+    route.arrive(1)
+    route.on(Exhausted())
+    assert not of(Ended, route.on(Disposed(1, 1, Disposition("dead-letter"))))
+    assert Ended() in route.on(Tick())
+    assert route.report.is_exhausted
+
+
 def test_a_failure_after_the_last_message_came_does_not_pass_for_the_end() -> None:
     route = running(only_present=True)
     route.arrive(1)

@@ -225,6 +225,22 @@ def test_a_source_is_exhausted_once_what_was_set_aside_has_its_outcome(monkeypat
     assert Exhausted() in hub.source.poll(0.0)
 
 
+def test_a_run_for_what_exists_ends_though_the_hub_is_created_again_with_less(hub: Hub) -> None:
+    """It waited for the ends of the former event hub."""
+    hub.source._reading.present = Present()
+    hub.open(last=9, created_ms=1)
+    assert hub.give(0, 5) == [0, 1, 2, 3, 4]
+    hub.source.settle(0, 4)
+    hub.lose()
+    assert "created again" in lost(hub.open(last=1, created_ms=2))
+    hub.open(last=1, created_ms=2)
+    hub.source._links._links[0].payloads += events(0, 2)  # type: ignore[attr-defined]
+    arrived, end = hub.source.poll(0.0)
+    assert isinstance(arrived, Arrived)
+    assert list(arrived.positions) == [0, 1]
+    assert end == Exhausted()
+
+
 def test_links_lead_to_the_hub_that_the_connection_has_named(hub: Hub) -> None:
     """That of an IoT hub is known once it is connected (`isthmus.connectors.iothub.source`)."""
     hub.source.path = "told"

@@ -31,6 +31,8 @@ class Run(NamedTuple):
 class Receiver:
     """Gives feedback."""
 
+    client = SimpleNamespace(error="gone")
+    error = None
     credit = 50
 
     def __init__(self, *records: dict[str, str]) -> None:
@@ -172,6 +174,30 @@ def test_i4_no_device_is_waited_for_after_the_hub_was_busy(target: IotHubTarget)
     assert not progress(target, 100.0 + 2 * PROGRESS_SECONDS)
 
 
+def test_i4_devices_are_waited_for_again_once_what_the_hub_had_refused_has_its_outcome(target: IotHubTarget) -> None:
+    """One refusal counted for as long as the connection lasted: later messages to a device that was offline were sent again and again."""
+    sender = target._sender
+    assert sender is not None
+    target.send(Send([to_device(1), to_device(2)]))
+    sender.outcomes.append((0, 0, ServerBusyError("the device's queue is full")))
+    assert not progress(target, 100.0)
+    _completed(target, 2)
+    for ordinal in (2, 3):
+        target.send(Send([to_device(1)]))
+        if ordinal == 2:
+            sender.outcomes.append((ordinal, ordinal, ServerBusyError("the device's queue is full")))
+        assert not progress(target, 100.0 + PROGRESS_SECONDS * ordinal)
+    _completed(target, 1)
+    target.send(Send([to_device(4)]))
+    assert target.deadline(200.0) <= 200.0
+    assert progress(target, 200.0)
+
+
+def _completed(target: IotHubTarget, number: int) -> None:
+    feedback = Receiver({"originalMessageId": f"{number}", "deviceId": "d1", "statusCode": "Success"})
+    target._take_feedback(feedback)  # type: ignore[arg-type]
+
+
 def to_device(number: int) -> bytes:
     properties = {"message_id": f"{number}", "to": "/devices/d1/messages/devicebound"}
     return section.encode_message(b"x", properties=properties)
@@ -218,6 +244,16 @@ def test_what_was_taken_of_an_envelope_is_reported_before_the_connection_is_lost
     outcome, lost = target.poll(0.0)
     assert isinstance(lost, Lost)
     assert outcome == Outcome(0, 0, lost.refusal, (1,))
+
+
+def test_feedback_that_arrived_before_the_connection_was_lost_counts(target: IotHubTarget) -> None:
+    """Otherwise the device would get the message that it has completed once more."""
+    target.send(Send([to_device(1), to_device(2)]))
+    target._receiver = Receiver({"originalMessageId": "1", "deviceId": "d1", "statusCode": "Success"})  # type: ignore[assignment]
+    target.fault = ConnectionLostError("gone")
+    outcome, lost = target.poll(0.0)
+    assert outcome == Outcome(0, 0)
+    assert isinstance(lost, Lost)
 
 
 def test_feedback_of_another_message_is_passed_over_where_the_hub_has_refused_ours(target: IotHubTarget) -> None:

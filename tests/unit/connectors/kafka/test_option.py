@@ -6,11 +6,12 @@ import pytest
 
 from isthmus.connectors.kafka.cluster import settings
 from isthmus.connectors.kafka.connector import CONNECTOR, dispositions_of
-from isthmus.connectors.kafka.option import read_source, read_target
+from isthmus.connectors.kafka.option import read_cluster, read_source, read_target
 from isthmus.errors import ConfigError
 
 OPTIONS = {"bootstrap_servers": "a:9092", "topic": "t"}
 SOURCE = {**OPTIONS, "group": "g"}
+CLUSTER = {"bootstrap_servers": "a:9092"}
 
 
 @pytest.mark.parametrize(
@@ -48,6 +49,14 @@ def test_bad_options_are_refused_by_name_without_their_secrets(options: dict[str
         read_source(options)
     assert text in str(raised.value)
     assert "hush" not in str(raised.value)
+
+
+def test_checksums_are_not_checked_because_the_client_reads_on_at_an_invented_offset() -> None:
+    """I3."""
+    for read, options in ((read_source, SOURCE), (read_target, OPTIONS), (read_cluster, CLUSTER)):
+        with pytest.raises(ConfigError, match=r"kafka.check.crcs cannot be used: after a wrong checksum .*remove it"):
+            read({**options, "kafka.Check.CRCs": "True"})
+        read({**options, "kafka.check.crcs": "false"})
 
 
 def test_every_fault_is_named_at_once() -> None:

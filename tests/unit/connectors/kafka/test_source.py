@@ -11,12 +11,13 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from isthmus.bridge.delivery_event import Disposition
-from isthmus.bridge.port import Arrived, Drained, SourceLost
+from isthmus.bridge.port import Arrived, Drained, Exhausted, SourceLost
 from isthmus.connectors.end_pool import EndPool
 from isthmus.connectors.kafka import dead_letter
 from isthmus.connectors.kafka.cluster import TopicView, consumer_settings
 from isthmus.connectors.kafka.consumer import consumer
 from isthmus.connectors.kafka.consumer.consumer import ConsumerThread
+from isthmus.connectors.kafka.consumer.present import Present
 from isthmus.connectors.kafka.mapping.mapping import to_record
 from isthmus.connectors.kafka.option import read_source
 from isthmus.connectors.kafka.source import KafkaSource
@@ -432,8 +433,67 @@ def test_a_record_whose_headers_cannot_be_read_is_set_aside_where_there_is_a_pla
     rig.pool.close()
 
 
+class End(Message):
+    """The end of a partition."""
+
+    def error(self) -> KafkaError:  # type: ignore[override]
+        return KafkaError(KafkaError._PARTITION_EOF)
+
+
+@pytest.fixture
+def present(rig: Rig) -> Rig:
+    """A source for the records that exist: three in one partition, none in the other."""
+    existing = rig.thread._delivered.present = Present()
+    existing.ends = {0: 3, 1: 0}
+    rig.source.grant(100)
+    return rig
+
+
+def test_i8_a_record_that_cannot_be_read_is_not_the_end(present: Rig) -> None:
+    """The run ended in good order, with the last record unread."""
+    present.thread._take_in([End(0, 1), Message(0), Message(1), Unreadable(2), End(3)])
+    events = present.poll()
+    assert Exhausted() not in events
+    assert [each.positions for each in events if isinstance(each, Arrived)] == [[0, 1]]
+    text, is_fatal = present.thread._fault.take() or ("", False)
+    assert "offset 2: the headers cannot be read" in text
+    assert is_fatal
+
+
+def test_i8_released_records_are_delivered_again_before_the_end(present: Rig) -> None:
+    """Those that were untaken are read again with them: the run ended without both."""
+    present.source.grant(1)
+    present.thread._take_in([End(0, 1), Message(0), Message(1), Message(2), End(3)])
+    assert present.positions() == [0]
+    present.source.settle(0, 0, Disposition("abandon"))
+    assert Exhausted() not in present.poll()
+    present.thread._go_back(present.consumer)
+    present.source.grant(100)
+    assert Exhausted() not in present.poll()
+    present.read(0, 1, 2)
+    first, second = present.poll()
+    assert list(first.positions) == [0, 1, 2]
+    assert second == Exhausted()
+    assert Exhausted() not in present.poll(), "it is reported once"
+
+
+def test_i8_what_another_consumer_reads_again_is_delivered_before_the_end(present: Rig) -> None:
+    """The position of the next consumer is that of the group: untaken records are read again."""
+    present.source.grant(2)
+    present.thread._take_in([End(0, 1), Message(0), Message(1), Message(2), End(3)])
+    assert present.positions() == [0, 1]
+    present.thread._fault.spend(ConnectionLostError("fenced"))
+    present.thread._discard()
+    present.thread._delivered.account.assign([0, 1])
+    present.source.grant(100)
+    present.thread._take_in([End(0, 1), Message(0)])
+    assert Exhausted() not in present.poll()
+    present.thread._take_in([Message(1), Message(2), End(3)])
+    assert present.poll()[-1] == Exhausted()
+
+
 def test_a_batch_that_cannot_be_decoded_is_told_and_not_passed_over(rig: Rig) -> None:
-    """The route said nothing, and was stuck there; or went on with what came behind (`check.crcs`)."""
+    """The route said nothing, and was stuck there; or the client went on with what came behind."""
     rig.source.grant(100)
     rig.thread._take_in([Message(0), Undecodable(1), Message(5), Message(0, 1)])
     assert rig.positions() == [0, 1 << 48]
@@ -443,6 +503,20 @@ def test_a_batch_that_cannot_be_decoded_is_told_and_not_passed_over(rig: Rig) ->
     assert "topic 't', partition 0, offset 1: Decompression (codec 0x1) of message at 1 of 90 bytes failed" in text
     assert is_fatal
     assert rig.thread._fault.is_spent, "its position may be behind the batch"
+
+
+def test_of_a_batch_that_cannot_be_decoded_the_first_error_is_told(rig: Rig) -> None:
+    """The client reports what follows with offsets that do not exist: to set the group's offset behind one of them would skip records."""
+
+    class Invented(Message):
+        def error(self) -> KafkaError:  # type: ignore[override]
+            return KafkaError(KafkaError._NOT_IMPLEMENTED, "Unsupported Message(Set) MagicByte 120")
+
+    rig.source.grant(100)
+    rig.thread._take_in([Message(0), Undecodable(1), Invented(0x7878787878787878), Message(5)])
+    text, _ = rig.thread._fault.take() or ("", False)
+    assert "partition 0, offset 1: Decompression" in text
+    assert "MagicByte" not in text
 
 
 def test_an_error_of_a_partition_is_told_though_it_may_pass(rig: Rig) -> None:

@@ -208,6 +208,16 @@ def test_what_is_not_sent_is_noted_with_what_becomes_of_it(tmp_path: Path) -> No
     assert [row["outcome"] for row in rows(tmp_path)] == ["dead-letter: Returning"]
 
 
+def test_i1_what_is_not_sent_is_noted_before_it_is_reported(tmp_path: Path) -> None:
+    """The message leaves its source at once: after a kill there would have been nothing of it in the account."""
+    _, target = made(tmp_path)
+    payload = message(7)
+    target.copies(payload, [0, len(payload)], 0)
+    target._file.close()  # the process is killed here
+    assert collect(tmp_path, bodies=False) == 1
+    assert [(row["outcome"], row["sequence_number"]) for row in rows(tmp_path)] == [("dead-letter: Returning", 7)]
+
+
 def test_a_lost_connection_begins_its_ordinals_again(tmp_path: Path) -> None:
     inner, target = made(tmp_path)
     target.send(Send([message(1), message(2)]))

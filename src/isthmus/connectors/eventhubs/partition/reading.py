@@ -143,6 +143,8 @@ class Reading:
     def made_again(self, partition: int) -> None:
         """A partition was created again."""
         self._remove_queued([partition])
+        if self.present is not None:
+            self.present.begin_again()
         found = self.account.partitions.get(partition)
         for start, stop in found.unsettled if found is not None else ():
             self._in_flight.setdefault(partition, IndexSet()).add(start, stop)
@@ -233,8 +235,10 @@ class Reading:
         return batches
 
     def is_over(self) -> bool:
-        """Whether all events of the first opening were read, for the first time."""
+        """Whether all events of the first opening were read and taken, for the first time, and none has to be read again."""
         if self.present is None or self.queue.count or not self.present.is_over(self.account.partitions):
+            return False
+        if self.account.has_returned:
             return False
         self.present.is_reported = True
         return True

@@ -121,10 +121,10 @@ class ConsumerThread(threading.Thread):
         """The events to report, and records within the credit."""
         with self._is_due:
             batches = self._delivered.take()
-            # The end of the existing records is reported once all of them are taken.
-            waits = self._delivered.queue.count > 0
-            state_events = [each for each in self._state_events if not (waits and isinstance(each, Exhausted))]
-            self._state_events = deque(each for each in self._state_events if waits and isinstance(each, Exhausted))
+            state_events = list(self._state_events)
+            self._state_events.clear()
+            if self._delivered.is_over():
+                state_events.append(Exhausted())
             if batches:
                 self._is_due.notify()
         return state_events, batches
@@ -320,7 +320,6 @@ class ConsumerThread(threading.Thread):
     def _take_in(self, messages: Sequence[Any]) -> None:
         with self._is_due:
             is_more, errors = self._delivered.put(messages)
-            is_over = self._delivered.is_over()
             again = dict(self._delivered.begun_again)
             unreadable, self._delivered.unreadable = self._delivered.unreadable, ""
             undecodable, self._delivered.undecodable = self._delivered.undecodable, ""
@@ -337,10 +336,8 @@ class ConsumerThread(threading.Thread):
             self._fault.lose(cannot_be_read(self._options.topic, unreadable))
         if undecodable:
             self._fault.spend(cannot_be_decoded(self._options.topic, undecodable))
-        if is_more:
+        if is_more or self._delivered.present is not None:  # the end may be reported
             self._wake()
-        if is_over:
-            self._report(Exhausted())
 
     def _begin_again(self, starts: dict[int, int]) -> None:
         """The offsets of partitions begin again (I5): the next consumer reads from there."""

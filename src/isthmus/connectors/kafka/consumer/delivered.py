@@ -12,6 +12,7 @@ Invariants:
         and the source is lost: no record is skipped.
     I6. Records that should precede a record, or the end of its partition, and did not arrive, are noted (`removed`).
     I7. After a batch that the client cannot decode nothing of its partition is delivered: the client may continue behind it.
+    I8. With `only_present` the end is reported only after all records were delivered, those included that were released, or could not be read.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Delivered:
         begun_again: by partition, the first offset of those whose offsets begin again; the consumer is not usable then.
         record_bytes: the mean size of the last records.
         unreadable: the error of an unreadable record without a dead-letter topic; empty: there is none.
-        undecodable: the error of a batch that the client cannot decode; empty: there is none. The consumer is not usable then.
+        undecodable: the first error of a batch that the client cannot decode; empty: there is none. The consumer is not usable then.
         topic: the topic that is read, in the form of `offset_note`; empty: unknown.
         is_unblocked: whether a released record no longer exists, so that it limits no commit any more; the reader resets it.
     """
@@ -107,7 +108,9 @@ class Delivered:
                     batch.positions.append(position)
                     batch.payloads.append(payload)
             elif error.code() in _OF_A_BATCH and message.partition() >= 0:
-                self.undecodable = f"partition {message.partition()}, offset {message.offset()}: {error.str()}"
+                # The client takes the bytes that follow for batches, too, and reports them with invented offsets.
+                text = f"partition {message.partition()}, offset {message.offset()}: {error.str()}"
+                self.undecodable = self.undecodable or text
                 self.rewind.add(message.partition())
             elif error.code() != KafkaError._PARTITION_EOF:
                 errors.append((error, message.partition() >= 0))
@@ -243,8 +246,10 @@ class Delivered:
             self.present.begin_again()
 
     def is_over(self) -> bool:
-        """Whether all records of the first opening were read, for the first time."""
-        if self.present is None or not self.present.is_over(self.account.partitions):
+        """Whether all records of the first opening were read and taken, for the first time, and none has to be read again."""
+        if self.present is None or self.queue.count or not self.present.is_over(self.account.partitions):
+            return False
+        if self.rewind or self.account.has_returned:
             return False
         self.present.is_reported = True
         return True
@@ -252,6 +257,8 @@ class Delivered:
     def forget(self, partitions: Collection[int]) -> None:
         """Partitions are revoked."""
         self._remove_queued(partitions)
+        if self.present is not None:
+            self.present.forget(partitions)
         for partition in partitions:
             self.begun_again.pop(partition, None)
         self.account.revoke(partitions)

@@ -144,6 +144,11 @@ class OffsetAccount:
         """Records delivered and neither settled nor released."""
         return sum(each.unsettled.count for each in self.partitions.values())
 
+    @property
+    def has_returned(self) -> bool:
+        """Whether released records were not delivered again."""
+        return any(each.returned for each in self.partitions.values())
+
     def assign(self, partitions: Iterable[int], begins: Mapping[int, int] | None = None) -> None:
         """Partitions are read from now on; `begins`: the start of those where it is known: everything before is settled."""
         for partition in partitions:

@@ -6,6 +6,7 @@ Invariants:
     I1. No record after the ends of the first opening belongs to them.
     I2. It is over when every assigned partition was read to its end, whether or not the last offsets have records.
     I3. A topic whose offsets begin again may end before these ends: those of the next opening count.
+    I4. A partition that has to be read again, from an offset that the group or a checkpoint has, was not read to its end.
 """
 
 from __future__ import annotations
@@ -32,6 +33,12 @@ class Present:
         """Offsets name other records (I3)."""
         self.ends = None
         self._reached.clear()
+
+    def forget(self, partitions: Iterable[int]) -> None:
+        """Partitions are revoked, or their consumer is not used again (I4)."""
+        for number in partitions:
+            if self._reached.pop(number, None) is not None:
+                self.is_reported = False
 
     def belongs(self, partition: int, offset: int) -> bool:
         """Whether a record existed then."""

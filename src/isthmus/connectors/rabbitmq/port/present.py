@@ -85,6 +85,10 @@ class Present:
         """The channel is closed; so many received messages were not delivered to the owner: they are redelivered."""
         self._late.clear()
         self.is_asking = False
+        self.released(messages)
+
+    def released(self, messages: int) -> None:
+        """So many received messages are released: they are redelivered, and are not later ones."""
         if self._left is not None:
             self._left += messages
 

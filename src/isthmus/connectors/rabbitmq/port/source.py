@@ -153,13 +153,12 @@ class RabbitSource(End):
         elif disposition.kind == "abandon":
             self.release(first, last)
         elif disposition.kind != "dead-letter":
-            self._refuse(
-                first, last, f"get the disposition '{disposition.kind}', which a queue of RabbitMQ does not support"
-            )
+            what = f"get the disposition '{disposition.kind}', which a queue of RabbitMQ does not support"
+            self._refuse(first, last, what)
         elif self.options.dead_letters:
-            self._dead.set_aside(self._delivered.take(first, last), disposition)
+            self._dead.set_aside(self._take(first, last), disposition)
         elif self.options.dead_letter_exchange:
-            for entry in self._delivered.take(first, last):
+            for entry in self._take(first, last):
                 if entry.tag and self.connection is not None and not self._is_recalling:
                     self.connection.write(wire.reject(CHANNEL, entry.tag, requeue=False))
                     self._unacked.remove(entry.tag)
@@ -170,7 +169,7 @@ class RabbitSource(End):
     def release(self, first: int, last: int) -> None:
         """Releases delivered positions."""
         self._dead.forget(first, last)
-        self._return([entry.tag for entry in self._delivered.take(first, last) if entry.tag])
+        self._return([entry.tag for entry in self._take(first, last, is_release=True) if entry.tag])
 
     def close(self) -> None:
         """Closes it; unsettled messages return with the connection."""
@@ -266,9 +265,8 @@ class RabbitSource(End):
             if is_late:
                 return
         self._position += 1
-        is_named = bool(properties[1] & _MESSAGE_ID_FLAG)
         payload = to_message(record, self._position, int(time.time() * 1000))
-        self._delivered.add(Entry(self._position, tag, traits, is_named))
+        self._delivered.add(Entry(self._position, tag, traits, bool(properties[1] & _MESSAGE_ID_FLAG)))
         self._dead.keep(self._position, payload)
         self._ready.add(self._position, payload)
         self.mark()
@@ -301,6 +299,13 @@ class RabbitSource(End):
                 self.connection.write(wire.ack(CHANNEL, tag, multiple))
 
     # ---- releasing
+
+    def _take(self, first: int, last: int, *, is_release: bool = False) -> list[Entry]:
+        """Positions that the owner disposes of. Released ones are redelivered, and so are those of an earlier channel."""
+        entries = self._delivered.take(first, last)
+        if self._present is not None:
+            self._present.released(sum(is_release or not entry.tag for entry in entries))
+        return entries
 
     def _return(self, tags: Sequence[int]) -> None:
         """An ordered source returns all its unsettled messages: it closes the channel, and opens it again."""
@@ -362,8 +367,7 @@ class RabbitSource(End):
             self.mark()
 
     def _check_end(self, events: list[SourceEvent], now: float) -> None:
-        present = self._present
-        if present is None:
+        if (present := self._present) is None:
             return
         if not self._ready and present.is_at_end(now, is_waiting=self._delivered.is_waiting):
             events.append(Exhausted())

@@ -97,6 +97,26 @@ def test_only_what_was_there_is_given() -> None:
     assert not reading.is_over()  # it is reported once
 
 
+def test_released_events_are_delivered_again_before_the_end() -> None:
+    """Those that were untaken are read again with them: the run ended without both."""
+    reading = made(only_present=True)
+    assert reading.present is not None
+    reading.present.ends = {0: 3, 1: 0}
+    reading.present.reached(1, 0)
+    reading.queue.credit = 1
+    reading.put(0, events(0, 3))
+    assert taken(reading) == [(0, 0)]
+    reading.release(0, 0)
+    assert not reading.is_over()
+    assert reading.next_of(0) == 0
+    reading.rewind.clear()
+    reading.queue.credit = 100
+    reading.put(0, events(0, 3))
+    assert not reading.is_over()
+    assert taken(reading) == [(0, 0), (0, 1), (0, 2)]
+    assert reading.is_over()
+
+
 def test_sequence_numbers_that_begin_again_are_noticed() -> None:
     """I4."""
     reading = made()
