@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from isthmus.replication.verification.ground import ground_of
 from isthmus.replication.verification.identity import identify
 from isthmus.replication.verification.reconciliation.count import Verdict
 from isthmus.replication.verification.reconciliation.reconcile import Reconciliation
-from isthmus.replication.verification.verify import flows_of, verify
+from isthmus.replication.verification.verify import FolderUnreadableError, flows_of, verify
 from isthmus.topology import read
 from isthmus.topology.linter import warnings
 from isthmus.topology.route import routes
@@ -295,6 +296,20 @@ def test_a_task_of_which_nothing_is_compared_is_not_called_clean() -> None:
     (result,) = verify(federation)
     assert result.verdict is Verdict.UNCLEAR
     assert result.doubts == ("no messages that task t moves can be compared",)
+
+
+def test_a_folder_that_cannot_be_read_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`verify` of another user than the run's ended with a traceback, and with 1, which means a loss."""
+
+    def audit(*_: Any, **more: Any) -> Reconciliation:
+        raise PermissionError(errno.EACCES, "Permission denied", "/var/lib/isthmus/spools/t/in/taken")
+
+    monkeypatch.setattr(verify_module, "audit", audit)
+    monkeypatch.setattr(
+        verify_module.NamespaceClients, "identities", lambda _, aliases: dict(zip(aliases, aliases, strict=True))
+    )
+    with pytest.raises(FolderUnreadableError, match="/spools/t/in/taken cannot be read: Permission denied"):
+        list(verify(read(FILE % "topic: flights")))
 
 
 def test_a_topic_of_a_broker_without_subscriptions_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
