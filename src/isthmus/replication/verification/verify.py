@@ -98,7 +98,18 @@ def verify(
                 what = error.filename or f"what is needed to verify task {each.name}"
                 raise FolderUnreadableError(f"{what} cannot be read: {error.strerror or error}") from error
             nothing = () if flows else (f"no messages that task {each.name} moves can be compared",)
-            yield _merged(each.name, results, (*dict.fromkeys(reasons.values()), *nothing), by_hour=by_hour)
+            has_lost = state_folder is not None and any(result.total("lost") for result in results)
+            absent = tuple(_absent(spools)) if has_lost else ()
+            yield _merged(each.name, results, (*dict.fromkeys(reasons.values()), *nothing, *absent), by_hour=by_hour)
+
+
+def _absent(spools: SpoolContents) -> Iterator[str]:
+    """Spools that are not found, so that messages in them count as lost."""
+    for route, folder in spools.absent():
+        yield (
+            f"the spools of route {route} are not at {folder}, and messages in them count as lost: if its run has another state folder, name it by "
+            "--state"
+        )
 
 
 def flows_of(federation: Federation, task: str, subscription: str = "") -> list[Flow]:
