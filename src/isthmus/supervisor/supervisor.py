@@ -123,7 +123,16 @@ class Supervisor:
                 if slot.running is None:
                     self._start_if_due(slot)
                 else:
-                    self._watch(slot, slot.running)
+                    self._watch_alone(slot, slot.running)
+
+    def _watch_alone(self, slot: Slot, running: RunningRoute) -> None:
+        try:
+            self._watch(slot, running)
+        except SparkGoneError:
+            raise
+        except Exception as error:  # noqa: BLE001 - e.g. the folder of its spool cannot be read; the other routes continue (I2)
+            self._stop(slot, running)
+            self._fail(slot, _one_line(error))
 
     def _is_paused(self, slot: Slot, since: str) -> bool:
         """Whether a route is paused, or being paused; one that is resumed meanwhile first finishes, and then starts again."""

@@ -531,3 +531,21 @@ def test_a_pause_is_reported_the_namespace_that_it_names() -> None:
     bench.started["a"][0].seen = RouteProgress(paused_reason="takes nothing")
     bench.step()
     assert condition.away == ("jfk", "jfk: takes nothing")
+
+
+def test_i2_a_route_whose_progress_cannot_be_read_fails_alone() -> None:
+    """The folder of its spool is on a file system that does not answer: the run of all routes ended."""
+    bench = Bench(("a", "b"))
+    bench.step()
+    (unreadable,) = bench.started["a"]
+
+    def stale() -> RouteProgress:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    unreadable.progress = stale  # type: ignore[method-assign]
+    bench.step()
+    (condition, _) = (each for _, each in bench.supervisor.conditions())
+    assert (bench.phase("a"), "Stale file handle" in condition.last_error) == (Phase.FAILED, True)
+    assert "stop a" in bench.journal
+    assert bench.phase("b") is not Phase.FAILED
+    bench.steps_until_start("a")

@@ -82,7 +82,7 @@ class SpoolFolder:
             OSError: they cannot be created.
         """
         make_folder(self.segments)
-        if not (self.path / "id").exists():
+        if not self.identity():  # `exists` may be false for any error, and the spool would be another one
             write_file(self.path / "id", uuid.uuid4().hex.encode())
 
     def identity(self) -> str:

@@ -9,6 +9,7 @@ Invariants:
     I3. A segment is deleted only by `release`, and only as a whole; one with damaged bytes is kept in quarantine, with a note of the
         missing records.
     I4. A segment that is missing and was not deleted by `release` is an error that names it.
+    I5. A reader that another one may overtake gets an error, too, where that one has deleted records that it has not read.
 """
 
 from __future__ import annotations
@@ -60,9 +61,11 @@ class SpoolReader:
 
     Args:
         path: its folder.
+        releases: whether what was deleted has been read, by the reader that the spool is for.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, releases: bool = True) -> None:
+        self._releases = releases
         self._folder = SpoolFolder(path)
         self._reported: set[int] = set()
 
@@ -213,6 +216,11 @@ class SpoolReader:
             raise SpoolMissingError(
                 f"segment {self._folder.segment(start.segment)} is missing, and no batch that read it has committed; put it back, or "
                 "accept the loss of its messages by deleting the checkpoint of the task's table query"
+            )
+        if behind > start.number and not self._releases:
+            raise SpoolMissingError(
+                f"spool {self._folder.path}: the records from {start.number} up to {behind} were deleted before this query read them, since the query "
+                "that the spool is for has read them; a new checkpoint begins with those that exist"
             )
         return SpoolPosition(behind, 0, behind)
 

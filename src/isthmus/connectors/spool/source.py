@@ -7,7 +7,9 @@ Specification: PySpark documentation, "Python Data Source API"; docs/explanation
 Invariants:
     I1. A batch that Spark repeats has the same rows: its offsets name them.
     I2. No segment is deleted before Spark has committed the batch that read it, nor for another query than the one that the spool is for.
-    I3. Offsets of another spool, one that was at the path before, are ignored: this one is read as without offsets.
+    I3. Offsets of another spool, one that was at the path before, are ignored: this one is read as without offsets. A spool that is not there is
+        no other one: its batches are not empty.
+    I4. A query that another one may overtake fails where that one has deleted what it has not read.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from isthmus.connectors.spool.folder import SpoolError
 from isthmus.connectors.spool.option import ReadOptions, read_options
 from isthmus.connectors.spool.reader import Range, SpoolPosition, SpoolReader
 from isthmus.errors import InvalidArgumentError
@@ -68,7 +71,7 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
-        self._spool = SpoolReader(options.path)
+        self._spool = SpoolReader(options.path, releases=options.releases)
         self._last: SpoolPosition | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -84,7 +87,7 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(self._spool.end(position, self.options.batch_bytes))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        if end["spool"] != self._spool.identity:
+        if self._is_of_another(end):
             return []  # the segments of `start` are deleted, and their rows were committed or are lost
         parts = self._spool.ranges(self._position(start), position_of(end), self.options.part_bytes)
         return [SpoolPartition(number, part) for number, part in enumerate(parts)]
@@ -112,6 +115,19 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if offset["spool"] != identity and identity:
             return self._begin()
         return position_of(offset)
+
+    def _is_of_another(self, end: dict[str, Any]) -> bool:
+        """Whether a batch is of a spool that was at the path before.
+
+        Raises:
+            SpoolError: there is none now.
+        """
+        identity = self._spool.identity
+        if end["spool"] and not identity:
+            raise SpoolError(
+                f"spool {self.options.path} is not there, and a batch of it has to be read: mount its folder, or restore it"
+            )
+        return bool(end["spool"] != identity)
 
     def _begin(self) -> SpoolPosition:
         """The start of a read without offsets of this spool."""

@@ -77,7 +77,7 @@ class TimedStreamReader(SpoolStreamReader):
         return self._timed(end, clock.kept(self.options.slack_ms))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        if end["spool"] != self._spool.identity:
+        if self._is_of_another(end):
             return []
         position, last = self._position(start), position_of(end)
         parts = self._spool.ranges(position, last, _ALL) if position != last else []

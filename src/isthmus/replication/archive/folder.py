@@ -255,12 +255,12 @@ class ArchiveFolder:
         if last is not None:
             # After the walk: a file that is moved meanwhile has one of the two paths.
             moved = (self.moved(self._staging / str(last.number) / name) for name in last.files)
-            found |= {file for file in moved if file.exists()}  # a removed file has neither path
+            found |= {file for file in moved if _is_there(file)}  # a removed file has neither path
         return sorted(found)
 
     def moved(self, file: Path) -> Path:
         """The current path of a file of `files`."""
-        if file.exists() or self._staging not in file.parents:
+        if self._staging not in file.parents or _is_there(file):
             return file
         return self.path / Path(*file.relative_to(self._staging).parts[1:])
 
@@ -288,7 +288,7 @@ class ArchiveFolder:
         folders: set[Path] = set()
         for name in commit.files:
             source, target = staging / name, self.path / name
-            if not source.exists():
+            if not _is_there(source):
                 continue
             make_folder(target.parent, 0o777)
             source.rename(target)
@@ -297,6 +297,19 @@ class ArchiveFolder:
             sync_folder(folder)
         if staging.exists():
             shutil.rmtree(staging)
+
+
+def _is_there(file: Path) -> bool:
+    """Whether a file exists. `Path.exists` may be false for any error: the file would be removed with its staging folder.
+
+    Raises:
+        OSError: that is not known.
+    """
+    try:
+        file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def _is_of_table(parts: tuple[str, ...]) -> bool:

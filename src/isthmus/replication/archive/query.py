@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isthmus.connectors.spool.backlog import spool_backlog
+from isthmus.connectors.spool.folder import SpoolFolder
 from isthmus.connectors.spool.reader import SpoolReader
 from isthmus.errors import IsthmusError
 from isthmus.replication.archive.folder import ArchiveError, ArchiveFolder, files_of
@@ -101,6 +102,7 @@ class ArchiveQuery:
         """
         self._folder.open()
         try:
+            self._make_spool()
             with calling_spark():
                 self._spark.conf.set(*_TIMESTAMPS)
                 rows = self._spark.readStream.format(FORMAT).options(
@@ -117,6 +119,15 @@ class ArchiveQuery:
             self._folder.close()
             raise
         return self
+
+    def _make_spool(self) -> None:
+        """Make the spool where it is missing: the query reads it before its route has made it, and refuses to repeat a batch of a spool that is not
+        there. A batch of another spool is empty: the rows of that one which the table lacks are read again once it is back.
+        """
+        try:
+            SpoolFolder(self._settings.spool).make()
+        except OSError as error:
+            raise ArchiveError(f"spool {self._settings.spool} cannot be made: {error.strerror or error}") from error
 
     def is_active(self) -> bool:
         """Whether the query runs.

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from isthmus.errors import IsthmusError
 from isthmus.replication.query.tally import NO_COUNTS, Counts
 
 __all__ = ["Backlog", "Seldom", "RouteProgress", "SpoolView"]
+
+log = logging.getLogger(__name__)
 
 VIEW_SECONDS = 1.0
 
@@ -89,7 +93,8 @@ class Backlog:
 
 
 class Seldom:
-    """Reads spools at most every VIEW_SECONDS.
+    """Reads spools at most every VIEW_SECONDS. Where they cannot be read, after they could before, the last view stays, and that is logged once: the
+    route need not be started again for what is only displayed.
 
     Args:
         read: reads the spools.
@@ -101,9 +106,20 @@ class Seldom:
         self._clock = clock
         self._at = -math.inf
         self._found = SpoolView()
+        self._fault = ""
 
     def __call__(self) -> SpoolView:
         now = self._clock()
-        if now - self._at >= VIEW_SECONDS:
-            self._at, self._found = now, self._read()
+        if now - self._at < VIEW_SECONDS:
+            return self._found
+        fault = ""
+        try:
+            self._found = self._read()
+        except (IsthmusError, OSError) as error:
+            if self._at == -math.inf:
+                raise
+            fault = str(error)
+            if fault != self._fault:
+                log.warning("a spool cannot be looked at: %s", fault)
+        self._at, self._fault = now, fault
         return self._found

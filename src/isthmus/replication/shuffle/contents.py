@@ -39,6 +39,12 @@ class SpoolContents:
             if is_spooled(route)
         }
 
+    def absent(self) -> Iterator[tuple[str, Path]]:
+        """Routes whose spools are not where they are looked for, and where that is: the route has never run, or its run has another state folder."""
+        for name, (folder, _) in self._folders.items():
+            if not SpoolReader(folder / "in").identity:
+                yield name, folder
+
     def waiting(self, route: str) -> Iterator[bytes]:
         """Waiting messages of a route. Results of `aggregate` are not messages of the source."""
         folder, is_aggregate = self._folders.get(route, (None, False))

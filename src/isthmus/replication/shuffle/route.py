@@ -94,6 +94,7 @@ class SpooledRoute:
             counts=counts,
             paused_reason=came.paused_reason or went.paused_reason,
             is_awaited=came.is_awaited or went.is_awaited,
+            note=came.note or went.note,
             processes=tuple(sorted({*came.processes, *went.processes})),
             error=came.error or went.error,
             retry_in_seconds=first.retry_in_seconds,

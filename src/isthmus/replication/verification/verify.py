@@ -37,11 +37,17 @@ from isthmus.topology.model import Endpoint, Federation, Flow, Route, RouteOptio
 from isthmus.topology.route import flows as declared_flows
 from isthmus.topology.route import routes
 
-__all__ = ["flows_of", "verify"]
+__all__ = ["FolderUnreadableError", "flows_of", "verify"]
 
 AUDIT = "audit"
 # A namespace that restarts meanwhile is back within this time; so is one that throttles.
 PATIENCE_SECONDS = 30.0
+
+
+class FolderUnreadableError(IsthmusError):
+    """A folder of this machine with messages of a task cannot be read, e.g. because it belongs to another user."""
+
+    code = "folder-unreadable"
 
 
 def verify(
@@ -66,6 +72,7 @@ def verify(
 
     Raises:
         InvalidArgumentError: there is no such task, or nothing to read.
+        FolderUnreadableError: a spool, a table or a ledger cannot be read.
         IsthmusError: a namespace cannot be read.
     """
     if task and task not in federation.tasks:
@@ -80,12 +87,29 @@ def verify(
             read = [flow for flow in flows if flow not in reasons]
             spools = SpoolContents(chosen, state_folder or Path("/nonexistent"))
             outside = _outside((flow.origin for flow in reasons), clients) if read else {}
-            results = [
-                _audit(federation, each.name, group, chosen, clients, former_marks, spools, outside, by_hour=by_hour)
-                for group in _groups(read)
-            ]
+            try:
+                results = [
+                    _audit(
+                        federation, each.name, group, chosen, clients, former_marks, spools, outside, by_hour=by_hour
+                    )
+                    for group in _groups(read)
+                ]
+            except OSError as error:
+                what = error.filename or f"what is needed to verify task {each.name}"
+                raise FolderUnreadableError(f"{what} cannot be read: {error.strerror or error}") from error
             nothing = () if flows else (f"no messages that task {each.name} moves can be compared",)
-            yield _merged(each.name, results, (*dict.fromkeys(reasons.values()), *nothing), by_hour=by_hour)
+            has_lost = state_folder is not None and any(result.total("lost") for result in results)
+            absent = tuple(_absent(spools)) if has_lost else ()
+            yield _merged(each.name, results, (*dict.fromkeys(reasons.values()), *nothing, *absent), by_hour=by_hour)
+
+
+def _absent(spools: SpoolContents) -> Iterator[str]:
+    """Spools that are not found, so that messages in them count as lost."""
+    for route, folder in spools.absent():
+        yield (
+            f"the spools of route {route} are not at {folder}, and messages in them count as lost: if its run has another state folder, name it by "
+            "--state"
+        )
 
 
 def flows_of(federation: Federation, task: str, subscription: str = "") -> list[Flow]:

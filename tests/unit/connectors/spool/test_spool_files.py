@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from isthmus.connectors.spool import seen as seen_module
 from isthmus.connectors.spool import writer as writer_module
 from isthmus.connectors.spool.block import Record
-from isthmus.connectors.spool.folder import SpoolError, SpoolInUseError
+from isthmus.connectors.spool.folder import SpoolError, SpoolFolder, SpoolInUseError
 from isthmus.connectors.spool.reader import SpoolMissingError, SpoolPosition, SpoolReader
 from isthmus.connectors.spool.writer import SpoolWriter
 
@@ -389,3 +391,21 @@ def test_i1_the_name_of_a_segment_that_is_found_is_on_disk_before_it_is_written(
     assert writer.append(records(0, 1)) == 1
     writer.close()
     assert synced == [tmp_path / "segments"]
+
+
+def test_a_spool_that_cannot_be_looked_at_keeps_its_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Since Python 3.14 `Path.exists` is false for any error: the spool was another one, and what it had came into its table again."""
+    folder = SpoolFolder(tmp_path)
+    folder.make()
+    identity, real = folder.identity(), os.stat
+
+    def stat(path: Any, **more: Any) -> os.stat_result:
+        if str(path).endswith("/id"):
+            raise OSError(errno.EIO, "Input/output error")
+        return real(path, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", stat)
+        patched.setattr(Path, "exists", os.path.exists)
+        folder.make()
+    assert folder.identity() == identity

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -262,3 +264,26 @@ def test_i3_a_note_that_a_start_finds_is_on_disk_before_its_files_are_moved(
     )
     opened(tmp_path)
     assert before_move == [[tmp_path / "_isthmus" / "commits"]]
+
+
+def test_a_file_that_cannot_be_looked_at_is_moved_by_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Since Python 3.14 `Path.exists` is false for any error: the file counted as moved, and was removed with its staging folder."""
+    folder = opened(tmp_path)
+    stage(folder, "date=d/hour=1/x.parquet")
+    real = os.stat
+
+    def stat(path: Any, **more: Any) -> os.stat_result:
+        if str(path).endswith("-0000.parquet"):
+            raise OSError(errno.EIO, "Input/output error")
+        return real(path, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", stat)
+        patched.setattr(Path, "exists", os.path.exists)
+        with pytest.raises(OSError, match="Input/output error"):
+            folder.commit("s", 0, 10, 10)
+    folder.close()
+    opened(tmp_path).close()
+    assert visible(tmp_path) == [b"date=d/hour=1/x.parquet"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from harness.fixture.archive_filling import receive
 from isthmus.amqp import section, types
 from isthmus.connectors.spool.block import Record
+from isthmus.connectors.spool.folder import SpoolFolder
 from isthmus.connectors.spool.reader import SpoolReader
 from isthmus.connectors.spool.row import ARCHIVE_SCHEMA, batch_of
 from isthmus.errors import ConfigError
@@ -100,6 +102,24 @@ def test_i1_a_batch_that_is_repeated_is_written_once(settings: ArchiveSettings) 
     assert query._folder.total == 8
     assert query.has_all()
     query.stop()
+
+
+class Spark:
+    """A session that refuses the first setting."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+def test_the_spool_is_there_before_it_is_read(settings: ArchiveSettings, tmp_path: Path) -> None:
+    """Spark asks for a repeated batch before the route has made the spool, where that was deleted."""
+    with pytest.raises(RuntimeError, match="conf"):
+        ArchiveQuery(Spark(), settings).start()  # type: ignore[arg-type]  # as far as the session
+    assert SpoolFolder(settings.spool).identity()
+    (tmp_path / "file").touch()
+    refused = replace(settings, spool=tmp_path / "file" / "spool")
+    with pytest.raises(ArchiveError, match="cannot be made: "):
+        ArchiveQuery(Spark(), refused).start()  # type: ignore[arg-type]  # not as far as the session
 
 
 def test_i2_what_hinders_it_is_reported(settings: ArchiveSettings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -261,3 +261,29 @@ def test_a_spool_that_cannot_be_read_is_reported_by_its_route(tmp_path: Path) ->
     SpoolReader(folder).take(1)
     (folder / "segments" / f"{1:020d}.seg").rename(tmp_path / "away")
     check_spools([found], tmp_path)
+
+
+def test_a_spool_that_cannot_be_looked_at_for_a_moment_is_as_it_was(caplog: pytest.LogCaptureFixture) -> None:
+    """Its route moves messages, and would be started again for what is only displayed."""
+    now, views = [0.0], iter([SpoolView(waiting=1), OSError("stale"), OSError("stale"), SpoolView(waiting=4)])
+
+    def read() -> SpoolView:
+        found = next(views)
+        if isinstance(found, OSError):
+            raise found
+        return found
+
+    look, seen = Seldom(read, lambda: now[0]), []
+    for _ in range(4):
+        seen.append(look().waiting)
+        now[0] += 2.0
+    assert seen == [1, 1, 1, 4]
+    assert [record.message for record in caplog.records] == ["a spool cannot be looked at: stale"]
+
+
+def test_a_spool_that_was_never_looked_at_is_not_shown_as_empty() -> None:
+    def refused() -> SpoolView:
+        raise OSError("stale")
+
+    with pytest.raises(OSError, match="stale"):
+        Seldom(refused)()

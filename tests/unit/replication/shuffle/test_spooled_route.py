@@ -76,6 +76,13 @@ def test_either_of_its_targets_may_not_have_answered(parts: tuple[Part, Part, Pa
     assert made(parts).progress().is_awaited
 
 
+@pytest.mark.parametrize("which", [0, 2])
+def test_a_note_for_the_operator_is_passed_on(parts: tuple[Part, Part, Part], which: int) -> None:
+    """A route through spools said nothing of a broker that stores no dead letters."""
+    parts[which].seen = RouteProgress(note="RabbitMQ accepts no dead letters")
+    assert made(parts).progress().note == "RabbitMQ accepts no dead letters"
+
+
 def test_a_run_with_an_end_ends_when_the_target_has_all(parts: tuple[Part, Part, Part]) -> None:
     parts[0].active = False
     assert made(parts).is_active()

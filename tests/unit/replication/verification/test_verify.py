@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from isthmus.amqp import section, types
+from isthmus.connectors.spool.folder import SpoolFolder
 from isthmus.errors import InvalidArgumentError
 from isthmus.message.provenance import digest
+from isthmus.replication.shuffle.start import spool_folder
 from isthmus.replication.verification import verify as verify_module
 from isthmus.replication.verification.ground import ground_of
 from isthmus.replication.verification.identity import identify
-from isthmus.replication.verification.reconciliation.count import Verdict
-from isthmus.replication.verification.reconciliation.reconcile import Reconciliation
-from isthmus.replication.verification.verify import flows_of, verify
+from isthmus.replication.verification.reconciliation.count import COUNTS, Verdict
+from isthmus.replication.verification.reconciliation.reconcile import Comparison, Reconciliation
+from isthmus.replication.verification.verify import FolderUnreadableError, flows_of, verify
 from isthmus.topology import read
 from isthmus.topology.linter import warnings
 from isthmus.topology.route import routes
@@ -295,6 +298,42 @@ def test_a_task_of_which_nothing_is_compared_is_not_called_clean() -> None:
     (result,) = verify(federation)
     assert result.verdict is Verdict.UNCLEAR
     assert result.doubts == ("no messages that task t moves can be compared",)
+
+
+def test_a_folder_that_cannot_be_read_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`verify` of another user than the run's ended with a traceback, and with 1, which means a loss."""
+
+    def audit(*_: Any, **more: Any) -> Reconciliation:
+        raise PermissionError(errno.EACCES, "Permission denied", "/var/lib/isthmus/spools/t/in/taken")
+
+    monkeypatch.setattr(verify_module, "audit", audit)
+    monkeypatch.setattr(
+        verify_module.NamespaceClients, "identities", lambda _, aliases: dict(zip(aliases, aliases, strict=True))
+    )
+    with pytest.raises(FolderUnreadableError, match="/spools/t/in/taken cannot be read: Permission denied"):
+        list(verify(read(FILE % "topic: flights")))
+
+
+@pytest.mark.parametrize(("lost", "is_made", "count"), [(1, False, 2), (0, False, 0), (1, True, 0)])
+def test_a_loss_is_reported_with_the_spools_that_are_not_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, lost: int, is_made: bool, count: int
+) -> None:
+    """The run has another state folder: what waits in its spools counted as lost, and nothing was said of them."""
+
+    def audit(name: str, *_: Any, **more: Any) -> Reconciliation:
+        counts = dict.fromkeys((each.name for each in COUNTS), 0) | {"lost": lost}
+        return Reconciliation(name, (Comparison("ewr", "jfk", counts, {}),))
+
+    monkeypatch.setattr(verify_module, "audit", audit)
+    monkeypatch.setattr(
+        verify_module.NamespaceClients, "identities", lambda _, aliases: dict(zip(aliases, aliases, strict=True))
+    )
+    federation = read(FILE % "topic: flights, when_full: spool")
+    for each in routes(federation) if is_made else ():
+        SpoolFolder(spool_folder(each, tmp_path) / "in").make()
+    (found,) = verify(federation, state_folder=tmp_path)
+    assert len([each for each in found.doubts if "are not at" in each and "--state" in each]) == count
+    assert (found.verdict is Verdict.FAULTY) == bool(lost)
 
 
 def test_a_topic_of_a_broker_without_subscriptions_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,11 @@ class BatchSettlement:
             elif index is not None:
                 self._settle(index)
             self._store.remove(number, reader)
+        for number, reader in self._store.listed("payloads"):
+            if (
+                number <= batch
+            ):  # of a reader that died before its index was written, and that the repeated batch did not have
+                self._store.remove(number, reader)
         self._store.set_settled(max(batch, settled))  # Spark's checkpoint may have been set back
         self._forget_late(time.monotonic())
         if partial is not None:

@@ -59,7 +59,7 @@ _CHECK_BYTES = 1 << 20
 _ENTRY = np.dtype([("sequence", "<i8"), ("nbytes", "<u4"), ("token", "V16")])
 _LATE = np.dtype([("sequence", "<i8"), ("enqueued_ms", "<i8")])
 _FOLDER = re.compile(r"batches-[0-9a-f]{32}")
-_NAME = re.compile(r"([0-9]+)-([0-9]+)\.(index|late)")
+_NAME = re.compile(r"([0-9]+)-([0-9]+)\.(index|late|payloads)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ class BatchStore:
         return (self.folder / "entity").exists() or bool(self.listed("index"))
 
     def listed(self, kind: str) -> list[tuple[int, int]]:
-        """Batch and reader of all files of a kind (`index` or `late`), in order."""
+        """Batch and reader of all files of a kind (`index`, `late` or `payloads`), in order."""
         found = [_NAME.fullmatch(entry.name) for entry in self.folder.iterdir()]
         return sorted((int(match[1]), int(match[2])) for match in found if match is not None and match[3] == kind)
 

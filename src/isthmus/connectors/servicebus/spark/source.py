@@ -130,6 +130,7 @@ class BatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._store: BatchStore | None = None
         self._settlement: BatchSettlement | None = None
         self._renewal: BatchRenewal | None = None
+        self._planned = (0, 0)  # the batch that was planned last, and its readers
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self.options, "_driver": None, "_store": None}
@@ -172,11 +173,14 @@ class BatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         store, batch = self._batches(end, repeated=int(end["batch"])), int(end["batch"])
         if store.settled() >= batch:
             return []
-        # A batch that an earlier run has received has the readers of that run.
-        readers = [reader + 1 for number, reader in store.listed("index") if number == batch]
+        if self._planned[0] != batch:
+            # A batch that an earlier run has received has the readers of that run, whatever `partitions` is now: further ones would receive
+            # messages that a sink which has the batch skips (I2).
+            received = [reader + 1 for number, reader in store.listed("index") if number == batch]
+            self._planned = batch, max(received, default=self.options.partitions)
         return [
             BatchPartition(batch, number, self._here.batch_through, str(store.folder))
-            for number in range(max(self.options.partitions, *readers, 1))
+            for number in range(self._planned[1])
         ]
 
     def _batches(self, offset: dict[str, Any], repeated: int | None = None) -> BatchStore:

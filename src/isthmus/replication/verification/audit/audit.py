@@ -239,9 +239,10 @@ def audit(
             rest[pair].dropped |= numbers
             missing[pair] -= numbers
         doubt_unkept([each for each in followed if not each.is_witnessed], missing, rest, siblings.wanted)
+        explained = dict.fromkeys(readings, 0)
         for passage in (each for each in followed if each.is_witnessed):
             at = rest[passage.pair], missing[passage.pair], audited[passage.origin], readings[passage.member]
-            doubt(*at, began_ms - DRIFT_MS, passage)
+            explained[passage.member] = doubt(*at, began_ms - DRIFT_MS, passage, explained[passage.member])
         if delivered is not None:
             diverted_ms: dict[tuple[str, str], dict[int, int]] = {}
             for passage in followed:

@@ -62,8 +62,14 @@ def leave_out(
 
 
 def doubt(
-    undelivered: Undelivered, missing: set[int], origin: Audited, reading: Reading, began_ms: int, passage: Passage
-) -> None:
+    undelivered: Undelivered,
+    missing: set[int],
+    origin: Audited,
+    reading: Reading,
+    began_ms: int,
+    passage: Passage,
+    explained: int = 0,
+) -> int:
     """Classifies those missing messages that cannot be called lost.
 
     Args:
@@ -73,7 +79,12 @@ def doubt(
         reading: of the member where the copies have to be.
         began_ms: when the reading began.
         passage: the one that they take.
+        explained: how many of the numbers that are absent at that member are explained by missing messages of other origins.
+
+    Returns:
+        How many of them are explained by these, too: a number is that of one message.
     """
+    absent = max(0, reading.absent_before + reading.absent_between - explained)
     over: set[int] = set()
     taken: list[int] = []
     for number in sorted(missing):
@@ -86,7 +97,10 @@ def doubt(
             undelivered.consumed.add(number)
         elif reading.may_have_held(enqueued_ms, DRIFT_MS):
             taken.append(number)
-    undelivered.consumed.update(taken[: reading.most_taken])
     # Where fewer numbers are absent at the target, some copies were never there, or were the last ones, whose removal leaves no trace.
-    is_shown = len(over) <= reading.absent_before + reading.absent_between
+    is_shown = len(over) <= absent
     (undelivered.copy_expired if is_shown else undelivered.consumed).update(over)
+    used = len(over) if is_shown else 0
+    consumed = taken if reading.most_taken is None else taken[: absent - used]
+    undelivered.consumed.update(consumed)
+    return explained + used + len(consumed)

@@ -176,6 +176,17 @@ def test_a_restart_settles_what_the_run_before_had_committed(peer: Peer, store: 
     again.close()
 
 
+def test_no_bodies_are_left_of_a_reader_that_died_and_that_the_repeated_batch_did_not_have(
+    peer: Peer, store: BatchStore, settlement: BatchSettlement
+) -> None:
+    put(peer, 1)
+    assert read(store, 5) == [1]
+    Writer(store, 5, 1).close()
+    Writer(store, 6, 1).close()
+    settlement.settle_through(5)
+    assert store.listed("payloads") == [(6, 1)], "that one is of the next batch"
+
+
 def test_a_message_whose_lock_was_lost_is_completed_when_it_comes_again_and_becomes_no_row(
     peer: Peer, store: BatchStore, settlement: BatchSettlement, monkeypatch: pytest.MonkeyPatch
 ) -> None:

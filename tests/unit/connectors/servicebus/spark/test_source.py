@@ -138,6 +138,21 @@ def test_a_batch_that_an_earlier_run_received_keeps_its_readers(tmp_path: Path, 
     assert len(batches.partitions({"batch": 7}, {"batch": 8, "batches": "abc"})) == 3
 
 
+def test_a_batch_that_an_earlier_run_received_gets_no_further_readers_i2(tmp_path: Path) -> None:
+    """One with more `partitions`: they received messages for it, which a table that had the batch skipped, and which were settled."""
+    store = kept(tmp_path)
+    store.writer(8, 0).complete(1000)
+    options = OPTIONS | {"spool": str(tmp_path), "ordered": "false", "partitions": "2"}
+    reader = BatchReader(SourceOptions.read(options))
+    start, repeated = {"batch": 7}, {"batch": 8, "batches": "abc"}
+    assert len(reader.partitions(start, repeated)) == 1
+    following = {"batch": 9, "batches": "abc"}
+    assert len(reader.partitions(repeated, following)) == 2
+    store.writer(9, 0).complete(1000)
+    assert len(reader.partitions(repeated, following)) == 2, "one of its own readers was the first to end"
+    reader.stop()
+
+
 def test_two_queries_do_not_share_a_checkpoint(
     tmp_path: Path, batches: BatchReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -324,6 +324,24 @@ def test_i1_no_more_copies_can_have_been_taken_out_than_are_absent() -> None:
     assert result.verdict is Verdict.FAULTY
 
 
+def test_i1_no_more_copies_of_all_origins_can_have_been_taken_out_than_are_absent() -> None:
+    """With three members: copies of both others counted as consumed, as many of each as were absent, and no loss was a fault."""
+    entities = Entities()
+    ewr, jfk, lga = (f"{alias}/flights/Subscriptions/audit" for alias in ("ewr", "jfk", "lga"))
+    for number in range(1, 4):
+        entities.put(ewr, number)
+        entities.put(lga, number)
+        entities.put(jfk, number)
+    del entities.contents[jfk][1]
+    ends = {alias: Endpoint(alias, "flights/Subscriptions/audit") for alias in ("ewr", "jfk", "lga")}
+    into = [replace(ROUTES[0], source=replace(ROUTES[0].source, alias=origin)) for origin in ("ewr", "lga")]
+    entities.contents |= {str(each.source): [] for each in into}
+    passages = [passage.Passage(origin=each.source.alias, member="jfk", routes=(each,)) for each in into]
+    result = audit("flights", into, ends, entities.peek, passages=passages)
+    assert [result.total(kind) for kind in ("consumed", "lost")] == [1, 5]
+    assert result.verdict is Verdict.FAULTY
+
+
 def test_what_the_audit_subscription_has_outlived_is_no_fault() -> None:
     entities = Entities()
     ewr, jfk = (f"{alias}/flights/Subscriptions/audit" for alias in ("ewr", "jfk"))

@@ -60,6 +60,20 @@ def test_no_more_copies_were_consumed_than_are_absent() -> None:
     assert rest == Undelivered(consumed={1, 2, 3})
 
 
+def test_an_absent_number_explains_one_missing_message_whatever_its_origin() -> None:
+    absent, (mine, others) = replace(WHOLE, absent_between=3), (Undelivered(), Undelivered())
+    explained = doubt(mine, {1, 2}, origin((2, 0), (2, 0)), absent, NOW_MS, PASSAGE)
+    explained = doubt(others, {1, 2}, origin((2, 0), (2, 0)), absent, NOW_MS, PASSAGE, explained)
+    assert (mine.consumed, others.consumed, explained) == ({1, 2}, {1}, 3)
+
+
+def test_a_number_that_an_expired_copy_has_left_explains_no_other_message() -> None:
+    entered, passage = origin((2, 0), (NOW_MS - 10, 0)), replace(PASSAGE, expires_ms=20)
+    rest = Undelivered()
+    assert doubt(rest, {1, 2}, entered, replace(WHOLE, absent_between=1), NOW_MS, passage) == 1
+    assert rest == Undelivered(copy_expired={1}), "the other one is lost"
+
+
 def test_what_a_step_may_have_dropped_may_have_been_consumed() -> None:
     rest = Undelivered()
     doubt(rest, {1}, origin((2, 0)), WHOLE, NOW_MS, replace(PASSAGE, drops=True))
