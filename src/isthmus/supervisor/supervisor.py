@@ -32,6 +32,7 @@ from isthmus.replication.query.route_progress import Backlog, RouteProgress
 from isthmus.replication.spark.gone import SparkGoneError
 from isthmus.supervisor.claim.view import Claims, ClaimState, ClaimView, NoClaims
 from isthmus.supervisor.condition import Condition, Phase
+from isthmus.supervisor.mention import about, named
 from isthmus.supervisor.running_route import RunningRoute
 from isthmus.supervisor.settings import Settings
 from isthmus.supervisor.slot import Slot
@@ -236,7 +237,7 @@ class Supervisor:
         return sum(
             slot.running is not None
             and now - slot.started_at < self.settings.start_seconds
-            and not slot.running.progress().ready
+            and not _is_ready(slot.running)
             for slot in self._slots
         )
 
@@ -244,12 +245,12 @@ class Supervisor:
         active = running.is_active()
         progress = running.progress()
         if progress.paused_reason:
-            about, reason = _about(slot.route, progress.paused_reason)
+            alias, reason = about(slot.route, progress.paused_reason)
             progress = replace(progress, paused_reason=reason)
         slot.condition.seen(self.clock.monotonic(), progress)
         self._log_note(slot, progress.note)
         if progress.paused_reason:
-            slot.condition.away = (about, scrub(progress.paused_reason))
+            slot.condition.away = (alias, scrub(progress.paused_reason))
         if active and self._retries(slot, progress):
             _quietly(running.drain, slot)
             self._stop(slot, running)
@@ -323,7 +324,7 @@ class Supervisor:
     def _failed(self, slot: Slot, error: str, delay_seconds: float) -> None:
         slot.failures_in_a_row += 1
         has_changed = error != slot.condition.last_error
-        slot.condition.failed(self.clock.monotonic(), error, delay_seconds, _named(slot.route, error))
+        slot.condition.failed(self.clock.monotonic(), error, delay_seconds, named(slot.route, error))
         # The same error is logged at failures 1, 2, 4, 8 ... in a row.
         if has_changed or not slot.failures_in_a_row & (slot.failures_in_a_row - 1):
             log.warning("route %s failed: %s; next try in %.1f s", slot.route.name, error, delay_seconds)
@@ -340,7 +341,8 @@ class Supervisor:
         pause = threading.Event()
         while self.clock.monotonic() < limit and not all(route.drained() for _, route in running):
             for slot, route in running:
-                slot.condition.seen(self.clock.monotonic(), route.progress())
+                with suppress(Exception):  # as below; the last time it is logged
+                    slot.condition.seen(self.clock.monotonic(), route.progress())
             if on_round is not None:
                 with suppress(Exception):  # an error of one route must not keep the others from draining
                     on_round()
@@ -351,7 +353,7 @@ class Supervisor:
         for thread in stoppers:
             thread.join()
         for slot, route in running:
-            slot.condition.seen(self.clock.monotonic(), route.progress())
+            _quietly(lambda slot=slot, route=route: slot.condition.seen(self.clock.monotonic(), route.progress()), slot)
             slot.running = None
         for slot in self._slots:
             if slot.condition.phase is not Phase.DONE and not slot.given_up:
@@ -366,20 +368,11 @@ class Supervisor:
         return [(slot.route, slot.condition) for slot in self._slots]
 
 
-def _named(route: Route, text: str) -> str:
-    """The alias of the namespace whose address is in a text; empty if there is none."""
-    ends = (route.source.alias, *(target.alias for target in route.sent_to))
-    return next((alias for alias in ends if f"{alias} (" in text), "")
-
-
-def _about(route: Route, text: str) -> tuple[str, str]:
-    """The alias of the namespace that a text is about, by default the target's, and a text that names it."""
-    ends = (route.source.alias, *(target.alias for target in route.sent_to))
-    for alias in ends:
-        if text.startswith((f"{alias} (", f"{alias}:")):
-            return alias, text
-    alias = _named(route, text) or route.target.alias
-    return alias, text if route.target.is_table else f"{alias}: {text}"
+def _is_ready(running: RunningRoute) -> bool:
+    try:
+        return running.progress().ready
+    except Exception:  # noqa: BLE001 - it fails where it is watched
+        return True
 
 
 def _quietly(action: Callable[[], None], slot: Slot) -> None:

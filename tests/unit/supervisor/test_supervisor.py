@@ -533,6 +533,22 @@ def test_a_pause_is_reported_the_namespace_that_it_names() -> None:
     assert condition.away == ("jfk", "jfk: takes nothing")
 
 
+def test_i2_a_route_whose_progress_cannot_be_read_keeps_no_other_from_starting_and_from_draining() -> None:
+    """The number of routes that are starting, and the end of the run, read the progress of all: either failed as a whole."""
+    bench = Bench(("a", "b", "c"), starts_at_once=1)
+    bench.supervisor.step()
+    (unreadable,) = bench.started["a"]
+
+    def stale() -> RouteProgress:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    unreadable.progress = stale  # type: ignore[method-assign]
+    bench.step()
+    assert bench.started["b"]
+    bench.supervisor.shut_down()
+    assert [each for each in bench.journal if each.startswith("stop b")]
+
+
 def test_i2_a_route_whose_progress_cannot_be_read_fails_alone() -> None:
     """The folder of its spool is on a file system that does not answer: the run of all routes ended."""
     bench = Bench(("a", "b"))
