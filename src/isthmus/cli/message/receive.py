@@ -73,8 +73,8 @@ def run(
         if as_json:
             print(json_line({**seen.to_dict(), "body": body_of(payload)}), flush=True)
             return
-        known = (("MessageId", seen.message_id), ("SessionId", seen.session_id), ("Subject", seen.subject))
-        more = [f"{name} {value}" for name, value in known if value]
+        known = {"MessageId": seen.message_id, "SessionId": seen.session_id, "Subject": seen.subject} | seen.others
+        more = [f"{name} {value}" for name, value in known.items() if value]
         more += [f"{name} = {value}" for name, value in seen.properties.items()]
         more += [f"unreadable: {name}" for name in seen.unreadable]
         print(f"{body_of(payload)}\n  " + ", ".join((f"sequence number {seen.sequence}", *more)), flush=True)

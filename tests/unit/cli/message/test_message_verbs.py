@@ -14,7 +14,7 @@ import pytest
 
 from isthmus.amqp import section
 from isthmus.cli.app import main
-from isthmus.cli.message import export, import_, purge, receive, resubmit, send
+from isthmus.cli.message import export, import_, peek, purge, receive, resubmit, send
 from isthmus.cli.where import entity_path
 from isthmus.entities.queue.run import RunSet
 from isthmus.errors import IsthmusError, NotAllowedError, QuotaExceededError
@@ -212,6 +212,49 @@ def test_a_send_that_is_interrupted_shows_how_many_were_accepted(
         assert (reported["sent"], len(reported["message_ids"])) == (500, 500)
     else:
         assert out == "orders: sent 500 messages of 700: interrupted\n"
+
+
+WITH_FIELDS = section.encode_message(
+    b"body",
+    properties={"message_id": "m", "correlation_id": "c", "reply_to": "answers"},
+    application_properties={"n": 1},
+)
+
+
+def test_receive_prints_the_standard_properties_that_are_set(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def received(client: Any, path: str, count: int, wait: float, take: Callable[..., object], **_: Any) -> Received:
+        take(WITH_FIELDS)
+        return Received(1, 0, None)
+
+    monkeypatch.setattr(receive, "address_of", lambda *_: SimpleNamespace(target=lambda: TARGET))
+    monkeypatch.setattr("isthmus.operations.receive.receive", received)
+    for more in ([], ["--json"]):
+        with pytest.raises(SystemExit) as ended:
+            main(["receive", "orders", *more])
+        assert not ended.value.code
+        out, _ = capsys.readouterr()
+        if more:
+            assert json.loads(out) | {"correlation_id": "c", "reply_to": "answers", "to": ""} == json.loads(out)
+        else:
+            assert out == "body\n  sequence number 0, MessageId m, CorrelationId c, ReplyTo answers, n = 1\n"
+
+
+def test_peek_prints_the_standard_properties_that_are_set(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(peek, "address_of", lambda *_: SimpleNamespace(target=lambda: TARGET))
+    monkeypatch.setattr("isthmus.operations.peek.messages", lambda *_, **__: iter([WITH_FIELDS]))
+    for more in ([], ["--json"]):
+        with pytest.raises(SystemExit) as ended:
+            main(["peek", "orders", *more])
+        assert not ended.value.code
+        out, _ = capsys.readouterr()
+        if more:
+            assert json.loads(out) | {"correlation_id": "c", "reply_to": "answers", "to": ""} == json.loads(out)
+        else:
+            assert "CorrelationId c, ReplyTo answers" in out
 
 
 def test_resubmit_shows_what_is_deferred(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
