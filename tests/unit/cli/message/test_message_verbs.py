@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -225,7 +227,7 @@ def test_receive_prints_the_standard_properties_that_are_set(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def received(client: Any, path: str, count: int, wait: float, take: Callable[..., object], **_: Any) -> Received:
-        take(WITH_FIELDS)
+        take(WITH_FIELDS, lambda: False)
         return Received(1, 0, None)
 
     monkeypatch.setattr(receive, "address_of", lambda *_: SimpleNamespace(target=lambda: TARGET))
@@ -239,6 +241,35 @@ def test_receive_prints_the_standard_properties_that_are_set(
             assert json.loads(out) | {"correlation_id": "c", "reply_to": "answers", "to": ""} == json.loads(out)
         else:
             assert out == "body\n  sequence number 0, MessageId m, CorrelationId c, ReplyTo answers, n = 1\n"
+
+
+class Terminal(io.StringIO):
+    """A terminal that may be closed."""
+
+    is_open = True
+
+    def isatty(self) -> bool:
+        return self.is_open
+
+
+def test_a_message_that_is_printed_while_the_terminal_is_closed_is_not_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    results: list[bool] = []
+
+    def received(client: Any, path: str, count: int, wait: float, take: Callable[..., object], **_: Any) -> Received:
+        for is_open in (True, False):
+            terminal.is_open = is_open
+            results.append(False)
+            take(WITH_FIELDS, lambda: False)
+            results[-1] = True
+        pytest.fail("it is taken")
+
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setattr(receive, "address_of", lambda *_: SimpleNamespace(target=lambda: TARGET))
+    monkeypatch.setattr("isthmus.operations.receive.receive", received)
+    with pytest.raises(SystemExit) as ended:
+        main(["receive", "orders", "--max", "0"])
+    assert (ended.value.code, results) == (130, [True, False])
 
 
 def test_peek_prints_the_standard_properties_that_are_set(
