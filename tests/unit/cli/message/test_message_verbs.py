@@ -146,7 +146,7 @@ def interrupted(done: Any) -> Callable[..., Any]:
         (
             "import FILE orders",
             "file.carry.import_file",
-            interrupted(Imported(accepted=500, passed_over=0, deferred=0)),
+            interrupted(Imported(accepted=500, passed_over=0, deferred=0, complete=False)),
             "orders: sent 500 messages; interrupted: run it again to send the rest",
         ),
         ("receive orders --max 0", "receive.receive", interrupted(Received(3, 0, None)), ""),
@@ -176,6 +176,27 @@ def test_ctrl_c_and_sigterm_end_a_verb_in_good_order(
     assert ended.value.code == 130
     assert out.strip() == reported
     assert err.startswith("interrupted: ")
+
+
+@pytest.mark.usefixtures("interrupts")
+@pytest.mark.parametrize("as_json", [False, True])
+def test_an_import_that_has_sent_all_is_not_to_be_run_again(
+    as_json: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor would a script do it that looks at the exit code: all messages would be sent a second time."""
+    monkeypatch.setattr(import_, "target_of", lambda *_: SimpleNamespace(**vars(TARGET), read_entity=None))
+    detection = SimpleNamespace(created_at="", may_drop=False)
+    monkeypatch.setattr("isthmus.operations.detection.check_detection", lambda *_, **__: detection)
+    done = Imported(accepted=3, passed_over=0, deferred=0, complete=True)
+    monkeypatch.setattr("isthmus.operations.file.carry.import_file", interrupted(done))
+    with pytest.raises(SystemExit) as ended:
+        main(["import", "FILE", "orders", *(["--json"] if as_json else [])])
+    out, _ = capsys.readouterr()
+    assert not ended.value.code
+    if as_json:
+        assert json.loads(out)["complete"] is True
+    else:
+        assert out == "orders: sent 3 messages\n"
 
 
 @pytest.mark.usefixtures("interrupts")
@@ -214,6 +235,23 @@ def test_a_send_that_is_interrupted_shows_how_many_were_accepted(
         assert (reported["sent"], len(reported["message_ids"])) == (500, 500)
     else:
         assert out == "orders: sent 500 messages of 700: interrupted\n"
+
+
+@pytest.mark.usefixtures("interrupts")
+def test_a_send_whose_messages_are_all_accepted_is_not_to_be_run_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def deliver(client: Any, sender: Any, payloads: list[bytes]) -> list[IsthmusError | None]:
+        signal.raise_signal(signal.SIGTERM)
+        return [None] * len(payloads)
+
+    monkeypatch.setattr(send, "address_of", lambda *_: SimpleNamespace(target=lambda: TARGET))
+    monkeypatch.setattr("isthmus.operations.deliver.deliver", deliver)
+    monkeypatch.setattr("isthmus.transport.Sender", lambda *_: SimpleNamespace(wait_ready=lambda: None))
+    with pytest.raises(SystemExit) as ended:
+        main(["send", "orders", "body", "--count", "3"])
+    assert not ended.value.code
+    assert capsys.readouterr().out == "orders: sent 3 messages\n"
 
 
 WITH_FIELDS = section.encode_message(
