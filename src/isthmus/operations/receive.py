@@ -11,6 +11,7 @@ Invariants:
     I4. It ends only when nothing arrives: a large message may need longer than the time to wait.
     I5. While passing a message on takes long, only that one stays locked: its lock is renewed, those before it are completed, and those behind it
         released. Else their locks would expire, and each time they would be passed on again, with a higher delivery count.
+    I6. The lock of a session lasts as long as its messages are waited for.
 """
 
 from __future__ import annotations
@@ -107,6 +108,7 @@ def receive(
         elif is_ending and time.monotonic() - last_event_at >= _ANSWER_SECONDS:
             raise OperationTimeoutError(f"'{path}': no answer within {_ANSWER_SECONDS:g} s")
         elif not receiver.arrived:
+            hands.keep_session()
             size = min(window.size, hands.most)
             wanted = min(size, count - hands.taken) if count else size  # I2
             if not is_ending and wanted > 0 and not receiver.credit:
@@ -187,20 +189,27 @@ class _Hands:
         self._client.service()
         if self._receiver.error is not None:
             raise self._receiver.error
-        now = time.monotonic()
-        if now >= self._until and now - self._renewed_at >= RENEWAL_SECONDS:
+        if time.monotonic() >= self._until and self._is_renewal_due():
             self._take_back()
-            with suppress(IsthmusError):  # a lost lock: the message counts as not removed
-                self._renew()
-            self._renewed_at = time.monotonic()
+            self._renew()
         return self._is_stopped()
+
+    def keep_session(self) -> None:
+        """Renew the lock of a session, in time: it ends also while messages are waited for."""
+        if self._receiver.session_id is not None and self._is_renewal_due():
+            self._renew()
+
+    def _is_renewal_due(self) -> bool:
+        return time.monotonic() - self._renewed_at >= RENEWAL_SECONDS
 
     def _renew(self) -> None:
         self._management = self._management or Management(self._client, self._receiver.path)
-        if self._receiver.session_id is not None:
-            self._management.renew_session(self._receiver.session_id)
-        elif self._in_hand is not None:
-            self._management.renew([self._in_hand.tag])
+        with suppress(IsthmusError):  # a lost lock is reported by the link, or as a message that was not removed
+            if self._receiver.session_id is not None:
+                self._management.renew_session(self._receiver.session_id)
+            elif self._in_hand is not None:
+                self._management.renew([self._in_hand.tag])
+        self._renewed_at = time.monotonic()
 
     def _take_back(self) -> None:
         """Let go of all messages, also of those that are in transit."""

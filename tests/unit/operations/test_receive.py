@@ -22,7 +22,7 @@ class Link:
 
     path = "q"
     error = None
-    session_id = None
+    session_id: str | None = None
     credit = 0
     drained = False
     received = 0
@@ -37,7 +37,7 @@ class Link:
         self.parts = 0  # of a message, which come before the first
         self.granted: list[int] = []
         self.now = 0.0
-        self.renewed: list[bytes] = []
+        self.renewed: list[Any] = []
         self.answers_drain = True
 
     def wait_attached(self, seconds: float) -> Link:
@@ -86,15 +86,16 @@ class Link:
 def link(monkeypatch: pytest.MonkeyPatch) -> Link:
     made = Link(25)
     monkeypatch.setattr(module, "Receiver", lambda *_, **__: made)
-    monkeypatch.setattr(module, "Management", lambda *_: SimpleNamespace(renew=made.renewed.extend))
+    management = SimpleNamespace(renew=made.renewed.extend, renew_session=made.renewed.append)
+    monkeypatch.setattr(module, "Management", lambda *_: management)
     monkeypatch.setattr(module.time, "monotonic", lambda: made.now)
     return made
 
 
-def received(link: Link, count: int, take: Any, **options: Any) -> Received:
+def received(link: Link, count: int, take: Any, wait_seconds: float = 0.01, **options: Any) -> Received:
     link.wait_answer = lambda is_met, *_: is_met() or pytest.fail("it waits")  # type: ignore[attr-defined]
     client: Any = link
-    return receive(client, "q", count, 0.01, take, **options)
+    return receive(client, "q", count, wait_seconds, take, **options)
 
 
 def test_all_are_handed_on_and_completed(link: Link) -> None:
@@ -211,3 +212,11 @@ def test_a_namespace_that_does_not_answer_the_end_is_given_up(link: Link) -> Non
     with pytest.raises(OperationTimeoutError, match="no answer"):
         received(link, 0, lambda *_: None)
     assert link.completed == list(range(25))
+
+
+def test_i6_the_lock_of_a_session_lasts_while_its_messages_are_waited_for(link: Link) -> None:
+    link.session_id, link.left = "a", []
+    options: Any = {"in_session": True, "session_id": "a"}
+    assert received(link, 1, lambda *_: None, 10.0, **options) == Received(0, 0, "a")
+    assert set(link.renewed) == {"a"}
+    assert 5 <= len(link.renewed) <= 8, "the shortest lock lasts 5 s"
