@@ -209,5 +209,5 @@ def _payloads(path: Path, wants_refused: bool, on_damage: Callable[[], None]) ->
 
     folder = Folder(path)
     if wants_refused:
-        return (payload for _, payload in refused(folder))
+        return (payload for _, payload in refused(folder, on_damage))
     return (payload for _, record, index in waiting(folder, on_damage) for payload in record.payloads[index:])

@@ -290,9 +290,10 @@ def _failover(
     from isthmus.pairing.pair_error import StoppingError
 
     console = view.console(stderr=as_json)
+    show = view.progress_printer(console)
 
     def note(text: str) -> None:
-        view.print_text(f"{time.monotonic() - began:6.2f} s  {text}", console)
+        show(f"{time.monotonic() - began:6.2f} s  {text}")
 
     with _session(name, file, state) as session:
         if abort:
@@ -346,10 +347,10 @@ def _force(name: str, file: str, folder: Path, began: float, to: str, *, as_json
     from isthmus.cli import pair_view as view
     from isthmus.cli.interruption import terminable
 
-    console = view.console(stderr=as_json)
+    show = view.progress_printer(view.console(stderr=as_json))
 
     def note(text: str, seconds: float | None = None) -> None:
-        view.print_text(f"{time.monotonic() - began if seconds is None else seconds:6.2f} s  {text}", console)
+        show(f"{time.monotonic() - began if seconds is None else seconds:6.2f} s  {text}")
 
     pending = ""
     with session:

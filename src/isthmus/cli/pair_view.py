@@ -5,7 +5,10 @@ A module of its own: a forced fail-over is made before the modules for output ar
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -34,6 +37,7 @@ __all__ = [
     "print_round",
     "print_seen",
     "print_text",
+    "progress_printer",
     "show_forced",
     "step_printer",
 ]
@@ -46,9 +50,28 @@ FENCES = {
 }
 
 
+class _Console(Console):
+    """Like its base, but where the reader of the output has ended it raises BrokenPipeError, and ends neither the process nor standard output."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
 def console(*, stderr: bool = False) -> Console:
     """The console of texts; lines are not wrapped."""
-    return Console(soft_wrap=True, stderr=stderr)
+    return _Console(soft_wrap=True, stderr=stderr)
+
+
+def progress_printer(on: Console) -> Callable[[str], None]:
+    """A function that prints a text about work that goes on; if it cannot be written, e.g. as a connection of ssh was lost, the work goes on all the
+    same: an interrupted fail-over would keep applications from both members.
+    """
+
+    def note(text: str) -> None:
+        with contextlib.suppress(OSError):
+            print_text(text, on)
+
+    return note
 
 
 def print_text(text: str, on: Console, style: str = "") -> None:
@@ -58,7 +81,12 @@ def print_text(text: str, on: Console, style: str = "") -> None:
 
 def step_printer(on: Console, *, quiet: bool) -> Callable[[Step], None]:
     """A function that prints a step as soon as it is made."""
-    return (lambda step: None) if quiet else lambda step: print_lines([str(step)], on)
+
+    def show(step: Step) -> None:
+        with contextlib.suppress(OSError):  # as for `progress_printer`
+            print_lines([str(step)], on)
+
+    return (lambda step: None) if quiet else show
 
 
 def counts(work: Failover) -> dict[str, Any]:

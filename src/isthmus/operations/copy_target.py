@@ -6,6 +6,7 @@ repeats the tool.
 Invariants:
     I1. A message has the verdict `Sent` only if its target has acknowledged it.
     I2. After the target is lost, or reports that it takes nothing, nothing more is sent.
+    I3. A copy that is larger than the target's limit is not sent: the target would end the link.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from isthmus.bridge.host.sender.target_pools import TargetPools
 from isthmus.bridge.port import Connector
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.bridge.route_spec import RouteSpec
-from isthmus.errors import IsthmusError, LockLostError
+from isthmus.errors import IsthmusError, LockLostError, MessageTooLargeError
 
 __all__ = ["CopyTarget", "Kept", "Sent", "TargetGoneError", "Verdict"]
 
@@ -89,7 +90,7 @@ class CopyTarget:
         self._name = f"{spec.target.alias}/{spec.target.options.get('entity') or spec.target.options.get('topic')}"
         self._pools = TargetPools(connectors)
         self._polls = PollSet()
-        self._credit = self._sent = 0
+        self._credit = self._sent = self._limit_bytes = 0
         self._is_open = False
         self._results: dict[int, Refusal | None] = {}
         self._target = self._pools.target(_KEY, spec, origin_identity)
@@ -128,14 +129,24 @@ class CopyTarget:
         for row, disposition in copies.disposed:
             text = f"{disposition.reason}: {disposition.description}"
             verdicts[row] = Kept(text, is_there=disposition.kind == "complete")
-        rows = list(copies.rows if copies.rows is not None else range(len(payloads)))
+        rows: list[int] = []
+        fitting: list[bytes] = []
+        for row, copy in zip(
+            copies.rows if copies.rows is not None else range(len(payloads)), copies.payloads, strict=True
+        ):
+            if 0 < self._limit_bytes < len(copy):
+                error = MessageTooLargeError(len(copy), self._limit_bytes)
+                verdicts[row] = Kept(f"MessageTooLarge: {error}")
+            else:
+                rows.append(row)
+                fitting.append(copy)
         base, done = self._sent, 0
         while done < len(rows):
             if not self._wait(lambda: self._credit > 0, SILENCE_SECONDS, meanwhile):
                 self._give_up(f"the target grants no credit for {SILENCE_SECONDS:g} s")
                 break
             count = min(self._credit, len(rows) - done)
-            self._target.send(Send(copies.payloads[done : done + count]))
+            self._target.send(Send(fitting[done : done + count]))
             self._credit -= count
             self._sent += count
             done += count
@@ -186,7 +197,7 @@ class CopyTarget:
 
     def _on(self, event: object) -> None:
         if isinstance(event, Opened):
-            self._is_open = True
+            self._is_open, self._limit_bytes = True, event.message_bytes
         elif isinstance(event, Granted):
             self._credit = event.credit
         elif isinstance(event, Outcome):

@@ -6,6 +6,7 @@ Invariants:
     I1. An index has None only if the namespace has accepted the message, which it does when it is durable.
     I2. If answers are missing, the error has those that arrived: accepted messages need not be sent again.
     I3. Messages that the network carries slowly are waited for while their bytes arrive, and other requests on the connection wait behind few of them.
+    I4. A message that is larger than the link's limit is refused unsent: a namespace would end the link, and with it what is behind the message.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable, Sequence
 from weakref import WeakKeyDictionary
 
 from isthmus.connectors.transit import Transit
-from isthmus.errors import IsthmusError, LockLostError, OutcomeUnknownError
+from isthmus.errors import IsthmusError, LockLostError, MessageTooLargeError, OutcomeUnknownError
 from isthmus.operations.window import Pace
 from isthmus.transport import Client, Sender
 
@@ -34,7 +35,7 @@ class UnconfirmedError(OutcomeUnknownError):
 
     Attributes:
         results: per message None, the refusal, or this error if the outcome is unknown.
-        sent: how many of them were sent; those behind were certainly not accepted.
+        sent: how many of them were sent or refused unsent; those behind were certainly not accepted.
     """
 
     results: Sequence[IsthmusError | None] = ()
@@ -55,6 +56,29 @@ def deliver(
     Raises:
         UnconfirmedError: the connection was lost, or no answer arrived for a minute, nor bytes of the messages at the namespace.
     """
+    limit = sender.max_message_bytes
+    too_large = {index for index, payload in enumerate(payloads) if 0 < limit < len(payload)}
+    if not too_large:
+        return _deliver(client, sender, payloads, meanwhile)
+    rest = [payload for index, payload in enumerate(payloads) if index not in too_large]
+
+    def whole(found: Sequence[IsthmusError | None]) -> list[IsthmusError | None]:
+        others = iter(found)
+        return [
+            MessageTooLargeError(len(payload), limit) if index in too_large else next(others)
+            for index, payload in enumerate(payloads)
+        ]
+
+    try:
+        return whole(_deliver(client, sender, rest, meanwhile))
+    except UnconfirmedError as error:
+        error.results, error.sent = whole(error.results), error.sent + len(too_large)
+        raise
+
+
+def _deliver(
+    client: Client, sender: Sender, payloads: Sequence[bytes], meanwhile: Callable[[], None]
+) -> list[IsthmusError | None]:
     base = sender.sent
     results: list[IsthmusError | None] = [None] * len(payloads)
     unknown = set(range(len(payloads)))

@@ -20,7 +20,8 @@ from isthmus.entities.record.amend import annotations_section, with_annotation, 
 from isthmus.entities.record.parse import HeadCache, split
 from isthmus.entities.record.record import Parts
 from isthmus.entities.record.view import MessageView, changed
-from isthmus.message.name import ENQUEUE_SEQUENCE, ENQUEUED_TIME
+from isthmus.message.lifetime import TTL_LIMIT_MS
+from isthmus.message.name import DEAD_LETTER_SOURCE, ENQUEUE_SEQUENCE, ENQUEUED_TIME, PARTITION_KEY, SCHEDULED_TIME
 from isthmus.operations.time_filter import parse_operator_filter
 from isthmus.rules import MISSING, FilterError, Missing, Value, parse_action
 
@@ -59,6 +60,9 @@ class Seen(NamedTuple):
         enqueued_ms: wall time.
         body: its first bytes, as text if it is text.
         unreadable: the parts that cannot be read: a namespace accepts any contents.
+        time_to_live_ms: 0 if it has none.
+        scheduled_ms: wall time; 0 if it was not scheduled.
+        dead_letter_source: the entity in which it was dead-lettered, if it was forwarded since.
     """
 
     sequence: int
@@ -74,19 +78,52 @@ class Seen(NamedTuple):
     properties: dict[str, Any]
     body: str
     unreadable: tuple[str, ...] = ()
+    correlation_id: str = ""
+    to: str = ""
+    reply_to: str = ""
+    reply_to_session_id: str = ""
+    content_type: str = ""
+    partition_key: str = ""
+    time_to_live_ms: int = 0
+    scheduled_ms: int = 0
+    dead_letter_source: str = ""
+
+    @property
+    def others(self) -> dict[str, str]:
+        """The set ones of the fields for which a table has no column, by the names of the service's SDKs."""
+        found = {
+            "CorrelationId": self.correlation_id,
+            "To": self.to,
+            "ReplyTo": self.reply_to,
+            "ReplyToSessionId": self.reply_to_session_id,
+            "ContentType": self.content_type,
+            "PartitionKey": self.partition_key,
+            "TimeToLive": f"{self.time_to_live_ms / 1000:g} s" if self.time_to_live_ms else "",
+            "ScheduledEnqueueTime": _moment(self.scheduled_ms) if self.scheduled_ms else "",
+            "DeadLetterSource": self.dead_letter_source,
+        }
+        return {name: value for name, value in found.items() if value}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; values without a JSON type become text."""
-        enqueued = datetime.fromtimestamp(self.enqueued_ms / 1000, UTC).isoformat(timespec="milliseconds")
         fields: dict[str, Any] = {
             "sequence_number": self.sequence,
             "state": self.state,
-            "enqueued_at": enqueued,
+            "enqueued_at": _moment(self.enqueued_ms),
             "delivery_count": self.delivery_count,
             "size_bytes": self.size_bytes,
             "message_id": self.message_id,
             "session_id": self.session_id,
             "subject": self.subject,
+            "correlation_id": self.correlation_id,
+            "to": self.to,
+            "reply_to": self.reply_to,
+            "reply_to_session_id": self.reply_to_session_id,
+            "content_type": self.content_type,
+            "partition_key": self.partition_key,
+            "time_to_live_ms": self.time_to_live_ms or None,
+            "scheduled_at": _moment(self.scheduled_ms) if self.scheduled_ms else "",
+            "dead_letter_source": self.dead_letter_source,
             "dead_letter_reason": self.reason,
             "dead_letter_description": self.description,
             "application_properties": {name: _plain(value) for name, value in self.properties.items()},
@@ -143,6 +180,7 @@ def read(payload: bytes) -> Seen:
     own = {str(name): value for name, value in pairs.items()}
     header = part("header", sections.header, section.decode_header, section.Header())
     part("body", sections.body, _body_values, [])
+    scheduled = _annotation(payload, SCHEDULED_TIME)
     return Seen(
         sequence=sequence_of(payload),
         state=STATES[state_of(payload)],
@@ -157,6 +195,15 @@ def read(payload: bytes) -> Seen:
         properties=own,
         body=_body_text(payload, sections.body, _PREVIEW_BYTES),
         unreadable=tuple(unreadable),
+        correlation_id=_shown(properties.get("correlation_id")),
+        to=_shown(properties.get("to")),
+        reply_to=_shown(properties.get("reply_to")),
+        reply_to_session_id=_shown(properties.get("reply_to_group_id")),
+        content_type=_shown(properties.get("content_type")),
+        partition_key=_shown(_annotation(payload, PARTITION_KEY)),
+        time_to_live_ms=header.ttl_ms if header.ttl_ms and header.ttl_ms <= TTL_LIMIT_MS else 0,
+        scheduled_ms=scheduled if isinstance(scheduled, int) else 0,
+        dead_letter_source=_shown(_annotation(payload, DEAD_LETTER_SOURCE)),
     )
 
 
@@ -273,6 +320,13 @@ def _body_text(payload: bytes, bounds: tuple[int, int], limit: int | None) -> st
     # A whole body may have line breaks.
     is_text = text.isprintable() or (limit is None and all(each.isprintable() or each in "\t\r\n" for each in text))
     return text if is_text else start.hex(" ")
+
+
+def _moment(wall_ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):  # a sender may name any number
+        return f"{wall_ms} ms"
 
 
 def _shown(value: Any) -> str:

@@ -78,12 +78,14 @@ class Replayed:
         sent: acknowledged by the target.
         damaged: selected rows whose digest does not match.
         first_damage: the first of them; empty if there is none.
+        is_cut: whether it was stopped before all rows were read and sent.
     """
 
     chosen: int = 0
     sent: int = 0
     damaged: int = 0
     first_damage: str = ""
+    is_cut: bool = False
 
 
 def chosen(
@@ -106,6 +108,7 @@ def chosen(
     matches = make_choice(wanted.where)
     for row in rows_of(table, wanted.after, wanted.before):
         if is_stopped():
+            found.is_cut = True
             return
         if not _is_meant(row, wanted):
             continue
@@ -182,7 +185,8 @@ def replay(
             group.append(each)
             if len(group) == _AT_ONCE:
                 send()
-        if group and not is_stopped():
+        found.is_cut = found.is_cut or (bool(group) and is_stopped())
+        if group and not found.is_cut:
             send()
     except IsthmusError as error:
         error.add_note(f"{found.sent} messages were sent; --name {wanted.name} gives them the same ids again")

@@ -132,10 +132,14 @@ def resubmit(
                 elif refusal not in lost:
                     refusals.append(str(refusal))
             progress(len(messages[start : start + _AT_ONCE]))
+            if not lost:
+                try:
+                    renew()
+                except IsthmusError as error:
+                    lost.append(error)
             if lost:
                 wanted.clear()  # the pass ends, once the acknowledged messages are removed
                 break
-            renew()
         return done
 
     try:

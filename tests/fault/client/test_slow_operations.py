@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import select
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +29,12 @@ from isthmus.testing.namespace import NamespaceProcess, namespace
 from isthmus.testing.proxy import Weather, proxy
 from isthmus.transport import Client, Management, Receiver, Sender
 
-CONFIG = "queues: {big: {max_message_size_in_kilobytes: 10240}, small: {}}"
+CONFIG = """
+queues:
+  big: {max_message_size_in_kilobytes: 10240}
+  small: {}
+  brief: {lock_duration: 5s, max_delivery_count: 2}
+"""
 BYTES_PER_SECOND = 128 << 10
 BUFFER_BYTES = 16 << 10
 SIZE_BYTES = 450_000
@@ -62,7 +71,7 @@ def held(near: NamespaceProcess, path: str) -> int:
 
 def test_large_messages_are_received_and_removed(near: NamespaceProcess, far: Client) -> None:
     taken: list[bytes] = []
-    done = receive(far, "big", 0, 1.0, taken.append)
+    done = receive(far, "big", 0, 1.0, lambda payload, _: taken.append(payload))
     assert (done.completed, done.left, len(taken)) == (MESSAGES, 0, MESSAGES)
     assert held(near, "big") == 0
 
@@ -93,6 +102,14 @@ def test_large_dead_letters_are_sent_again_once(near: NamespaceProcess, far: Cli
         remove(client, "big", take_census(client, "big", make_choice("")))
 
 
+def receiving(near: NamespaceProcess, queue: str) -> subprocess.Popen[bytes]:
+    verb = [sys.executable, "-c", "from isthmus.cli.app import main; main()", "receive", queue]
+    environment = {**os.environ, "ISTHMUS_CONNECTION": near.connection_string}
+    return subprocess.Popen(
+        [*verb, "--max", "0", "--json", "--wait", "1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    )
+
+
 @pytest.mark.parametrize("wanted", [1, 7])
 def test_what_the_reader_of_the_output_did_not_read_is_not_removed(
     wanted: int, near: NamespaceProcess, tmp_path: Path
@@ -100,18 +117,7 @@ def test_what_the_reader_of_the_output_did_not_read_is_not_removed(
     """As in `isthmus receive … | head`: a pipe takes more than its reader does."""
     with connected(near, "small") as client:
         Sender(client, "small").wait_ready().send_all([make_message(b"%d" % number) for number in range(LINES)])
-    verb = [
-        sys.executable,
-        "-c",
-        "from isthmus.cli.app import main; main()",
-        "receive",
-        "small",
-        "--max",
-        "0",
-        "--json",
-    ]
-    environment = {**os.environ, "ISTHMUS_CONNECTION": near.connection_string}
-    with subprocess.Popen([*verb, "--wait", "1"], stdout=subprocess.PIPE, env=environment) as printing:
+    with receiving(near, "small") as printing:
         found = subprocess.run(["head", "-n", str(wanted)], stdin=printing.stdout, capture_output=True, check=True)
         assert printing.stdout is not None
         printing.stdout.close()
@@ -121,3 +127,38 @@ def test_what_the_reader_of_the_output_did_not_read_is_not_removed(
         remove(client, "small", take_census(client, "small", make_choice("")))
     assert len(lines) == wanted
     assert left == LINES - wanted, f"{LINES - wanted - left} messages were removed that nobody has seen"
+
+
+def test_what_a_reader_that_pauses_has_not_read_stays_as_it_is(near: NamespaceProcess) -> None:
+    """As in `isthmus receive … | less`: locks that expire while a page is read would make dead letters of what is behind it."""
+    with connected(near, "brief") as client:
+        Sender(client, "brief").wait_ready().send_all([make_message(b"%d" % number) for number in range(LINES)])
+    with receiving(near, "brief") as printing:
+        assert printing.stdout is not None
+        assert printing.stderr is not None
+        lines = [printing.stdout.readline() for _ in range(2)]
+        time.sleep(12.0)  # longer than two locks last
+        lines += printing.stdout.readlines()
+        complaints = printing.stderr.read()
+        assert (printing.wait(), complaints) == (0, b"")
+    found = [json.loads(line) for line in lines]
+    assert [each["body"] for each in found] == [str(number) for number in range(LINES)]
+    assert {each["delivery_count"] for each in found} == {0}
+    assert held(near, "brief") == held(near, "brief/$DeadLetterQueue") == 0
+
+
+def test_what_was_not_read_before_ctrl_c_is_not_removed(near: NamespaceProcess) -> None:
+    """The reader of a pipe gets the same signal, and ends with what it has not read."""
+    with connected(near, "small") as client:
+        Sender(client, "small").wait_ready().send_all([make_message(b"%d" % number) for number in range(LINES)])
+    with receiving(near, "small") as printing:
+        assert printing.stdout is not None
+        lines = [printing.stdout.readline()]
+        until(lambda: bool(select.select([printing.stdout], [], [], 0.1)[0]))
+        printing.send_signal(signal.SIGINT)
+        code = printing.wait()
+        left = held(near, "small")
+    with connected(near, "small") as client:
+        remove(client, "small", take_census(client, "small", make_choice("")))
+    assert (len(lines), code) == (1, 130)
+    assert left == LINES - len(lines), f"{LINES - len(lines) - left} messages were removed that nobody has seen"

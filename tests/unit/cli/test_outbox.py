@@ -13,6 +13,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 
 from isthmus.cli.app import main
 from isthmus.client import DurableSender
+from isthmus.client.outbox.frame import encode_record
 from isthmus.operations.file.message_file import MessageReader
 
 NOWHERE = "Endpoint=sb://127.0.0.1:1/;SharedAccessKeyName=a;SharedAccessKey=Yg==;UseDevelopmentEmulator=true"
@@ -161,6 +162,10 @@ def test_messages_in_damaged_bytes_are_no_success(
     log.write_bytes(whole[:at] + b"\xff\xff" + whole[at + 2 :])
     code, out = ran(capsys, "export", box, tmp_path / "damaged")
     assert (code, "4 messages written" in out, "1 pieces" in out) == (1, True, True)
+    refused = encode_record([b'{"reason": "large"}', b"message"], 0)
+    (box / "refused.log").write_bytes(refused[:-4] + b"oops" + refused)
+    code, out = ran(capsys, "export", box, tmp_path / "refused", "--refused")
+    assert (code, "1 messages written" in out, "1 pieces" in out) == (1, True, True)
 
     sender = SimpleNamespace(
         flush=lambda timeout: True,

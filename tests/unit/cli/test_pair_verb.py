@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import signal
 import socket
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, Self
@@ -137,6 +140,38 @@ def test_ctrl_c_ends_a_forced_fail_over_that_shows_the_active_member(
         main(["pair", "failover", "contoso", "--force", "--json"])
     reported = json.loads(capsys.readouterr().out)
     assert (ended.value.code, reported["active"], reported["pending"]) == (130, "jfk", "interrupted")
+
+
+@pytest.mark.parametrize("options", [[], ["--force"]])
+def test_a_fail_over_whose_output_is_closed_is_made(options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a connection of ssh is lost, which is likely then: no application could send to either member."""
+    done: list[str] = []
+
+    class Noting(Session):
+        def finish(self, note: Callable[[str], None]) -> PairState:
+            for text in ("opening", "open"):
+                note(text)
+                done.append(text)
+            return self._state
+
+        def fail_over(self, *, note: Callable[[str], None], **_: object) -> tuple[PairState, Any]:
+            nothing: dict[str, int] = {}
+            work = SimpleNamespace(
+                moved=0, moved_dead=0, left=nothing, left_dead=nothing, left_deferred=nothing, refused=nothing
+            )
+            return self.finish(note), work
+
+    reading, writing = os.pipe()
+    os.close(reading)
+    session = Noting(PairState(pair="contoso", active="ewr", standby="jfk"), None)
+    monkeypatch.setattr(pair, "_session", lambda *_: session)
+    closed = os.fdopen(writing, "w")
+    monkeypatch.setattr(sys, "stdout", closed)
+    with pytest.raises(SystemExit) as ended:
+        main(["pair", "failover", "contoso", *options])
+    with suppress(BrokenPipeError):
+        closed.close()
+    assert (ended.value.code, done) == (1, ["opening", "open"])
 
 
 def test_a_forced_fail_over_to_a_member_leads_there_where_this_machine_had_missed_another_one(

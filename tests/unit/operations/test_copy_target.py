@@ -74,6 +74,24 @@ def test_i1_what_was_not_answered_before_the_connection_was_lost_is_kept(
         assert any(isinstance(each, Kept) and "not confirmed" in each.text for each in found)
 
 
+def test_i3_a_copy_over_the_limit_is_kept_unsent_and_the_others_are_sent(
+    system: System, open_target: Callable[[], CopyTarget]
+) -> None:
+    """The target would end the link: nothing behind such a message could ever be sent on."""
+    entity = system.entity("to")
+    entity.message_bytes = max(map(len, MESSAGES))
+    large = message("m/large", b"x" * entity.message_bytes)
+    with open_target() as target:
+        entity.message_bytes = 0
+        refuse_by(system, RefusalKind.FATAL, "m/large")
+        found = target.send([MESSAGES[0], large, MESSAGES[1]], lambda: None)
+        assert not target.failure
+    assert [type(each) for each in found] == [Sent, Kept, Sent]
+    assert isinstance(found[1], Kept)
+    assert found[1].text.startswith("MessageTooLarge: The message has ")
+    assert len(entity.accepted) == 2
+
+
 def test_a_target_that_cannot_be_opened_is_reported(system: System, open_target: Callable[[], CopyTarget]) -> None:
     system.entity("to").faults.is_gone = True
     with pytest.raises(TargetGoneError, match="b/to"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from isthmus.errors import (
     ConnectionLostError,
     IsthmusError,
     LockLostError,
+    MessageTooLargeError,
     OperationTimeoutError,
     OutcomeUnknownError,
     QuotaExceededError,
@@ -27,6 +29,7 @@ class Link:
     """
 
     path = "q"
+    max_message_bytes = 0
 
     def __init__(self, *answers: Outcome, is_silent: bool = False, bytes_per_wait: int = 0) -> None:
         self.now = 0.0
@@ -112,3 +115,24 @@ def test_a_lost_session_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None
     link: Any = Link(is_silent=True)
     with pytest.raises(LockLostError):
         deliver(link, link, [b""], renew)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_i4_a_message_over_the_limit_is_refused_unsent_and_the_others_are_sent(
+    is_lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A namespace would end the link, and none behind it could ever be sent."""
+    link: Any = Link(Outcome(40, 40 if is_lost else 41, None))
+    link.max_message_bytes = 10
+    monkeypatch.setattr(module.time, "monotonic", lambda: link.now)
+    with pytest.raises(UnconfirmedError) if is_lost else nullcontext() as lost:
+        results: Any = deliver(link, link, [b"first", bytes(11), b"last"])
+    if lost is not None:
+        assert lost.value.sent == 3
+        results = lost.value.results
+    assert [each if each is None else type(each) for each in results] == [
+        None,
+        MessageTooLargeError,
+        UnconfirmedError if is_lost else None,
+    ]
+    assert (str(results[1]), link.sent) == ("The message has 11 bytes; the limit is 10 bytes.", 42)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from isthmus.amqp import codec, section
-from isthmus.amqp.types import Int, Long, Symbol
+from isthmus.amqp.section import Header
+from isthmus.amqp.types import Int, Long, Symbol, Timestamp
 from isthmus.operations.message import body_of, make_choice, read, sequence_of, state_of
 
 FORGED = b"\xa3\x15x-opt-sequence-number\x81" + (1).to_bytes(8, "big")
@@ -69,3 +70,49 @@ def test_the_whole_body_is_reported_since_the_message_is_removed_then(body: byte
 def test_a_preview_may_end_within_a_character() -> None:
     seen = read(section.encode_message(b"a" * 199 + "\N{EURO SIGN}".encode()))
     assert seen.body == "a" * 199
+
+
+def test_the_standard_properties_of_a_message_are_read() -> None:
+    annotations = {
+        Symbol("x-opt-partition-key"): "key",
+        Symbol("x-opt-scheduled-enqueue-time"): Timestamp(1_800_000_000_000),
+        Symbol("x-opt-deadletter-source"): "orders",
+    }
+    fields = {
+        "correlation_id": "c",
+        "to": "billing",
+        "reply_to": "answers",
+        "reply_to_group_id": "s2",
+        "content_type": "application/json",
+    }
+    seen = read(section.encode_message(b"{}", header=Header(ttl_ms=90_000), annotations=annotations, properties=fields))
+    wanted = {
+        "correlation_id": "c",
+        "to": "billing",
+        "reply_to": "answers",
+        "reply_to_session_id": "s2",
+        "content_type": "application/json",
+        "partition_key": "key",
+        "time_to_live_ms": 90_000,
+        "scheduled_at": "2027-01-15T08:00:00.000+00:00",
+        "dead_letter_source": "orders",
+    }
+    assert seen.to_dict() | wanted == seen.to_dict()
+    assert ", ".join(f"{name} {value}" for name, value in seen.others.items()) == (
+        "CorrelationId c, To billing, ReplyTo answers, ReplyToSessionId s2, ContentType application/json, PartitionKey key, "
+        "TimeToLive 90 s, ScheduledEnqueueTime 2027-01-15T08:00:00.000+00:00, DeadLetterSource orders"
+    )
+
+
+@pytest.mark.parametrize("ttl_ms", [None, 0, 0xFFFFFFFF])
+def test_standard_properties_that_are_not_set_have_no_value(ttl_ms: int | None) -> None:
+    seen = read(section.encode_message(b"x", header=Header(ttl_ms=ttl_ms)))
+    assert seen.others == {}
+    assert (seen.to_dict()["time_to_live_ms"], seen.to_dict()["scheduled_at"], seen.to_dict()["to"]) == (None, "", "")
+
+
+def test_a_time_that_no_calendar_has_is_shown_as_its_number() -> None:
+    """A sender may write any number there; a look must not end at it."""
+    annotations = {Symbol("x-opt-scheduled-enqueue-time"): Timestamp(1 << 60)}
+    seen = read(section.encode_message(b"x", annotations=annotations))
+    assert seen.to_dict()["scheduled_at"] == f"{1 << 60} ms"

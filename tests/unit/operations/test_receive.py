@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ class Link:
 
     path = "q"
     error = None
-    session_id = None
+    session_id: str | None = None
     credit = 0
     drained = False
     received = 0
@@ -35,6 +36,9 @@ class Link:
         self.received_bytes = 0
         self.parts = 0  # of a message, which come before the first
         self.granted: list[int] = []
+        self.now = 0.0
+        self.renewed: list[Any] = []
+        self.answers_drain = True
 
     def wait_attached(self, seconds: float) -> Link:
         return self
@@ -43,11 +47,14 @@ class Link:
         self.credit = credit
         self.granted.append(credit)
 
+    def service(self) -> None:
+        """Nothing comes by itself."""
+
     def wait(self, seconds: float) -> None:
+        self.now += 0.004
         if self.parts:
             self.parts -= 1
             self.received_bytes += 2048
-            time.sleep(0.004)
             return
         count = min(10, self.credit)
         numbers, self.left = self.left[:count], self.left[count:]
@@ -63,7 +70,7 @@ class Link:
     def drain(self) -> None:
         """What is in transit comes before the answer."""
         self.wait(0.0)
-        self.credit, self.drained = 0, True
+        self.credit, self.drained = 0, self.answers_drain
 
     def dispose(self, first: int, last: int, state: Any) -> None:
         (self.completed if state is None else self.released).extend(range(first, last + 1))
@@ -79,18 +86,21 @@ class Link:
 def link(monkeypatch: pytest.MonkeyPatch) -> Link:
     made = Link(25)
     monkeypatch.setattr(module, "Receiver", lambda *_, **__: made)
+    management = SimpleNamespace(renew=made.renewed.extend, renew_session=made.renewed.append)
+    monkeypatch.setattr(module, "Management", lambda *_: management)
+    monkeypatch.setattr(module.time, "monotonic", lambda: made.now)
     return made
 
 
-def received(link: Link, count: int, take: Any, **options: Any) -> Received:
+def received(link: Link, count: int, take: Any, wait_seconds: float = 0.01, **options: Any) -> Received:
     link.wait_answer = lambda is_met, *_: is_met() or pytest.fail("it waits")  # type: ignore[attr-defined]
     client: Any = link
-    return receive(client, "q", count, 0.01, take, **options)
+    return receive(client, "q", count, wait_seconds, take, **options)
 
 
 def test_all_are_handed_on_and_completed(link: Link) -> None:
     taken: list[bytes] = []
-    assert received(link, 0, taken.append) == Received(25, 0, None)
+    assert received(link, 0, lambda payload, _: taken.append(payload)) == Received(25, 0, None)
     assert taken == [b"%d" % number for number in range(25)]
     assert link.completed == list(range(25))
 
@@ -117,7 +127,7 @@ def test_i1_where_handing_on_fails_what_was_handed_on_is_completed(link: Link) -
     """As in `isthmus receive orders --max 0 | head`: what was printed does not come again."""
     taken: list[bytes] = []
 
-    def take(payload: bytes) -> None:
+    def take(payload: bytes, meanwhile: object) -> None:
         if len(taken) == 13:
             raise BrokenPipeError
         taken.append(payload)
@@ -130,17 +140,83 @@ def test_i1_where_handing_on_fails_what_was_handed_on_is_completed(link: Link) -
 
 def test_i3_what_was_not_handed_on_when_it_was_stopped_is_released(link: Link) -> None:
     taken: list[bytes] = []
-    assert received(link, 0, taken.append, is_stopped=lambda: len(taken) >= 12) == Received(12, 0, None)
+    is_stopped: Any = {"is_stopped": lambda: len(taken) >= 12}
+    assert received(link, 0, lambda payload, _: taken.append(payload), **is_stopped) == Received(12, 0, None)
     assert link.completed == list(range(12))
     assert link.released == list(range(12, link.received))
 
 
 def test_i4_a_message_that_takes_longer_to_arrive_than_the_time_to_wait_is_received(link: Link) -> None:
     link.parts = 20
-    assert received(link, 0, lambda payload: None) == Received(25, 0, None)
+    assert received(link, 0, lambda *_: None) == Received(25, 0, None)
 
 
 def test_one_message_is_fetched_until_it_is_known_how_fast_they_come(link: Link) -> None:
     """Those in transit are locked already: on a slow network the locks of many would be lost before they arrive."""
-    assert received(link, 0, lambda payload: None) == Received(25, 0, None)
+    assert received(link, 0, lambda *_: None) == Received(25, 0, None)
     assert link.granted[:2] == [1, 50]
+
+
+def test_i5_while_one_is_read_slowly_only_its_lock_is_kept(link: Link) -> None:
+    """As in `isthmus receive orders --max 0 | less`: the locks of those behind it would expire, until they are dead letters."""
+    taken: list[bytes] = []
+
+    def take(payload: bytes, meanwhile: Callable[[], bool]) -> None:
+        taken.append(payload)
+        if payload == b"5":
+            assert link.completed == [0], "of the run the others are not settled yet"
+            link.now += 2.0
+            meanwhile()
+            assert (link.completed, link.released, link.renewed) == ([0], [], [])
+            link.now += 2.0
+            assert not meanwhile()
+            assert link.completed == [0, 1, 2, 3, 4]
+            assert (link.released, link.credit) == (list(range(6, link.received)), 0)
+            assert link.renewed == [b""]
+            meanwhile()
+            link.now += 2.0
+            meanwhile()
+            assert link.renewed == [b"", b""]
+
+    assert received(link, 0, take) == Received(len(taken), 0, None)
+    assert link.granted[:3] == [1, 50, 1], "then one at a time until it is quick again"
+
+
+def test_i2_what_was_released_is_requested_again(link: Link) -> None:
+    taken: list[bytes] = []
+
+    def take(payload: bytes, meanwhile: Callable[[], bool]) -> None:
+        taken.append(payload)
+        link.now += 10.0
+        meanwhile()
+
+    assert received(link, 3, take) == Received(3, 0, None)
+    assert len(taken) == 3
+
+
+def test_a_slow_reader_of_each_message_gets_few_at_a_time(link: Link) -> None:
+    """Each is quick, and all together last longer than a lock."""
+    taken: list[bytes] = []
+
+    def take(payload: bytes, meanwhile: object) -> None:
+        taken.append(payload)
+        link.now += 1.0
+
+    assert received(link, 0, take) == Received(len(taken), 0, None)
+    assert link.completed[:4] == [0, 1, 2, 3]
+    assert link.released[:1] == [4]
+
+
+def test_a_namespace_that_does_not_answer_the_end_is_given_up(link: Link) -> None:
+    link.answers_drain = False
+    with pytest.raises(OperationTimeoutError, match="no answer"):
+        received(link, 0, lambda *_: None)
+    assert link.completed == list(range(25))
+
+
+def test_i6_the_lock_of_a_session_lasts_while_its_messages_are_waited_for(link: Link) -> None:
+    link.session_id, link.left = "a", []
+    options: Any = {"in_session": True, "session_id": "a"}
+    assert received(link, 1, lambda *_: None, 10.0, **options) == Received(0, 0, "a")
+    assert set(link.renewed) == {"a"}
+    assert 5 <= len(link.renewed) <= 8, "the shortest lock lasts 5 s"

@@ -178,4 +178,8 @@ def test_what_is_stopped_shows_what_was_sent(table: Path, monkeypatch: pytest.Mo
     client: Any = None
     assert len(numbers(table)) > 2
     done = module.replay(client, "q", table, Replay(name="first"), is_stopped=lambda: len(sent) >= 2)
-    assert (done.sent, len(sent)) == (2, 2)
+    assert (done.sent, len(sent), done.is_cut) == (2, 2, True)
+    count = len(numbers(table))
+    sent.clear()
+    done = module.replay(client, "q", table, Replay(name="first"), is_stopped=lambda: len(sent) >= count)
+    assert (done.sent, done.is_cut) == (count, False), "it has sent all when it is stopped"

@@ -8,7 +8,7 @@ import pytest
 
 from isthmus.amqp import section
 from isthmus.entities.queue.run import RunSet
-from isthmus.errors import IsthmusError, QuotaExceededError
+from isthmus.errors import IsthmusError, QuotaExceededError, ServerBusyError
 from isthmus.message.name import ORIGIN, RESENT
 from isthmus.operations import resubmit as module
 from isthmus.operations.deliver import UnconfirmedError
@@ -86,6 +86,31 @@ def test_i1_what_a_lost_target_has_acknowledged_is_removed(monkeypatch: pytest.M
     assert calls == [100, 100]
     assert lost.value.__notes__ == [
         "101 of 350 messages were sent and removed before, as far as the namespace has answered"
+    ]
+
+
+def test_i1_what_was_acknowledged_before_a_renewal_failed_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy namespace refuses a renewal, and takes settlements all the same."""
+    completed: list[int] = []
+
+    def renew() -> None:
+        raise ServerBusyError("busy")
+
+    def sweep(client: Any, path: str, wanted: RunSet, take: Any, **_: Any) -> int:
+        taken = [Taken(number, b"", section.encode_message(b"y")) for number in range(150)]
+        completed.extend(each.delivery_id for each in take(taken, renew))
+        assert not wanted, "the pass ends"
+        return len(completed)
+
+    client: Any = None
+    monkeypatch.setattr(module, "Sender", lambda *_: Target())
+    monkeypatch.setattr(module, "deliver", lambda client, sender, payloads, renew: [None] * len(payloads))
+    monkeypatch.setattr(module, "sweep", sweep)
+    with pytest.raises(ServerBusyError) as busy:
+        resubmit(client, "q/$DeadLetterQueue", "q", numbers(150), make_change(""))
+    assert completed == list(range(100))
+    assert busy.value.__notes__ == [
+        "100 of 150 messages were sent and removed before, as far as the namespace has answered"
     ]
 
 

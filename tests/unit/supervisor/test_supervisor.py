@@ -533,20 +533,23 @@ def test_a_pause_is_reported_the_namespace_that_it_names() -> None:
     assert condition.away == ("jfk", "jfk: takes nothing")
 
 
-def test_i2_a_route_whose_progress_cannot_be_read_keeps_no_other_from_starting_and_from_draining() -> None:
+@pytest.mark.parametrize("when", ["start", "end"])
+def test_i2_a_route_whose_progress_cannot_be_read_keeps_no_other_from_starting_or_stopping(when: str) -> None:
     """The number of routes that are starting, and the end of the run, read the progress of all: either failed as a whole."""
-    bench = Bench(("a", "b", "c"), starts_at_once=1)
-    bench.supervisor.step()
-    (unreadable,) = bench.started["a"]
+    bench = Bench(("a", "b"))
+    bench.step()
 
     def stale() -> RouteProgress:
         raise OSError(errno.ESTALE, "Stale file handle")
 
-    unreadable.progress = stale  # type: ignore[method-assign]
-    bench.step()
-    assert bench.started["b"]
-    bench.supervisor.shut_down()
-    assert [each for each in bench.journal if each.startswith("stop b")]
+    bench.started["b"][0].progress = stale  # type: ignore[method-assign]
+    if when == "start":
+        bench.started["a"][0].fail("boom")
+        assert bench.steps_until_start("a") > 0
+    else:
+        bench.supervisor.shut_down()
+        assert sorted(each for each in bench.journal if each.startswith("stop")) == ["stop a", "stop b"]
+        assert bench.phase("a") is bench.phase("b") is Phase.STOPPED
 
 
 def test_i2_a_route_whose_progress_cannot_be_read_fails_alone() -> None:

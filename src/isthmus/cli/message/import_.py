@@ -65,7 +65,8 @@ def run(
             namespace=target.name, created_at=detection.created_at, new_message_ids=new_message_ids, progress=note,
             is_stopped=is_stopped,
         )  # fmt: skip
-        is_interrupted = is_stopped()
+        # Interrupted while the last messages were under way, it has sent all, and there is no note: run again, it would send them again.
+        is_interrupted = is_stopped() and not done.complete
     sure = new_message_ids or not detection.may_drop
     if as_json:
         sent = done.accepted if sure else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from itertools import islice
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,6 +24,9 @@ from isthmus.cli.where import (
     entity_path,
     near_names,
 )
+
+if TYPE_CHECKING:
+    from isthmus.operations.message import Seen
 
 __all__ = ["register", "run"]
 
@@ -91,11 +94,17 @@ def run(
                 seen.session_id,
                 seen.subject,
                 last,
-                notes=(f"unreadable: {', '.join(seen.unreadable)}",) if seen.unreadable else (),
+                notes=_notes(seen),
             )
     Console(soft_wrap=True).print(table)
     if not table.row_count and not dead_letter:
         _hint(address, path)
+
+
+def _notes(seen: Seen) -> tuple[str, ...]:
+    """The lines below a message: its properties that have no column, and what cannot be read of it."""
+    others = ", ".join(f"{name} {value}" for name, value in seen.others.items())
+    return (*([others] if others else []), *([f"unreadable: {', '.join(seen.unreadable)}"] if seen.unreadable else []))
 
 
 def _hint(address: Any, path: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import math
 import os
 import select
 import stat
@@ -23,14 +24,19 @@ __all__ = ["wait_read"]
 
 _FIRST_PAUSE_SECONDS = 0.00005
 _PAUSE_SECONDS = 0.02
+# Ctrl-C reaches the reader too, which may end a little later.
+_STOP_SECONDS = 1.0
 
 
-def wait_read(stream: Any, is_stopped: Callable[[], bool] = lambda: False) -> None:
+def wait_read(stream: Any, is_stopped: Callable[[], bool] = lambda: False) -> bool:
     """Wait until the reader of a pipe has read everything; returns at once where the stream is none.
 
     Args:
         stream: flushed.
-        is_stopped: called repeatedly; it ends the wait.
+        is_stopped: called repeatedly; it ends the wait, soon.
+
+    Returns:
+        Whether everything was read; False only if it was stopped.
 
     Raises:
         BrokenPipeError: the reader has ended, and left something.
@@ -38,15 +44,20 @@ def wait_read(stream: Any, is_stopped: Callable[[], bool] = lambda: False) -> No
     try:
         descriptor = stream.fileno()
         if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-            return
+            return True
     except (AttributeError, OSError, ValueError):  # not a file
-        return
-    pause = _FIRST_PAUSE_SECONDS
-    while _unread(descriptor) and not is_stopped():
+        return True
+    pause, stopped_at = _FIRST_PAUSE_SECONDS, math.inf
+    while _unread(descriptor):
+        if is_stopped():
+            stopped_at = min(stopped_at, time.monotonic())
+            if time.monotonic() - stopped_at >= _STOP_SECONDS:
+                return False
         if _has_ended(descriptor) and _unread(descriptor):
             raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
         time.sleep(pause)
         pause = min(2 * pause, _PAUSE_SECONDS)
+    return True
 
 
 def _unread(descriptor: int) -> int:

@@ -31,6 +31,10 @@ __all__ = ["register"]
 _INTERRUPTED = "interrupted: printed messages are removed, and locked ones are released; Ctrl-C again ends immediately"
 
 
+class _UnreadError(Exception):
+    """It was interrupted while the program behind a pipe had a message still to read, or while one was printed to a terminal that was closed."""
+
+
 def register(app: typer.Typer) -> None:
     """Add the verb."""
     app.command("receive")(run)
@@ -64,17 +68,21 @@ def run(
     if sys.stdout is None:
         raise InvalidArgumentError("standard output is closed, and messages would be removed that nobody sees")
 
-    def hand_on(payload: bytes, is_stopped: Callable[[], bool]) -> None:
+    is_terminal = sys.stdout.isatty()
+
+    def hand_on(payload: bytes, meanwhile: Callable[[], bool]) -> None:
         show(payload)
-        wait_read(sys.stdout, is_stopped)
+        # What is written to a terminal that was closed is discarded.
+        if (is_terminal and not sys.stdout.isatty()) or not wait_read(sys.stdout, meanwhile):
+            raise _UnreadError
 
     def show(payload: bytes) -> None:
         seen = read(payload)
         if as_json:
             print(json_line({**seen.to_dict(), "body": body_of(payload)}), flush=True)
             return
-        known = (("MessageId", seen.message_id), ("SessionId", seen.session_id), ("Subject", seen.subject))
-        more = [f"{name} {value}" for name, value in known if value]
+        known = {"MessageId": seen.message_id, "SessionId": seen.session_id, "Subject": seen.subject} | seen.others
+        more = [f"{name} {value}" for name, value in known.items() if value]
         more += [f"{name} = {value}" for name, value in seen.properties.items()]
         more += [f"unreadable: {name}" for name in seen.unreadable]
         print(f"{body_of(payload)}\n  " + ", ".join((f"sequence number {seen.sequence}", *more)), flush=True)
@@ -91,7 +99,7 @@ def run(
             interruption(_INTERRUPTED) as is_stopped,
         ):
             done = receive(
-                client, path, limit, wait, lambda payload: hand_on(payload, is_stopped),
+                client, path, limit, wait, hand_on,
                 in_session=in_session, session_id=session_id or None, is_stopped=is_stopped,
             )  # fmt: skip
             is_interrupted = is_stopped()
@@ -99,6 +107,9 @@ def run(
         if not in_session and "requires sessions" in str(error):  # as in the service's text
             error.add_note("write --session-id ID or --next-session")
         raise
+    except _UnreadError:
+        print(f"{path}: 1 message is not removed: the program behind the pipe has not read it", file=sys.stderr)
+        raise typer.Exit(130) from None
     if done.left:
         print(f"{path}: {done.left} messages were printed and not removed: their locks had expired", file=sys.stderr)
     if is_interrupted:

@@ -118,7 +118,7 @@ def run(
                         if error is not None:
                             raise error
                     note(len(part))
-                is_interrupted = is_stopped()
+                is_interrupted = is_stopped() and accepted < count  # else there is nothing to be sent again
         except IsthmusError as error:
             if count > 1:  # sent again as a whole, those would be duplicates
                 error.add_note(f"{accepted} of {count} messages were accepted")

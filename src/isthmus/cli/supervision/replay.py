@@ -93,7 +93,7 @@ def run(
             try:
                 with interruption(SENDS) as is_stopped, progress(f"sending to {to}", quiet=as_json) as note:
                     done = replay(client, entity, table, wanted, on_progress=note, is_stopped=is_stopped)
-                    is_interrupted = is_stopped()
+                    is_interrupted = is_stopped() and done.is_cut
             finally:
                 client.close(1.0)
     else:

@@ -13,6 +13,7 @@ import json
 import os
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -290,20 +291,32 @@ def _left(path: Path, done_path: Path) -> int:
         return 0
 
 
-def refused(folder: Folder) -> list[tuple[str, bytes]]:
-    """The messages that were set aside, each with its reason."""
+def refused(folder: Folder, on_damage: Callable[[], None] = lambda: None) -> list[tuple[str, bytes]]:
+    """The messages that were set aside, each with its reason.
+
+    Args:
+        folder: of the outbox.
+        on_damage: called for each damaged range that contains more than an interrupted write.
+    """
     try:
         data = folder.refused_path.read_bytes()
     except FileNotFoundError:
         return []
-    found = []
-    at = find_record(data, 0)
-    while at >= 0:
+    found: list[tuple[str, bytes]] = []
+    at = 0
+    while 0 <= at < len(data):
         record = read_record(data, at)
-        assert isinstance(record, Record)
-        note = json.loads(record.payloads[0])
-        found += [(str(note.get("reason", "")), payload) for payload in record.payloads[1:]]
-        at = find_record(data, record.end)
+        if isinstance(record, Record):
+            note = json.loads(record.payloads[0])
+            found += [(str(note.get("reason", "")), payload) for payload in record.payloads[1:]]
+            at = record.end
+            continue
+        next_at = find_record(data, at + 1)
+        # An interrupted write is shorter than it says; its message is set aside again, behind it.
+        until = next_at if next_at >= 0 else len(data)
+        if not isinstance(read_record(data[at:until]), int):
+            on_damage()
+        at = next_at
     return found
 
 

@@ -94,11 +94,13 @@ class Imported(NamedTuple):
         accepted: acknowledged in this run.
         passed_over: acknowledged in an earlier run that was interrupted.
         deferred: part of `accepted`: were deferred, and are active now.
+        complete: whether all messages of the file were acknowledged; a further import sends all of them again.
     """
 
     accepted: int
     passed_over: int
     deferred: int
+    complete: bool = True
 
 
 def import_file(
@@ -167,7 +169,7 @@ def import_file(
         try:
             for index, (state, payload) in enumerate(reader):
                 if is_stopped():
-                    return Imported(accepted, passed_over, deferred)
+                    return Imported(accepted, passed_over, deferred, complete=False)
                 if index in note:
                     continue
                 parts = split(payload, HeadCache(0))

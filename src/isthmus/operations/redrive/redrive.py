@@ -23,7 +23,7 @@ from isthmus.amqp import section
 from isthmus.entities.queue.run import RunSet
 from isthmus.entities.record.amend import with_properties
 from isthmus.entities.record.parse import HeadCache, split
-from isthmus.errors import InvalidArgumentError, IsthmusError
+from isthmus.errors import InvalidArgumentError, IsthmusError, LockLostError
 from isthmus.message import name as names
 from isthmus.operations.copy_target import Kept, Sent, TargetGoneError, Verdict
 from isthmus.operations.message import entered_as
@@ -181,7 +181,12 @@ class _Pass:
             part = taken[start : start + _AT_ONCE]
             finished += self._send(part, renew)
             self._progress(len(part))
-            renew()
+            try:
+                renew()
+            except LockLostError:  # of a session: the others follow
+                raise
+            except IsthmusError as error:  # what the target has acknowledged still leaves its queue
+                self._fail(f"the source was lost: {error}")
         return finished
 
     def _send(self, part: Sequence[Taken], renew: Callable[[], None]) -> list[Taken]:
@@ -246,9 +251,13 @@ class _Pass:
             else:
                 found.append((index, made))
         verdicts = leg.target.send(copies, renew)
-        self._failure = self._failure or leg.target.failure
+        self._fail(leg.target.failure)
         self._acknowledged += sum(isinstance(each, Sent) for each in verdicts)
         return [*found, *zip(ready, verdicts, strict=True)]
+
+    def _fail(self, text: str) -> None:
+        """Why nothing more is sent; empty: nothing has failed."""
+        self._failure = self._failure or text
 
     def _refuse(self, text: str) -> None:
         self._done.refused += 1

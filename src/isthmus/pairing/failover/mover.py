@@ -132,7 +132,7 @@ class _Pass:
         self._keeps_keys = bool(source.namespace_id) and self._sender.offers(DUPLICATE_KEYS)
         self.count = 0
         self.first_refusal = ""
-        self._lost: UnconfirmedError | None = None
+        self._lost: IsthmusError | None = None
 
     def close(self) -> None:
         self._sender.close()
@@ -146,10 +146,16 @@ class _Pass:
                 part = taken[start : start + _AT_ONCE]
                 accepted = self._send([each.payload for each in part], renew)
                 done += [each for each, is_accepted in zip(part, accepted, strict=True) if is_accepted]
+                if not self.first_refusal and self._lost is None:
+                    try:
+                        renew()
+                    except LockLostError:
+                        raise
+                    except IsthmusError as error:  # what the new member has acknowledged still leaves the old one
+                        self._lost = error
                 if self.first_refusal or self._lost is not None:
                     wanted.clear()  # the pass ends: later messages stay behind the refused one
                     break
-                renew()
             return done
 
         try:
@@ -182,7 +188,7 @@ class _Pass:
             self._raise_lost()
 
     def _raise_lost(self) -> None:
-        """Raise the loss of the new member, once what it had acknowledged is removed from the old one."""
+        """Raise the loss of a member, once what it had acknowledged is removed from the old one."""
         if self._lost is not None:
             raise self._lost
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -14,7 +16,7 @@ import pytest
 
 from isthmus.amqp import section
 from isthmus.cli.app import main
-from isthmus.cli.message import export, import_, purge, receive, resubmit, send
+from isthmus.cli.message import export, import_, peek, purge, receive, resubmit, send
 from isthmus.cli.where import entity_path
 from isthmus.entities.queue.run import RunSet
 from isthmus.errors import IsthmusError, NotAllowedError, QuotaExceededError
@@ -144,7 +146,7 @@ def interrupted(done: Any) -> Callable[..., Any]:
         (
             "import FILE orders",
             "file.carry.import_file",
-            interrupted(Imported(accepted=500, passed_over=0, deferred=0)),
+            interrupted(Imported(accepted=500, passed_over=0, deferred=0, complete=False)),
             "orders: sent 500 messages; interrupted: run it again to send the rest",
         ),
         ("receive orders --max 0", "receive.receive", interrupted(Received(3, 0, None)), ""),
@@ -174,6 +176,27 @@ def test_ctrl_c_and_sigterm_end_a_verb_in_good_order(
     assert ended.value.code == 130
     assert out.strip() == reported
     assert err.startswith("interrupted: ")
+
+
+@pytest.mark.usefixtures("interrupts")
+@pytest.mark.parametrize("as_json", [False, True])
+def test_an_import_that_has_sent_all_is_not_to_be_run_again(
+    as_json: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor would a script do it that looks at the exit code: all messages would be sent a second time."""
+    monkeypatch.setattr(import_, "target_of", lambda *_: SimpleNamespace(**vars(TARGET), read_entity=None))
+    detection = SimpleNamespace(created_at="", may_drop=False)
+    monkeypatch.setattr("isthmus.operations.detection.check_detection", lambda *_, **__: detection)
+    done = Imported(accepted=3, passed_over=0, deferred=0, complete=True)
+    monkeypatch.setattr("isthmus.operations.file.carry.import_file", interrupted(done))
+    with pytest.raises(SystemExit) as ended:
+        main(["import", "FILE", "orders", *(["--json"] if as_json else [])])
+    out, _ = capsys.readouterr()
+    assert not ended.value.code
+    if as_json:
+        assert json.loads(out)["complete"] is True
+    else:
+        assert out == "orders: sent 3 messages\n"
 
 
 @pytest.mark.usefixtures("interrupts")
@@ -212,6 +235,95 @@ def test_a_send_that_is_interrupted_shows_how_many_were_accepted(
         assert (reported["sent"], len(reported["message_ids"])) == (500, 500)
     else:
         assert out == "orders: sent 500 messages of 700: interrupted\n"
+
+
+@pytest.mark.usefixtures("interrupts")
+def test_a_send_whose_messages_are_all_accepted_is_not_to_be_run_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def deliver(client: Any, sender: Any, payloads: list[bytes]) -> list[IsthmusError | None]:
+        signal.raise_signal(signal.SIGTERM)
+        return [None] * len(payloads)
+
+    monkeypatch.setattr(send, "address_of", lambda *_: SimpleNamespace(target=lambda: TARGET))
+    monkeypatch.setattr("isthmus.operations.deliver.deliver", deliver)
+    monkeypatch.setattr("isthmus.transport.Sender", lambda *_: SimpleNamespace(wait_ready=lambda: None))
+    with pytest.raises(SystemExit) as ended:
+        main(["send", "orders", "body", "--count", "3"])
+    assert not ended.value.code
+    assert capsys.readouterr().out == "orders: sent 3 messages\n"
+
+
+WITH_FIELDS = section.encode_message(
+    b"body",
+    properties={"message_id": "m", "correlation_id": "c", "reply_to": "answers"},
+    application_properties={"n": 1},
+)
+
+
+def test_receive_prints_the_standard_properties_that_are_set(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def received(client: Any, path: str, count: int, wait: float, take: Callable[..., object], **_: Any) -> Received:
+        take(WITH_FIELDS, lambda: False)
+        return Received(1, 0, None)
+
+    monkeypatch.setattr(receive, "address_of", lambda *_: SimpleNamespace(target=lambda: TARGET))
+    monkeypatch.setattr("isthmus.operations.receive.receive", received)
+    for more in ([], ["--json"]):
+        with pytest.raises(SystemExit) as ended:
+            main(["receive", "orders", *more])
+        assert not ended.value.code
+        out, _ = capsys.readouterr()
+        if more:
+            assert json.loads(out) | {"correlation_id": "c", "reply_to": "answers", "to": ""} == json.loads(out)
+        else:
+            assert out == "body\n  sequence number 0, MessageId m, CorrelationId c, ReplyTo answers, n = 1\n"
+
+
+class Terminal(io.StringIO):
+    """A terminal that may be closed."""
+
+    is_open = True
+
+    def isatty(self) -> bool:
+        return self.is_open
+
+
+def test_a_message_that_is_printed_while_the_terminal_is_closed_is_not_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    results: list[bool] = []
+
+    def received(client: Any, path: str, count: int, wait: float, take: Callable[..., object], **_: Any) -> Received:
+        for is_open in (True, False):
+            terminal.is_open = is_open
+            results.append(False)
+            take(WITH_FIELDS, lambda: False)
+            results[-1] = True
+        pytest.fail("it is taken")
+
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setattr(receive, "address_of", lambda *_: SimpleNamespace(target=lambda: TARGET))
+    monkeypatch.setattr("isthmus.operations.receive.receive", received)
+    with pytest.raises(SystemExit) as ended:
+        main(["receive", "orders", "--max", "0"])
+    assert (ended.value.code, results) == (130, [True, False])
+
+
+def test_peek_prints_the_standard_properties_that_are_set(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(peek, "address_of", lambda *_: SimpleNamespace(target=lambda: TARGET))
+    monkeypatch.setattr("isthmus.operations.peek.messages", lambda *_, **__: iter([WITH_FIELDS]))
+    for more in ([], ["--json"]):
+        with pytest.raises(SystemExit) as ended:
+            main(["peek", "orders", *more])
+        assert not ended.value.code
+        out, _ = capsys.readouterr()
+        if more:
+            assert json.loads(out) | {"correlation_id": "c", "reply_to": "answers", "to": ""} == json.loads(out)
+        else:
+            assert "CorrelationId c, ReplyTo answers" in out
 
 
 def test_resubmit_shows_what_is_deferred(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from isthmus.cli.message import reader
 from isthmus.cli.message.reader import wait_read
 
 
@@ -16,14 +17,14 @@ def test_what_was_written_to_a_pipe_has_been_read() -> None:
     reading, writing = os.pipe()
     with open(writing, "wb", buffering=0) as pipe:
         pipe.write(b"message\n")
-        reader = threading.Timer(0.2, lambda: os.read(reading, 100))
-        reader.start()
+        taking = threading.Timer(0.2, lambda: os.read(reading, 100))
+        taking.start()
         began = time.monotonic()
-        wait_read(pipe)
+        assert wait_read(pipe)
         assert time.monotonic() - began >= 0.2
-        reader.join()
+        taking.join()
         os.close(reading)
-        wait_read(pipe)  # all was read before its reader ended
+        assert wait_read(pipe)  # all was read before its reader ended
 
 
 def test_a_reader_that_has_ended_and_left_something_is_told() -> None:
@@ -38,17 +39,41 @@ def test_a_reader_that_has_ended_and_left_something_is_told() -> None:
         ending.join()
 
 
-def test_a_request_to_end_ends_the_wait() -> None:
+def test_a_request_to_end_ends_the_wait_and_tells_that_something_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "_STOP_SECONDS", 0.1)
     reading, writing = os.pipe()
     with open(writing, "wb", buffering=0) as pipe:
         pipe.write(b"message\n")
-        wait_read(pipe, lambda: True)
+        assert not wait_read(pipe, lambda: True)
     os.close(reading)
+
+
+def test_a_reader_that_reads_is_waited_for_after_a_request_to_end() -> None:
+    reading, writing = os.pipe()
+    with open(writing, "wb", buffering=0) as pipe:
+        pipe.write(b"message\n")
+        taking = threading.Timer(0.1, lambda: os.read(reading, 100))
+        taking.start()
+        assert wait_read(pipe, lambda: True)
+        taking.join()
+    os.close(reading)
+
+
+def test_a_reader_that_the_same_ctrl_c_has_ended_is_told() -> None:
+    """It has left the message, which must not be removed."""
+    reading, writing = os.pipe()
+    with open(writing, "wb", buffering=0) as pipe:
+        pipe.write(b"message\n")
+        ending = threading.Timer(0.1, lambda: os.close(reading))
+        ending.start()
+        with pytest.raises(BrokenPipeError):
+            wait_read(pipe, lambda: True)
+        ending.join()
 
 
 def test_files_have_no_reader(tmp_path: Path) -> None:
     with (tmp_path / "out").open("w") as file:
         file.write("message\n")
         file.flush()
-        wait_read(file)
-    wait_read(None)
+        assert wait_read(file)
+    assert wait_read(None)

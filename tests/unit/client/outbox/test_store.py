@@ -15,6 +15,7 @@ import pytest
 
 from isthmus.client.outbox import store
 from isthmus.client.outbox.folder import Folder
+from isthmus.client.outbox.frame import encode_record
 from isthmus.client.outbox.store import FolderSource, Store, claim, refused
 from isthmus.client.send.durable_sender import AsyncDurableSender, DurableSender
 from isthmus.errors import InvalidArgumentError
@@ -104,6 +105,23 @@ def test_what_was_delivered_is_not_sent_again_because_the_disk_takes_no_progress
     assert following is not None
     assert following.payloads == [b"second"]
     source.release()
+
+
+@pytest.mark.parametrize(("keeps", "is_damaged"), [(-4, False), (10, False), (2, False), (None, True)])
+def test_damaged_bytes_among_refused_messages_are_told_and_an_interrupted_write_is_none(
+    keeps: int | None, is_damaged: bool, tmp_path: Path
+) -> None:
+    """Of that its message is set aside again."""
+    folder = Folder(tmp_path)
+    records = [encode_record([b'{"reason": "large"}', b"message %d" % number], 0) for number in range(3)]
+    if keeps is None:
+        records[1] = records[1][:-4] + b"oops"
+    else:
+        records[1] = records[1][:keeps]
+    folder.refused_path.write_bytes(b"".join(records))
+    damaged: list[bool] = []
+    assert refused(folder, lambda: damaged.append(True)) == [("large", b"message 0"), ("large", b"message 2")]
+    assert bool(damaged) == is_damaged
 
 
 def test_of_two_that_begin_an_outbox_for_two_entities_one_is_refused(

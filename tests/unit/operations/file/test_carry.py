@@ -97,10 +97,31 @@ def test_i2_what_is_stopped_and_run_again_sends_each_message_once(
     monkeypatch.setattr(carry, "deliver", deliver)
     monkeypatch.setattr(carry, "_GROUP", 2)
     done = import_file(client, "q", tmp_path / "file", namespace="ns", is_stopped=lambda: len(sent) >= 2)
-    assert (done.accepted, sent) == (2, [b"0", b"1"])
+    assert (done.accepted, done.complete, sent) == (2, False, [b"0", b"1"])
     done = import_file(client, "q", tmp_path / "file", namespace="ns")
     assert (done.accepted, done.passed_over) == (3, 2)
     assert sent == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_an_import_that_is_stopped_while_its_last_messages_are_sent_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no note any more: run again, it would send all of them again."""
+    with MessageWriter(tmp_path / "file", {}) as writer:
+        writer.write(section.encode_message(b"0"), 0)
+        writer.finish()
+    stopped: list[bool] = []
+
+    def deliver(client: Any, sender: Any, payloads: list[bytes]) -> list[IsthmusError | None]:
+        stopped.append(True)
+        return [None] * len(payloads)
+
+    client: Any = SimpleNamespace(namespace_id="one")
+    monkeypatch.setattr(carry, "Sender", lambda *_: Target())
+    monkeypatch.setattr(carry, "deliver", deliver)
+    done = import_file(client, "q", tmp_path / "file", namespace="ns", is_stopped=lambda: bool(stopped))
+    assert (done.accepted, done.complete) == (1, True)
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_removal_that_fails_shows_that_the_file_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

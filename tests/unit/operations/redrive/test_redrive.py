@@ -12,7 +12,7 @@ from isthmus.amqp import section
 from isthmus.amqp.types import Long, Symbol
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.entities.queue.run import RunSet
-from isthmus.errors import ConnectionLostError, EntityDisabledError
+from isthmus.errors import ConnectionLostError, EntityDisabledError, ServerBusyError
 from isthmus.message import name as names
 from isthmus.operations.copy_target import Kept, Sent, TargetGoneError
 from isthmus.operations.redrive import leg as leg_module
@@ -87,6 +87,26 @@ def test_a_queue_that_is_lost_half_way_shows_what_the_target_has(monkeypatch: py
     done = redrive._Pass(Between({"": [Leg("r", target, [])]}), _Cleaned, chosen, lambda count: None).carry(client, "q")
     assert done.failure == "gone; the target had acknowledged 2 copies by then"
     assert (done.sent, done.left) == (1, 2)
+
+
+def test_what_was_acknowledged_before_a_renewal_failed_leaves_its_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy namespace refuses a renewal, and takes settlements all the same."""
+    monkeypatch.setattr(redrive, "_AT_ONCE", 2)
+
+    def renew() -> None:
+        raise ServerBusyError("busy")
+
+    def sweep(client: Any, path: str, wanted: RunSet, take: Any, **_: Any) -> int:
+        return len(take([Taken(number, b"", section.encode_message(b"x")) for number in range(3)], renew))
+
+    monkeypatch.setattr(redrive, "sweep_entity", sweep)
+    chosen = RunSet()
+    chosen.add(1, 3)
+    target: Any = Taking()
+    client: Any = None
+    done = redrive._Pass(Between({"": [Leg("r", target, [])]}), _Cleaned, chosen, lambda count: None).carry(client, "q")
+    assert (done.sent, done.left, done.failure) == (2, 1, "the source was lost: busy")
+    assert not chosen
 
 
 def test_after_a_stop_nothing_more_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:

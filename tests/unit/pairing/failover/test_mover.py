@@ -11,6 +11,7 @@ from isthmus.amqp import codec, section
 from isthmus.amqp.section import Header
 from isthmus.amqp.types import Int, Long, Symbol, Timestamp
 from isthmus.entities.queue.run import RunSet
+from isthmus.errors import ServerBusyError
 from isthmus.operations.deliver import UnconfirmedError
 from isthmus.operations.message import entered_as, sequence_of, state_of
 from isthmus.operations.peek import Census
@@ -123,6 +124,31 @@ def test_i1_what_the_new_member_acknowledged_before_it_was_lost_leaves_the_old_o
         made.carry(wanted, None)
     assert [each.delivery_id for each in completed] == [0, 2]  # type: ignore[attr-defined]
     assert (made.count, made.first_refusal) == (2, "")
+
+
+def test_i1_what_the_new_member_acknowledged_before_a_renewal_failed_leaves_the_old_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A busy namespace refuses a renewal, and takes settlements all the same."""
+    completed: list[object] = []
+
+    def renew() -> None:
+        raise ServerBusyError("busy")
+
+    def sweep(client: object, path: str, wanted: RunSet, take: Any, **_: object) -> int:
+        completed.extend(take([Taken(number, b"", scheduled(number, 0)) for number in range(3)], renew))
+        assert not wanted, "the pass ends"
+        return len(completed)
+
+    monkeypatch.setattr(mover, "sweep", sweep)
+    made: Any = object.__new__(_PASS)
+    made._source, made._path, made.count, made.first_refusal, made._lost = None, "orders", 0, "", None
+    made._send = lambda payloads, renew: [True] * len(payloads)
+    wanted = RunSet()
+    wanted.add(0, 2)
+    with pytest.raises(ServerBusyError):
+        made.carry(wanted, None)
+    assert made.count == len(completed) == 3
 
 
 def test_a_message_whose_sender_s_annotations_cannot_be_read_is_moved_with_them() -> None:
