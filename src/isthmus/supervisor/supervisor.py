@@ -24,6 +24,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from isthmus.clock import Clock, SystemClock
 from isthmus.connectors.secret import scrub
@@ -341,8 +342,8 @@ class Supervisor:
         pause = threading.Event()
         while self.clock.monotonic() < limit and not all(route.drained() for _, route in running):
             for slot, route in running:
-                with suppress(Exception):  # as below; the last time it is logged
-                    slot.condition.seen(self.clock.monotonic(), route.progress())
+                with suppress(Exception):  # as below, where it is logged
+                    self._see(slot, route)
             if on_round is not None:
                 with suppress(Exception):  # an error of one route must not keep the others from draining
                     on_round()
@@ -353,13 +354,16 @@ class Supervisor:
         for thread in stoppers:
             thread.join()
         for slot, route in running:
-            _quietly(lambda slot=slot, route=route: slot.condition.seen(self.clock.monotonic(), route.progress()), slot)
+            _quietly(partial(self._see, slot, route), slot)
             slot.running = None
         for slot in self._slots:
             if slot.condition.phase is not Phase.DONE and not slot.given_up:
                 slot.condition.stopped()
         if on_round is not None:
             on_round()
+
+    def _see(self, slot: Slot, running: RunningRoute) -> None:
+        slot.condition.seen(self.clock.monotonic(), running.progress())
 
     # ---- report
 
