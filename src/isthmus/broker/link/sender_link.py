@@ -243,7 +243,8 @@ class SenderLink(LinkHandler):
         count = len(tags)
         size = sum(map(len, payloads))
         self._mean_bytes = size // count + 1
-        is_large = size > LARGE_BYTES and max(map(len, payloads)) > LARGE_BYTES
+        # A rule's action may have made a message with a body in a file smaller than others.
+        is_large = Large in set(map(type, payloads)) or (size > LARGE_BYTES and max(map(len, payloads)) > LARGE_BYTES)
         if is_large or self._stream is not None or self._behind:
             self._behind.extend(zip(payloads, tags, strict=True))
             self._send_behind()

@@ -10,7 +10,7 @@ import pytest
 from harness.check.until import passes, until_async
 from isthmus.amqp import CreditChanged, Transfers, section
 from isthmus.amqp.performative import Accepted
-from isthmus.entities import EntityStatus, QueueDescription
+from isthmus.entities import EntityStatus, QueueDescription, RuleDescription, SqlAction, SqlFilter, TopicDescription
 from isthmus.errors import StoreError, UnauthorizedError
 from isthmus.store import BlobFolder
 
@@ -351,6 +351,27 @@ async def test_a_body_that_cannot_be_read_costs_no_other_message_i4(broker, mess
         await detached(client, link)
         assert client.payloads(link) == []
         assert broker.engine.runtime("big").active_message_count == 3
+
+
+@pytest.mark.parametrize("mode", [0, 1], ids=["peek-lock", "receive-and-delete"])
+async def test_a_message_with_a_body_in_a_file_comes_also_where_an_action_has_made_it_small(
+    broker, message, tmp_path, mode
+):
+    broker.engine.blobs.files = BlobFolder(tmp_path)
+    broker.engine.create_topic("news", TopicDescription(max_message_size_in_kilobytes=4096))
+    rule = RuleDescription("short", SqlFilter("1 = 1"), SqlAction("REMOVE long"))
+    broker.engine.create_subscription("news", "all", default_rule=rule)
+    await broker.namespace.commits.wait_idle()
+    client = broker.client()
+    client.connection.peer_max_frame_size_bytes = 1 << 12  # it sends small frames
+    text = b"L" * ((1 << 20) - 10_000)
+    client.sender("news").send(message(text, application_properties={"long": "x" * 20_000}), b"1")
+    path = "news/Subscriptions/all"
+    await until_async(lambda: client.pump() or broker.engine.runtime(path).active_message_count == 1)
+    assert broker.engine.receiver(path).has_large
+    link = client.receiver(path, credit=1, snd_settle_mode=mode, rcv_settle_mode=0)
+    await until_async(lambda: client.pump() or client.detached(link) or client.payloads(link))
+    assert client.bodies(link) == [text]
 
 
 @pytest.mark.parametrize("window", [1, 2, 7])
