@@ -129,6 +129,10 @@ class SessionSenderLink(SenderLink):
             self.hold.renew()
         return count
 
+    def keep(self, token: bytes) -> None:
+        """As for any receiving link, of the session's lock; I4."""
+        self.hold.renew()
+
     @property
     def activity(self) -> object:
         """As for any receiving link; a session whose lock is renewed is not idle."""
