@@ -142,9 +142,7 @@ def _delete_deferred(queue: MessageSource, sequences: list[int], request: Reques
     box: list[Acquired] = []
 
     def durable() -> None:
-        reply = _received(box[0])
-        reply.has_deleted = True
-        respond(reply)
+        respond(_received(box[0]))
 
     box.append(queue.receive_deferred(sequences, lock=False, on_durable=durable, on_failed=_failed(respond)))
 

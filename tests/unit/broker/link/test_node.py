@@ -9,6 +9,7 @@ from isthmus.amqp import codec, section
 from isthmus.amqp.performative import Source, Target
 from isthmus.amqp.types import Array, Int, Long, UInt
 from isthmus.entities import Large, QueueDescription
+from isthmus.errors import UnauthorizedError
 from isthmus.store import BlobFolder
 
 LONGS = 0x81
@@ -110,6 +111,31 @@ async def test_what_was_deleted_together_for_a_client_without_credit_is_sent_whe
     await asker.client.settle()
     asker.replies.grant(2)
     assert await asker.answers(2) == [(200, 4)] * 2
+
+
+@pytest.mark.parametrize("waits_for", ["the disk", "the window", "credit"])
+async def test_replies_with_deleted_messages_are_sent_before_this_side_ends_their_link_i4(broker, message, waits_for):
+    """As where a token expires."""
+    await defer(broker, message, 4)
+    client = broker.client(incoming_window=1 if waits_for == "the window" else 5000, max_frame_size_bytes=1 << 12)
+    asker = Asker(client, "orders", credit=0 if waits_for == "credit" else 100)
+    if waits_for == "the disk":
+        broker.store.gate.clear()
+    asker.take(1, 2, 3, 4)
+    await until_async(lambda: client.send_only() or broker.engine.runtime("orders").message_count == 0)
+    if waits_for != "the disk":
+        await broker.namespace.commits.wait_idle()
+        await passes(20, client.send_only)
+    links = client.peer._links
+    for link in list(links.handlers):
+        links.drop(link, UnauthorizedError("expired"))
+    broker.store.gate.set()
+    if waits_for == "credit":
+        await client.settle()
+        asker.replies.grant(1)
+    assert await asker.answers(1) == [(200, 4)]
+    await until_async(lambda: client.pump() or client.detached(asker.replies))
+    assert links.handlers == {}
 
 
 async def test_nothing_is_deleted_for_a_client_without_a_link_for_the_reply(broker, message):
