@@ -185,6 +185,30 @@ async def test_a_deferred_message_whose_body_cannot_be_read_is_not_deleted(broke
     assert broker.engine.runtime("big").deferred_message_count == 0
 
 
+@pytest.mark.parametrize("operation", ["peek-message", "receive-by-sequence-number"])
+async def test_a_body_that_cannot_be_read_fails_its_request_and_no_other(broker, bodies, operation):
+    """Message I2: those behind it are of messages that were deleted, or of changes that the client would repeat."""
+    asker = Asker(broker.client(), "big")
+    bodies.path_of(2).rename(bodies.path_of(9))
+    if operation == "peek-message":
+        asker.ask(operation, {"from-sequence-number": Long(0), "message-count": Int(2)})
+    else:
+        asker.ask(operation, {"sequence-numbers": Array(LONGS, [2]), "receiver-settle-mode": UInt(1)})
+    asker.take(1)
+    await until_async(
+        lambda: (
+            asker.client.pump()
+            or asker.client.detached(asker.replies)
+            or len(asker.client.payloads(asker.replies)) == 2
+        )
+    )
+    assert not asker.client.detached(asker.replies)
+    assert sorted(await asker.answers(2)) == [(200, 1), (500, 0)]
+    bodies.path_of(9).rename(bodies.path_of(2))
+    asker.take(2)
+    assert (await asker.answers(3))[-1] == (200, 1)
+
+
 async def test_a_client_that_goes_while_bodies_are_read_leaves_its_messages(broker, bodies):
     asker = Asker(broker.client(), "big")
     asker.take(1, 2)
