@@ -165,7 +165,9 @@ class Requests(NodeLink):
 
     def _can_reply(self, request: Request) -> bool:
         replies = None if self.takes_no_more or self.link.detached else self._replies(request)
-        if replies is None or replies.is_ending or not replies.has_room(self.link.max_message_size_bytes):
+        if replies is None or replies.is_ending or replies.link.detached:
+            return False
+        if not replies.has_room(self.link.max_message_size_bytes):
             return False
         replies.promised += 1
         request.promised_on = replies

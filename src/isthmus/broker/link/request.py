@@ -253,7 +253,7 @@ class Replies(NodeLink):
     @property
     def is_ending(self) -> bool:
         """Whether this side is about to end the link."""
-        return self.link.detached or self._on_sent_all is not None
+        return self._on_sent_all is not None
 
     def when_sent(self, run: Callable[[], None]) -> None:
         self._on_sent_all = run
@@ -375,7 +375,7 @@ def _memory_bytes(message: bytes | Rope) -> int:
 def find_replies(links: Iterable[Replies], request: Request | None, node: str, arrived_on: Link) -> Replies | None:
     """The link for the reply to a request that `arrived_on` a link to `node`; None if the client has none."""
     # A client may use one address for several links: the reply belongs to the session on which the request came.
-    candidates = sorted(links, key=lambda each: each.link.amqp_session is not arrived_on.amqp_session)
+    candidates = sorted(links, key=lambda each: (each.is_ending, each.link.amqp_session is not arrived_on.amqp_session))
     wanted = None if request is None else request.reply_to
     if wanted is not None:
         for replies in candidates:
