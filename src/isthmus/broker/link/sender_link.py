@@ -18,6 +18,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 from isthmus.amqp import Link
@@ -282,7 +283,7 @@ class SenderLink(LinkHandler):
             self._delete(token)
         except IsthmusError as error:
             refused = error
-            self.when_sent(lambda: self._give_up(refused))
+            self.when_sent(lambda: self._give_up(refused, token))
         self._carrier.touch()
 
     def _delete(self, token: bytes) -> None:
@@ -304,9 +305,13 @@ class SenderLink(LinkHandler):
         self._is_large_reserved = isinstance(deleted.payloads[-1], Large)
         return len(deleted.tags)
 
-    def _give_up(self, error: Exception) -> None:
+    def fail(self, token: bytes) -> None:
+        """A message cannot be read: its delivery has failed when its lock ends."""
+
+    def _give_up(self, error: Exception, token: bytes) -> None:
         _log.error("message not sent: entity=%r reason=%s", self.path, error)
         self._behind.clear()
+        self.fail(token)
         self.detach(error)
         self._carrier.touch()
 
@@ -336,20 +341,21 @@ class SenderLink(LinkHandler):
                 self._behind.appendleft((payload, tag))
                 return
             way = ToTheEnd(self._carrier) if self._deletes else self._carrier
+            on_end = partial(self._on_sent, tag)
             self._stream = stream = Stream(
-                self.link, payload, tag, way, self._carrier.large, self._on_sent, settled=self._deletes
+                self.link, payload, tag, way, self._carrier.large, on_end, settled=self._deletes
             )
             self._delivered += 1
             if not self._deletes:
                 self._settlement.tokens[stream.delivery_id] = tag
 
-    def _on_sent(self, error: IsthmusError | None) -> None:
+    def _on_sent(self, tag: bytes, error: IsthmusError | None) -> None:
         """A large message has been sent, or cannot be."""
         self._stream = None
         if self.closed:
             return
         if error is not None:
-            self._give_up(error)
+            self._give_up(error, tag)
         self._send_behind()
         self.offer()
         self._carrier.touch()

@@ -331,7 +331,7 @@ async def reading(broker, message, monkeypatch, tmp_path):
     broker.engine.blobs.files = files = BlobFolder(tmp_path)
     description = QueueDescription(max_message_size_in_kilobytes=4096, lock_duration_ms=5_000)
     broker.engine.create_queue("big", description)
-    broker.engine.create_queue("sessions", replace(description, requires_session=True))
+    broker.engine.create_queue("sessions", replace(description, requires_session=True, max_delivery_count=2))
     await broker.namespace.commits.wait_idle()
     other = broker.client()
     texts = [b"L" * (3 << 19), "b", b"M" * (3 << 19), "d"]
@@ -403,6 +403,37 @@ async def test_the_others_come_where_a_body_cannot_be_read_i4(broker, reading):
     broker.namespace.tick_engine()
     await until_async(lambda: client.pump() or len(client.payloads(link)) == 4)
     assert section.decode_header(client.payloads(link)[3], (0, 20)).delivery_count == 1
+
+
+@pytest.mark.parametrize("mode", [0, 1], ids=["peek-lock", "receive-and-delete"])
+async def test_a_body_that_cannot_be_read_does_not_block_its_session_for_ever(broker, reading, mode):
+    """Session attach I5."""
+    reading.gate.set()
+    client = broker.client()
+    for attempt in range(2):
+        reading.refusals = 11 if mode else 1
+        link = attach_session(client, f"r{attempt}", mode)
+        link.grant(4)
+        await detached(client, link)
+        assert client.payloads(link) == []
+        await client.settle()
+    link = attach_session(client, "last", mode)
+    link.grant(4)
+    await until_async(lambda: client.pump() or len(client.payloads(link)) == 3)
+    assert sizes(client, link) == [False, True, False]
+    assert broker.engine.runtime("sessions").dead_letter_message_count == 1
+
+
+def attach_session(client, name, mode):
+    link = client.session.attach_receiver(
+        name,
+        Source(address="sessions", filter={FILTER: "a"}),
+        target=Target(address="me"),
+        snd_settle_mode=mode,
+        rcv_settle_mode=0,
+    )
+    client.pump()
+    return link
 
 
 @pytest.mark.parametrize("mode", [0, 1], ids=["peek-lock", "receive-and-delete"])
