@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-from harness.world.conservation import LOCK_MS, FaultyJournal, _name_of, _state_of
+from harness.world.conservation import LOCK_MS, FaultyJournal, _name_of, _state_of, _take_from
 from harness.world.wide_world import WideWorld
 from isthmus.entities import Acquired, QueueDescription, RuleDescription, SqlFilter, SubscriptionDescription
 from isthmus.errors import IsthmusError
@@ -141,7 +141,6 @@ class WiderWorld(WideWorld):
         box: list[tuple[Callable[[], None], Callable[[Exception], None]]] = []
         with suppress(IsthmusError):
             acquired = acquire(
-                lock=False,
                 on_durable=lambda: box[0][0](),  # noqa: PLW0108 - there is nothing in the box yet
                 on_failed=lambda error: box[0][1](error),  # noqa: PLW0108 - likewise
             )
@@ -170,13 +169,13 @@ class WiderWorld(WideWorld):
             with suppress(IsthmusError):
                 queue = self.engine.receiver(path)
         if queue is not None:
-            self._delete(path, lambda **how: queue.receive_deferred([sequence], **how))
+            self._delete(path, lambda **how: queue.receive_deferred([sequence], lock=False, **how))
 
     def take_in_session(self) -> None:
         self.holds = [hold for hold in self.holds if not hold.is_over]
         if self.holds:
             messages = self.chance.choice(self.holds).messages
-            self._delete(messages.path, lambda **how: messages.acquire(self.chance.choice([1, 4]), **how))
+            self._delete(messages.path, lambda **how: _take_from(messages, self.chance.choice([0, 1, 4]), **how))
 
     def delete_in_sessions(self) -> None:
         """In one that is locked, or in all that are free."""
