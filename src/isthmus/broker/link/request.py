@@ -237,7 +237,7 @@ class Replies(NodeLink):
         self._overdrawn = 0
         self._starved_at: float | None = None
         self._counts_replies = True
-        self._is_behind_window = False
+        self._is_behind_window = self._has_sent_promised = False
         # Called to end the link, once all promised replies have been sent.
         self._on_sent_all: Callable[[], None] | None = None
 
@@ -278,7 +278,8 @@ class Replies(NodeLink):
         """Sends waiting replies, as far as the credit allows."""
         self._flush()
         run = self._on_sent_all
-        if run is not None and (self.link.detached or not (self.promised or self._is_held_up)):
+        is_owed = self.promised > 0 or (self._has_sent_promised and self._is_held_up)
+        if run is not None and (self.link.detached or not is_owed):
             self._on_sent_all = None
             run()
 
@@ -301,6 +302,7 @@ class Replies(NodeLink):
             # Settled: no client of the service settles replies.
             self._waiting.popleft()
             self.promised -= is_promised
+            self._has_sent_promised |= is_promised
             self.waiting_bytes -= _memory_bytes(message)
             tag = self._count.to_bytes(4, "big")
             if isinstance(message, Rope) or is_large:
