@@ -40,6 +40,7 @@ class WiderWorld(WideWorld):
         self.answered: set[str] = set()
         self.made: dict[str, int] = {}
         self.shot: Any = None
+        self.shots = 0
         super().__init__(seed, large, partitioned=partitioned)
         coming = {"v": ("t/Subscriptions/v",), **({"uv": ("u/Subscriptions/v",)} if partitioned else {})}
         self.groups = {**self.groups, **coming, "k": ("k",), **({"ku": ("ku",)} if partitioned else {})}
@@ -220,7 +221,8 @@ class WiderWorld(WideWorld):
             if any(not store.is_up for store in self.stores or ()) or engine.needs_probe:
                 return
             main = _table_of(self.main)
-            folder = self.large.with_name(f"{self.large.name}-shot-{self.count}")
+            self.shots += 1
+            folder = self.large.with_name(f"{self.large.name}-shot-{self.shots}")
             assert self.bodies is not None
             with self.bodies.kept():
                 self.bodies.copy_to(folder)
