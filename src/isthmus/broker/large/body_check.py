@@ -34,7 +34,9 @@ def check_bodies(
 
 
 class _Check:
-    """One check. It never refers to itself: the bodies that it keeps have to go when it ends, not when Python collects garbage."""
+    """One check. The bodies that it keeps have to go when it ends, not when Python collects garbage: it never refers to itself, and
+    nothing that an error's traceback refers to keeps them afterwards.
+    """
 
     __slots__ = ("_desk", "_done", "_left", "_retries_left")
 
@@ -48,10 +50,11 @@ class _Check:
 
     def go_on(self) -> None:
         """Read the next body."""
-        if self._left:
-            self._desk.read(lambda: _read(self._desk, self._left[-1]), self._ended)
-        else:
-            self._done(None)
+        if not self._left:
+            self._end(None)
+            return
+        desk, number, size_bytes = self._desk, self._left[-1].number, self._left[-1].size_bytes
+        desk.read(lambda: _read(desk, number, size_bytes), self._ended)
 
     def _ended(self, job: Future[None]) -> None:
         error = job.exception()
@@ -62,15 +65,24 @@ class _Check:
             self._retries_left -= 1
             self._desk.call_later(RETRY_SECONDS, self.go_on)
         else:
-            self._done(error if isinstance(error, IsthmusError) else StoreError(type(error).__name__))
+            self._end(error if isinstance(error, IsthmusError) else StoreError(type(error).__name__))
+
+    def _end(self, error: IsthmusError | None) -> None:
+        done, self._done = self._done, _nothing
+        self._left.clear()
+        done(error)
 
 
-def _read(desk: LargeDesk, body: Blob) -> None:
+def _nothing(error: IsthmusError | None) -> None:
+    """It is over."""
+
+
+def _read(desk: LargeDesk, number: int, size_bytes: int) -> None:
     """In a thread."""
     assert desk.files is not None
-    reader = desk.files.open(body.number)
+    reader = desk.files.open(number)
     try:
-        for start in range(0, body.size_bytes, PART_BYTES):
-            reader.read(start, min(PART_BYTES, body.size_bytes - start))
+        for start in range(0, size_bytes, PART_BYTES):
+            reader.read(start, min(PART_BYTES, size_bytes - start))
     finally:
         reader.close()

@@ -276,14 +276,14 @@ class SenderLink(LinkHandler):
                 self.queue.release([token])
             self.offer()
             return
-        try:
-            if unreadable is not None:
-                raise unreadable
-            self.keep(token)
-            self._delete(token)
-        except IsthmusError as error:
-            refused = error
-            self.when_sent(lambda: self._give_up(refused, token))
+        if unreadable is None:
+            try:
+                self.keep(token)
+                self._delete(token)
+            except IsthmusError as error:
+                self.when_sent(partial(self._give_up, error, token))
+        else:
+            self.when_sent(partial(self._give_up, unreadable, token))
         self._carrier.touch()
 
     def _delete(self, token: bytes) -> None:

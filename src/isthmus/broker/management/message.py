@@ -129,11 +129,13 @@ def receive_deferred(engine: Engine, entity: str, request: Request, respond: Res
     def checked(unreadable: IsthmusError | None) -> None:
         try:
             queue.release(locked.tags)
-            if unreadable is not None:
-                raise unreadable
-            _delete_deferred(settling(engine, entity, request), sequences, request, respond)
+            if unreadable is None:
+                _delete_deferred(settling(engine, entity, request), sequences, request, respond)
         except IsthmusError as error:
             _failed(respond)(error)
+        else:
+            if unreadable is not None:  # not raised: its traceback would keep the bodies until Python collects garbage
+                _failed(respond)(unreadable)
 
     check_bodies(desk, [each.blob for each in locked.payloads if isinstance(each, Large)], checked)
 

@@ -1,6 +1,7 @@
 """Requests whose replies wait for each other."""
 
 import asyncio
+import gc
 
 import pytest
 
@@ -168,6 +169,21 @@ async def bodies(broker, tmp_path):
     queue.defer(queue.acquire(2).tags)
     await broker.namespace.commits.wait_idle()
     return files
+
+
+@pytest.mark.parametrize("mode", [0, 1], ids=["receive-and-delete", "peek-lock"])
+async def test_an_error_keeps_no_body_until_garbage_is_collected(broker, bodies, mode):
+    gc.collect()
+    gc.disable()
+    try:
+        asker = Asker(broker.client(), "big")
+        bodies.path_of(2).rename(bodies.path_of(9))
+        wanted = {"sequence-numbers": Array(LONGS, [1, 2]), "receiver-settle-mode": UInt(mode)}
+        asker.ask("receive-by-sequence-number", wanted)
+        assert await asker.answers(1) == [(500, 0)]
+        await until_async(lambda: not broker.engine.blobs.pinned)
+    finally:
+        gc.enable()
 
 
 async def test_a_deferred_message_whose_body_cannot_be_read_is_not_deleted(broker, bodies):
