@@ -11,7 +11,8 @@ Invariants:
     I3. Before its first token a client has only a few sessions, links and answers of bounded size, whatever it sends; all
         clients together have a bounded number of bytes of messages that are not whole yet.
     I4. A client that reads nothing is disconnected before the bytes that wait for it fill the memory.
-    I5. The end of a connection is sent after its outstanding outcomes (`isthmus.broker.link.departure`).
+    I5. The end of a connection is sent after its outstanding outcomes (`isthmus.broker.link.departure`); where this side ends it because of
+        its client's behaviour, also after messages that were deleted for the client.
     I6. From a client whose connection is about to be closed no message or request is taken, and none is sent to it: the
         outcome of the one could not reach it, and the other would be lost. Its settlements are taken, and messages that were deleted for it are sent.
 """
@@ -375,8 +376,7 @@ class Peer:
         self._warn("connection closed", error)
         self._is_closing = True
         self._partial.release()
-        self._links.forget_all()
-        self._links.departures.when_empty(lambda: self.close(amqp_error(error)))
+        self._links.leave(lambda: self.close(amqp_error(error)), self._namespace.call_later)
 
     def _finish(self) -> None:
         was_over = self._links.is_over

@@ -266,6 +266,12 @@ class MessageSource(Entity, Protocol):
         """Up to `limit` available messages in sequence order, locked or deleted; None if there is none."""
         ...
 
+    def delete_locked(
+        self, token: bytes, on_durable: Callback | None = None, on_failed: Failure | None = None
+    ) -> Acquired | None:
+        """Delete a message that `acquire` has locked, as it does without `lock`; None if the lock is lost."""
+        ...
+
     def receive_deferred(
         self,
         sequences: Sequence[int],

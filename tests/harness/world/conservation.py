@@ -556,9 +556,9 @@ class World:
         box: list[tuple[Callable[[], None], Callable[[Exception], None]]] = []
         with suppress(IsthmusError):
             queue = self.engine.receiver(path)
-            acquired = queue.acquire(
-                self.chance.choice([1, 3]),
-                lock=False,
+            acquired = _take_from(
+                queue,
+                self.chance.choice([0, 1, 3]),
                 on_durable=lambda: box[0][0](),  # noqa: PLW0108 - there is nothing in the box yet
                 on_failed=lambda error: box[0][1](error),  # noqa: PLW0108 - likewise
             )
@@ -1027,6 +1027,14 @@ class World:
 
 def _nothing(*_: object) -> None:
     """Nothing is reported."""
+
+
+def _take_from(queue: Any, limit: int, on_durable: Callable[[], None], on_failed: Callable[[Exception], None]) -> Any:
+    """Messages deleted on delivery; 0: one that is locked first, as a large one is while its body is read."""
+    if limit:
+        return queue.acquire(limit, lock=False, on_durable=on_durable, on_failed=on_failed)
+    locked = queue.acquire(1)
+    return None if locked is None else queue.delete_locked(locked.tags[0], on_durable, on_failed)
 
 
 def _run(run: Callable[[], None]) -> None:

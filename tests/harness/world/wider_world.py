@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-from harness.world.conservation import LOCK_MS, FaultyJournal, _name_of, _state_of
+from harness.world.conservation import LOCK_MS, FaultyJournal, _name_of, _state_of, _take_from
 from harness.world.wide_world import WideWorld
 from isthmus.entities import Acquired, QueueDescription, RuleDescription, SqlFilter, SubscriptionDescription
 from isthmus.errors import IsthmusError
@@ -40,6 +40,7 @@ class WiderWorld(WideWorld):
         self.answered: set[str] = set()
         self.made: dict[str, int] = {}
         self.shot: Any = None
+        self.shots = 0
         super().__init__(seed, large, partitioned=partitioned)
         coming = {"v": ("t/Subscriptions/v",), **({"uv": ("u/Subscriptions/v",)} if partitioned else {})}
         self.groups = {**self.groups, **coming, "k": ("k",), **({"ku": ("ku",)} if partitioned else {})}
@@ -141,7 +142,6 @@ class WiderWorld(WideWorld):
         box: list[tuple[Callable[[], None], Callable[[Exception], None]]] = []
         with suppress(IsthmusError):
             acquired = acquire(
-                lock=False,
                 on_durable=lambda: box[0][0](),  # noqa: PLW0108 - there is nothing in the box yet
                 on_failed=lambda error: box[0][1](error),  # noqa: PLW0108 - likewise
             )
@@ -170,13 +170,13 @@ class WiderWorld(WideWorld):
             with suppress(IsthmusError):
                 queue = self.engine.receiver(path)
         if queue is not None:
-            self._delete(path, lambda **how: queue.receive_deferred([sequence], **how))
+            self._delete(path, lambda **how: queue.receive_deferred([sequence], lock=False, **how))
 
     def take_in_session(self) -> None:
         self.holds = [hold for hold in self.holds if not hold.is_over]
         if self.holds:
             messages = self.chance.choice(self.holds).messages
-            self._delete(messages.path, lambda **how: messages.acquire(self.chance.choice([1, 4]), **how))
+            self._delete(messages.path, lambda **how: _take_from(messages, self.chance.choice([0, 1, 4]), **how))
 
     def delete_in_sessions(self) -> None:
         """In one that is locked, or in all that are free."""
@@ -221,7 +221,8 @@ class WiderWorld(WideWorld):
             if any(not store.is_up for store in self.stores or ()) or engine.needs_probe:
                 return
             main = _table_of(self.main)
-            folder = self.large.with_name(f"{self.large.name}-shot-{self.count}")
+            self.shots += 1
+            folder = self.large.with_name(f"{self.large.name}-shot-{self.shots}")
             assert self.bodies is not None
             with self.bodies.kept():
                 self.bodies.copy_to(folder)

@@ -31,6 +31,7 @@ queues:
   second: {max_message_size_in_kilobytes: 102400}
   quota: {max_message_size_in_kilobytes: 102400, max_size_in_megabytes: 10}
   limited: {max_message_size_in_kilobytes: 3072}
+  quick: {max_message_size_in_kilobytes: 102400, lock_duration: 5s}
 topics:
   news:
     max_message_size_in_kilobytes: 102400
@@ -95,6 +96,30 @@ def test_the_sdk_sends_and_receives_100_megabytes(ns: NamespaceProcess, client: 
         assert hashlib.sha256(body_of(message)).digest() == hashlib.sha256(body).digest()
         assert (message.message_id, message.application_properties) == ("hundred", {b"number": 7})
         receiver.complete_message(message)
+    eventually(lambda: not bodies(ns))
+
+
+def test_one_whose_file_is_damaged_is_not_lost_to_receive_and_delete(ns: NamespaceProcess) -> None:
+    """Those behind it come, and itself once it can be read."""
+    with (
+        ServiceBusClient.from_connection_string(ns.connection_string, retry_total=0, socket_timeout=30) as client,
+        client.get_queue_sender("quick") as sender,
+    ):
+        sender.send_messages(ServiceBusMessage(MIDDLE, message_id="large"))
+        sender.send_messages(ServiceBusMessage(b"small", message_id="small"))
+        [file] = bodies(ns)
+        whole = file.read_bytes()
+        file.write_bytes(whole[: 3 * MEGABYTE])
+        receiver = client.get_queue_receiver("quick", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
+        with receiver, pytest.raises(ServiceBusError):
+            receiver.receive_messages(max_wait_time=30)
+        came: list[tuple[str, bytes]] = []
+        receiver = client.get_queue_receiver("quick", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
+        with receiver:
+            came += [(each.message_id, body_of(each)) for each in receiver.receive_messages(max_wait_time=3)]
+            file.write_bytes(whole)
+            came += [(each.message_id, body_of(each)) for each in receiver.receive_messages(max_wait_time=30)]
+        assert came == [("small", b"small"), ("large", MIDDLE)]
     eventually(lambda: not bodies(ns))
 
 

@@ -1,5 +1,6 @@
 """Clients that receive and delete, slowly, through small windows, large messages among the rest, and deferred ones by requests; links
-that the namespace ends, and a disk that waits and fails: each message is in the namespace, or with one client, until the stop and after it.
+that the namespace ends, a disk that waits and fails, and bodies that cannot be read at times: each message is in the namespace, or with one
+client, until the stop and after it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,23 @@ QUEUE, SESSIONS = "big", "sessions"
 LARGE_BYTES = (1 << 20) + 5_000
 SETTINGS: dict[str, Any] = {"max_message_size_in_kilobytes": 4096, "max_delivery_count": 100, "lock_duration_ms": 5_000}
 FILTER, TIMEOUT = Symbol("com.microsoft:session-filter"), Symbol("com.microsoft:timeout")
+
+
+class Refusing(BlobFolder):
+    """Bodies that cannot be read at times."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        super().__init__(folder)
+        self.chance = random.Random(seed)
+        self.left = 0
+
+    def open(self, number: int) -> Any:
+        if self.left == 0 and self.chance.random() < 0.1:
+            self.left = self.chance.choice([1, 2, 3])
+        if self.left:
+            self.left -= 1
+            raise StoreError("too many open files")
+        return super().open(number)
 
 
 class SlowClient(Client):
@@ -73,15 +91,17 @@ class Party:
         client.limit_bytes = chance.choice([1, 10_000, 1 << 30])
         self.read = 0
         self.links: list[Any] = []
+        self.replies: list[Any] = []
         self.reattach()
 
     def reattach(self) -> None:
         session = self.client.session
         node = f"{QUEUE}/$management"
-        self.requests = session.attach_sender("q", Target(address=node), source=Source(address="me"))
-        self.replies = session.attach_receiver("a", Source(address=node), target=Target(address="me"))
-        self.client.pump()
-        self.replies.grant(1000)
+        count = len(self.replies)
+        self.requests = session.attach_sender(f"q{count}", Target(address=node), source=Source(address="me"))
+        self.replies.append(session.attach_receiver(f"a{count}", Source(address=node), target=Target(address="me")))
+        self.client.send_only()
+        self.replies[-1].grant(1000)
 
 
 class Account:
@@ -156,14 +176,17 @@ class Account:
         events, party.read = client.events[party.read :], len(client.events)
         for event in events:
             match event:
-                case Transfers() if event.link is party.replies:
+                case Transfers() if event.link in party.replies:
                     for payload in event.payloads:
                         self.take_reply(payload)
                 case Transfers():
                     self.got.update(name_of(payload) for payload in event.payloads)
                 case LinkDetached():
-                    assert event.link is not party.replies, event.error
-                    assert event.link is not party.requests, event.error
+                    if event.link in party.replies or event.link is party.requests:
+                        assert event.error is not None
+                        assert event.error.condition == "amqp:unauthorized-access", event.error
+                    if event.link is party.requests:
+                        party.reattach()
                     if event.link in party.links:
                         party.links.remove(event.link)
 
@@ -258,7 +281,8 @@ class Account:
         """From the namespace's side."""
         links = party.client.peer._links
         if self.chance.random() < 0.5:
-            for link in [each for each in links.handlers if each.name.startswith("r")][:1]:
+            names = self.chance.choice(["r", "r", "qa"])  # both links to a node, as where a token expires
+            for link in [each for each in links.handlers if each.name[0] in names][: 1 if names == "r" else None]:
                 links.drop(link, UnauthorizedError("expired"))
         else:
             engine = self.broker.engine
@@ -334,13 +358,16 @@ async def test_what_is_deleted_for_a_client_is_with_it(
 ) -> None:
     caplog.set_level(logging.CRITICAL)
     monkeypatch.setattr("isthmus.broker.peer._RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("isthmus.broker.link.sender_link.RETRIES", 1)
+    for module in ("stream", "body_check"):
+        monkeypatch.setattr(f"isthmus.broker.large.{module}.RETRY_SECONDS", 0.01)
     first = random.SystemRandom().randrange(1 << 32) if request.config.getoption("--soak") else 1
     rounds = long_count(ROUNDS)
     tally: Counter[str] = Counter()
     for seed in range(first, first + rounds):
         broker = Broker()
         await broker.namespace.commits.wait_idle()
-        broker.engine.blobs.files = BlobFolder(tmp_path / str(seed))
+        broker.engine.blobs.files = Refusing(tmp_path / str(seed), seed)
         for path in (QUEUE, SESSIONS):
             broker.engine.create_queue(path, described(path))
         await broker.namespace.commits.wait_idle()

@@ -11,8 +11,9 @@ from harness.client.transaction_client import attach_coordinator, declare, disch
 from isthmus.amqp import Disposed, section
 from isthmus.amqp.performative import Accepted, Source, Target
 from isthmus.amqp.types import Array, UInt
+from isthmus.broker.config.limit import ConnectionLimits
 from isthmus.entities import Engine, EntityStatus, FragmentStores, Limits, QueueDescription
-from isthmus.errors import StoreError
+from isthmus.errors import QuotaExceededError, StoreError
 
 
 async def run_loop(client, count=5):
@@ -284,3 +285,47 @@ async def test_what_was_deleted_for_a_client_leaves_the_socket_though_its_link_w
     client.unsent_bytes = 0
     await until_async(lambda: client.pump() or stopping.done())
     assert client.closed_with() == "amqp:connection:forced"
+
+
+@pytest.mark.parametrize("size", [10, 300_000])
+async def test_what_was_deleted_for_a_client_is_sent_before_its_connection_is_given_up_i5(broker, message, size):
+    """As where messages that are not whole fill the memory."""
+    await fill(broker, message, "M" * size)
+    broker.namespace.limits = ConnectionLimits(max_partial_bytes=1 << 20)
+    client = broker.client(incoming_window=5000, max_frame_size_bytes=1 << 12)
+    link = client.receiver("orders", snd_settle_mode=1, rcv_settle_mode=0)
+    sender = client.sender("orders")
+    broker.store.gate.clear()
+    link.grant(1)
+    await until_async(lambda: client.send_only() or broker.engine.runtime("orders").active_message_count == 0)
+    sender.begin_parts(b"1")
+    while not client.peer._is_closing:
+        sender.send_part(b"x" * 50_000, more=True)
+        client.send_only()
+    assert client.payloads(link) == []
+    broker.store.gate.set()
+    await until_async(lambda: client.pump() or client.closed_with())
+    assert client.bodies(link) == [b"M" * size]
+    assert client.closed_with() == "com.microsoft:server-busy"
+    assert broker.namespace.partial_bytes == 0
+
+
+async def test_a_client_that_reads_nothing_does_not_delay_the_end_of_its_connection_for_long(
+    broker, message, monkeypatch
+):
+    monkeypatch.setattr("isthmus.broker.connection.link_table._LAST_SECONDS", 0.01)
+    await fill(broker, message, "M" * 300_000)
+    client = broker.client(incoming_window=1, max_frame_size_bytes=1 << 12)
+    link = client.receiver("orders", snd_settle_mode=1, rcv_settle_mode=0)
+    link.grant(1)
+    await until_async(lambda: client.send_only() or broker.engine.runtime("orders").active_message_count == 0)
+    await broker.namespace.commits.wait_idle()
+    client.peer._give_up(QuotaExceededError("too much"))
+    await until_async(lambda: client.closed)
+
+
+async def fill(broker, message, text):
+    other = broker.client()
+    other.sender("orders").send(message(text), b"1")
+    await other.settle()
+    other.peer.lost()

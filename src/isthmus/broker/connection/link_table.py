@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from isthmus.amqp import (
@@ -45,6 +46,9 @@ from isthmus.errors import IsthmusError, UnauthorizedError
 __all__ = ["LinkTable", "address_of"]
 
 _log = logging.getLogger(__name__)
+
+# How long a client whose connection is ended has to read messages that were deleted for it.
+_LAST_SECONDS = 10.0
 
 
 class LinkTable:
@@ -224,6 +228,37 @@ class LinkTable:
         """The connection ends, and all links with it."""
         for link in (*self.handlers, *self.waits):
             self.forget(link)
+
+    def leave(self, run: Callable[[], None], call_later: Callable[[float, Callable[[], None]], object]) -> None:
+        """This side ends the connection: ends all links, those last that still send messages that were deleted for the client.
+
+        Args:
+            run: called when their outstanding outcomes have been sent.
+            call_later: calls a function after so many seconds.
+        """
+        is_over = False
+
+        def over() -> None:
+            nonlocal is_over
+            if not is_over and not self.is_over:
+                is_over = True
+                self.forget_all()
+                self.departures.when_empty(run)
+
+        def sent_all(link: Link) -> None:
+            self.forget(link)
+            if not self.handlers:
+                over()
+
+        for link in list(self.waits):
+            self.forget(link)
+        for link, handler in list(self.handlers.items()):
+            link.drop_partial()
+            handler.when_sent(partial(sent_all, link))
+        if not self.handlers:
+            over()
+        elif not self.is_over:
+            call_later(_LAST_SECONDS, over)
 
     def release(self) -> None:
         """The connection has ended: drops the references to it."""

@@ -136,3 +136,4 @@ def _run(future: Future[_T], work: Callable[[], _T]) -> None:
         future.set_result(work())
     except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to the one that waits
         future.set_exception(error)
+        del future, work  # the error's traceback refers to this frame: a cycle otherwise

@@ -21,15 +21,15 @@ from isthmus.broker.large.rope import Rope, Segment
 from isthmus.entities import Blob, BlobReader, Large
 from isthmus.errors import IsthmusError, StoreError
 
-__all__ = ["Stream", "Way"]
+__all__ = ["RETRIES", "RETRY_SECONDS", "Stream", "Way"]
 
 PART_BYTES = 256 << 10
 # A pause between a part and the reading of the next one leaves processor and memory to others; a stream still reaches
 # about 200 MB/s.
 _REST_SECONDS = 0.001
 # Retries of a failed read, if the message was deleted for this client, and the delay before each: five seconds in all.
-_RETRIES = 10
-_RETRY_SECONDS = 0.5
+RETRIES = 10
+RETRY_SECONDS = 0.5
 
 
 class Way(Protocol):
@@ -82,7 +82,7 @@ class Stream:
         self._reader: BlobReader | None = None
         self._is_reading = self._is_over = self._is_due = False
         self._part = b""
-        self._retries_left = _RETRIES if settled else 0
+        self._retries_left = RETRIES if settled else 0
         self.delivery_id = link.begin_parts(tag, settled=settled)
         self._take_bytes()
         self._send()
@@ -174,7 +174,7 @@ class Stream:
         error = job.exception()
         if error is not None and self._retries_left and not self._is_over:
             self._retries_left -= 1
-            self._desk.call_later(_RETRY_SECONDS, self._retry)
+            self._desk.call_later(RETRY_SECONDS, self._retry)
             return
         self._is_reading = False
         if self._is_over:

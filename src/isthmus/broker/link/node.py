@@ -149,13 +149,14 @@ class Requests(NodeLink):
                 "request failed: peer=%s node=%.300r operation=%.64r status=%d condition=%s reason=%.300s",
                 self._client.name, self.node, request.operation, reply.status, reply.condition, reply.description,
             )  # fmt: skip
-        replies = self._replies(request)
-        if replies is not None and not reply.has_deleted and not replies.has_room(self.link.max_message_size_bytes):
+        replies = request.promised_on or self._replies(request)
+        is_promised = request.promised_on is not None
+        if replies is not None and not is_promised and not replies.has_room(self.link.max_message_size_bytes):
             error = QuotaExceededError("Replies wait for which the client grants no credit, or that it does not read.")
             _log.warning("requests refused: peer=%s node=%.300r reason=%s", self._client.name, self.node, error)
             self.link.detach(amqp_error(error))
         elif replies is not None:
-            replies.send(reply.encode(request, self._style))
+            replies.send(reply.encode(request, self._style), is_promised=is_promised)
             self._client.touch()
 
     def _replies(self, request: Request) -> Replies | None:
@@ -163,5 +164,11 @@ class Requests(NodeLink):
         return find_replies(self._client.replies(), request, self.node, self.link)
 
     def _can_reply(self, request: Request) -> bool:
-        replies = None if self.takes_no_more else self._replies(request)
-        return replies is not None and not replies.link.detached and replies.has_room(self.link.max_message_size_bytes)
+        replies = None if self.takes_no_more or self.link.detached else self._replies(request)
+        if replies is None or replies.is_ending or replies.link.detached:
+            return False
+        if not replies.has_room(self.link.max_message_size_bytes):
+            return False
+        replies.promised += 1
+        request.promised_on = replies
+        return True

@@ -10,6 +10,7 @@ Invariants:
         of the same session from the same node.
     I3. No reply waits forever for a client that grants credit once and then never again: azure-servicebus for Python grants 10,000 when it
         attaches, and would wait forever for the reply to its request number 10,001.
+    I4. Where this side ends the link, replies with messages that were deleted for the client, or are being deleted, are sent before.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ class Request:
         holder: the connection that it arrived on, where a node needs it.
         transaction: in which it is to be carried out; None: at once.
         desk: reads bodies of large messages, where a node needs it.
-        can_reply: whether the client has a link for the reply, and room on it: without it nothing is deleted for the client.
+        can_reply: whether the client has a link for the reply, and room on it: without it nothing is deleted for the client. From then on the
+            link does not end before the reply.
+        promised_on: that link; None otherwise.
     """
 
     message_id: Any
@@ -68,6 +71,7 @@ class Request:
     transaction: Transaction | None = None
     desk: LargeDesk | None = None
     can_reply: Callable[[], bool] = _always
+    promised_on: Replies | None = None
 
     @classmethod
     def decode(cls, payload: bytes) -> Request:
@@ -119,14 +123,12 @@ class Reply:
         description: text for people.
         body: an AMQP value; None is sent as an empty map.
         condition: error condition; empty for success.
-        has_deleted: whether it has messages that were deleted for the client: it is never dropped.
     """
 
     status: int = 200
     description: str = "OK"
     body: Any = None
     condition: str = ""
-    has_deleted: bool = False
 
     def encode(self, request: Request | None, style: Style) -> bytes | Rope:
         """The reply message to a request; a rope if it contains large messages."""
@@ -219,14 +221,15 @@ class Replies(NodeLink):
 
     Attributes:
         waiting_bytes: in memory, of replies that wait for credit.
+        promised: replies that are not sent yet, or to come, with messages that are being deleted for the client.
     """
 
     def __init__(self, link: Link, node: str, way: Way | None = None) -> None:
         self.link = link
         self.node = node
         self._way = way
-        self._waiting: deque[bytes | Rope] = deque()
-        self.waiting_bytes = 0
+        self._waiting: deque[tuple[bytes | Rope, bool]] = deque()  # with whether it was promised
+        self.waiting_bytes = self.promised = 0
         self._count = 0
         self._stream: Stream | None = None
         self._grants = 0
@@ -234,13 +237,27 @@ class Replies(NodeLink):
         self._overdrawn = 0
         self._starved_at: float | None = None
         self._counts_replies = True
-        self._is_behind_window = False
+        self._is_behind_window = self._has_sent_promised = False
+        # Called to end the link, once all promised replies have been sent.
+        self._on_sent_all: Callable[[], None] | None = None
 
     @property
     def owes(self) -> bool:
         """Whether a reply, which may have messages that were deleted for the client, waits for its window or is sent in parts."""
-        is_held_up = self._stream is not None or self.link.amqp_session.is_waiting(self.link)
-        return not self.link.detached and (is_held_up or (bool(self._waiting) and self.link.credit > 0))
+        return not self.link.detached and (self._is_held_up or (bool(self._waiting) and self.link.credit > 0))
+
+    @property
+    def _is_held_up(self) -> bool:
+        return self._stream is not None or self.link.amqp_session.is_waiting(self.link)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether this side is about to end the link."""
+        return self._on_sent_all is not None
+
+    def when_sent(self, run: Callable[[], None]) -> None:
+        self._on_sent_all = run
+        self.flush()
 
     def has_room(self, limit_bytes: int) -> bool:
         """Whether one more reply may wait.
@@ -251,14 +268,22 @@ class Replies(NodeLink):
         is_covered = self.link.credit > len(self._waiting) or not self._counts_replies
         return self.waiting_bytes <= (max(limit_bytes, _COVERED_BYTES) if is_covered else limit_bytes)
 
-    def send(self, message: bytes | Rope) -> None:
+    def send(self, message: bytes | Rope, *, is_promised: bool = False) -> None:
         """Sends now, or as soon as the client grants credit."""
-        self._waiting.append(message)
+        self._waiting.append((message, is_promised))
         self.waiting_bytes += _memory_bytes(message)
         self.flush()
 
     def flush(self) -> None:
         """Sends waiting replies, as far as the credit allows."""
+        self._flush()
+        run = self._on_sent_all
+        is_owed = self.promised > 0 or (self._has_sent_promised and self._is_held_up)
+        if run is not None and (self.link.detached or not is_owed):
+            self._on_sent_all = None
+            run()
+
+    def _flush(self) -> None:
         while (
             self._waiting
             and self._stream is None
@@ -269,13 +294,15 @@ class Replies(NodeLink):
             if not self.link.credit:  # I3
                 self.link.overdraw()
                 self._overdrawn += 1
-            message = self._waiting[0]
+            message, is_promised = self._waiting[0]
             is_large = isinstance(message, Rope) or len(message) > LARGE_BYTES
             if is_large and self.link.sendable < 1:
                 return
             self._count += 1
             # Settled: no client of the service settles replies.
             self._waiting.popleft()
+            self.promised -= is_promised
+            self._has_sent_promised |= is_promised
             self.waiting_bytes -= _memory_bytes(message)
             tag = self._count.to_bytes(4, "big")
             if isinstance(message, Rope) or is_large:
@@ -325,6 +352,7 @@ class Replies(NodeLink):
         if self._stream is not None:
             self._stream.close()
         self._waiting.clear()
+        self._on_sent_all = None
 
     def _on_sent(self, error: IsthmusError | None) -> None:
         self._stream = None
@@ -349,7 +377,7 @@ def _memory_bytes(message: bytes | Rope) -> int:
 def find_replies(links: Iterable[Replies], request: Request | None, node: str, arrived_on: Link) -> Replies | None:
     """The link for the reply to a request that `arrived_on` a link to `node`; None if the client has none."""
     # A client may use one address for several links: the reply belongs to the session on which the request came.
-    candidates = sorted(links, key=lambda each: each.link.amqp_session is not arrived_on.amqp_session)
+    candidates = sorted(links, key=lambda each: (each.is_ending, each.link.amqp_session is not arrived_on.amqp_session))
     wanted = None if request is None else request.reply_to
     if wanted is not None:
         for replies in candidates:

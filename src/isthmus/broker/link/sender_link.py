@@ -8,7 +8,8 @@ Invariants:
     I1. Messages taken without a lock are sent only after their deletion is durable.
     I2. Messages are sent in the order in which they were taken, large ones in parts.
     I3. Where this side ends the link, messages that were deleted for the client are sent before.
-    I4. Nothing is deleted for the client behind a large message, until it is being sent: its body may be unreadable.
+    I4. A large message is deleted for the client only after its body has been read to the end: it is locked meanwhile. Nothing is deleted
+        behind it before it has been sent, since the body may be unreadable all the same.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 from isthmus.amqp import Link
-from isthmus.broker.large import LARGE_BYTES, Stream
+from isthmus.broker.large import LARGE_BYTES, RETRIES, Stream, check_bodies
 from isthmus.broker.link.condition import amqp_error
 from isthmus.broker.link.coordinator import Transactions
 from isthmus.broker.link.departure import Owed
@@ -95,6 +98,8 @@ class SenderLink(LinkHandler):
         self._deletes = link.snd_settle_mode == _PRESETTLED
         self._reserved = 0
         self._is_large_reserved = False
+        # The lock of a large message whose body is being read, before it is deleted.
+        self._unchecked = b""
         # Called to end the link, once all deleted messages have been sent.
         self._on_sent_all: Callable[[], None] | None = None
         self._mean_bytes = _EXPECTED_BYTES
@@ -141,7 +146,10 @@ class SenderLink(LinkHandler):
 
     @property
     def _room(self) -> int:
-        return 0 if self._is_large_reserved else self.link.sendable - self._reserved - len(self._behind)
+        is_large_first = self._stream is not None or self._behind or self._is_large_reserved or self._unchecked
+        if self._deletes and is_large_first:  # I4
+            return 0
+        return self.link.sendable - self._reserved - len(self._behind)
 
     @property
     def owes(self) -> bool:
@@ -163,24 +171,24 @@ class SenderLink(LinkHandler):
             IsthmusError: the entity was deleted, or is disabled for receiving.
         """
         count = max(1, min(limit, self._room, _TURN_BYTES // self._mean_bytes))
-        if count > 1 and self.queue.has_large:
-            count = 1
-        if not self._deletes:
-            acquired = self.queue.acquire(count)
-            if acquired is None:
-                return 0
-            self._send(acquired)
-            return len(acquired.tags)
-        box: list[Acquired] = []
-        taken = self.queue.acquire(
-            count, lock=False, on_durable=lambda: self._send_deleted(box), on_failed=lambda _: self._not_deleted(box)
-        )
-        if taken is None:
+        has_large = self.queue.has_large
+        if self._deletes and not has_large:
+            box: list[Acquired] = []
+            deleted = self.queue.acquire(
+                count,
+                lock=False,
+                on_durable=lambda: self._send_deleted(box),
+                on_failed=lambda _: self._not_deleted(box),
+            )
+            return 0 if deleted is None else self._reserve(box, deleted)
+        acquired = self.queue.acquire(1 if has_large else count)
+        if acquired is None:
             return 0
-        box.append(taken)
-        self._reserved += len(taken.tags)
-        self._is_large_reserved = isinstance(taken.payloads[-1], Large)
-        return len(taken.tags)
+        if self._deletes:
+            self._check(acquired)
+        else:
+            self._send(acquired)
+        return len(acquired.tags)
 
     def drain(self) -> None:
         """Answers a drain: there is nothing more to send, so the remaining credit is used up.
@@ -188,7 +196,7 @@ class SenderLink(LinkHandler):
         Where the wire or the session's window is full there may be more; `on_writable` and `on_credit` continue then.
         """
         link = self.link
-        is_sending = self._reserved or self._behind or link.is_sending
+        is_sending = self._reserved or self._behind or self._unchecked or link.is_sending
         is_held_up = link.credit > 0 and not (self._carrier.is_writable and link.amqp_session.send_window > 0)
         if link.drain and not is_sending and not is_held_up:
             link.drained()
@@ -208,6 +216,19 @@ class SenderLink(LinkHandler):
     def on_disposed(self, first: int, last: int, state: Any, settled: bool) -> None:
         """The client disposed of deliveries first to last."""
         self._settlement.dispose(first, last, state, settled)
+
+    def on_tick(self, now: float) -> None:
+        if self._unchecked:  # reading may take longer than the lock lasts
+            with suppress(IsthmusError):
+                self.keep(self._unchecked)
+
+    def keep(self, token: bytes) -> None:
+        """Renews the lock of a message whose body is being read.
+
+        Raises:
+            IsthmusError: the entity or the session has ended.
+        """
+        self.queue.renew([token])
 
     def close(self) -> None:
         """The link is gone; the locks stay."""
@@ -238,12 +259,69 @@ class SenderLink(LinkHandler):
         """Messages delivered so far, and how many of them wait for a disposition."""
         return {"delivered": self._delivered, "unsettled": len(self._settlement.tokens)}
 
+    def _check(self, locked: Acquired) -> None:
+        """Deletes a locked message for the client, once its body has been read (I4)."""
+        payload, token = locked.payloads[0], locked.tags[0]
+        if not isinstance(payload, Large):
+            self._delete(token)
+            return
+        self._unchecked = token
+        check_bodies(self._carrier.large, [payload.blob], self._checked, retries=RETRIES)
+
+    def _checked(self, unreadable: IsthmusError | None) -> None:
+        token, self._unchecked = self._unchecked, b""
+        is_ending = self.closed or self.link.detached or self.takes_no_more or self._on_sent_all is not None
+        if is_ending or not self.link.credit:
+            with suppress(IsthmusError):  # it goes to another client at once
+                self.queue.release([token])
+            self.offer()
+            return
+        if unreadable is None:
+            try:
+                self.keep(token)
+                self._delete(token)
+            except IsthmusError as error:
+                self.when_sent(partial(self._give_up, error, token))
+        else:
+            self.when_sent(partial(self._give_up, unreadable, token))
+        self._carrier.touch()
+
+    def _delete(self, token: bytes) -> None:
+        """Deletes a locked message for the client.
+
+        Raises:
+            IsthmusError: it cannot be read, or the entity or the session has ended.
+        """
+        box: list[Acquired] = []
+        deleted = self.queue.delete_locked(token, lambda: self._send_deleted(box), lambda _: self._not_deleted(box))
+        if deleted is None:  # its lock has ended meanwhile
+            self.offer()
+        else:
+            self._reserve(box, deleted)
+
+    def _reserve(self, box: list[Acquired], deleted: Acquired) -> int:
+        box.append(deleted)
+        self._reserved += len(deleted.tags)
+        self._is_large_reserved = isinstance(deleted.payloads[-1], Large)
+        return len(deleted.tags)
+
+    def fail(self, token: bytes) -> None:
+        """A message cannot be read: its delivery has failed when its lock ends."""
+
+    def _give_up(self, error: Exception, token: bytes) -> None:
+        _log.error("message not sent: entity=%r reason=%s", self.path, error)
+        self._behind.clear()
+        self.fail(token)
+        self.detach(error)
+        self._carrier.touch()
+
     def _send(self, acquired: Acquired) -> None:
         payloads, tags = acquired.payloads, acquired.tags
         count = len(tags)
         size = sum(map(len, payloads))
         self._mean_bytes = size // count + 1
-        is_large = size > LARGE_BYTES and max(map(len, payloads)) > LARGE_BYTES
+        # A rule's action may have made a message with a body in a file smaller than others.
+        is_large = Large in set(map(type, payloads)) or (size > LARGE_BYTES and max(map(len, payloads)) > LARGE_BYTES)
         if is_large or self._stream is not None or self._behind:
             self._behind.extend(zip(payloads, tags, strict=True))
             self._send_behind()
@@ -263,22 +341,21 @@ class SenderLink(LinkHandler):
                 self._behind.appendleft((payload, tag))
                 return
             way = ToTheEnd(self._carrier) if self._deletes else self._carrier
+            on_end = partial(self._on_sent, tag)
             self._stream = stream = Stream(
-                self.link, payload, tag, way, self._carrier.large, self._on_sent, settled=self._deletes
+                self.link, payload, tag, way, self._carrier.large, on_end, settled=self._deletes
             )
             self._delivered += 1
             if not self._deletes:
                 self._settlement.tokens[stream.delivery_id] = tag
 
-    def _on_sent(self, error: IsthmusError | None) -> None:
+    def _on_sent(self, tag: bytes, error: IsthmusError | None) -> None:
         """A large message has been sent, or cannot be."""
         self._stream = None
         if self.closed:
             return
         if error is not None:
-            _log.error("message not sent: entity=%r reason=%s", self.path, error)
-            self._behind.clear()
-            self.detach(error)
+            self._give_up(error, tag)
         self._send_behind()
         self.offer()
         self._carrier.touch()

@@ -11,11 +11,13 @@ Invariants:
     I3. A link that is gone, or may not receive any more, takes no session; a grant that fails releases it at once.
     I4. In receive-and-delete each delivery renews the session's lock, which lasts some seconds longer than the time sent to
         the client: a client that waits for the next message for exactly the lock's time ends its wait before the lock ends.
+    I5. A message that cannot be read is dead-lettered after MaxDeliveryCount receivers: it does not block its session for ever.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
@@ -128,6 +130,15 @@ class SessionSenderLink(SenderLink):
         if count and self._deletes:
             self.hold.renew()
         return count
+
+    def keep(self, token: bytes) -> None:
+        """As for any receiving link, of the session's lock; I4."""
+        self.hold.renew()
+
+    def fail(self, token: bytes) -> None:
+        """As for any receiving link; the end of the session's lock by `close` would count as no failed delivery (I5)."""
+        with suppress(IsthmusError):
+            self.queue.abandon([token])
 
     @property
     def activity(self) -> object:

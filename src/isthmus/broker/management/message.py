@@ -5,12 +5,15 @@ Spec: docs/explanation/protocol.md, Message, Management.
 
 Invariants:
     I1. A message is deleted for a client only if its body can be read, and a reply can be sent; then its reply is not dropped.
+    I2. A reply with messages begins only after all bodies in it have been read: one that breaks off would end its link, and with it the
+        replies behind it.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -52,7 +55,8 @@ def peek(engine: Engine, entity: str, request: Request, respond: Respond) -> Non
         session_id = linked_session(source, request)
     payloads = _bounded(source.peek(start, count, session_id))
     if payloads:
-        respond(Reply(body={"messages": [{"message": payload} for payload in payloads]}))
+        reply = Reply(body={"messages": [{"message": payload} for payload in payloads]})
+        _respond_readable(request, reply, payloads, respond)
     else:
         respond(Reply(204, "No messages were found."))
 
@@ -111,7 +115,10 @@ def receive_deferred(engine: Engine, entity: str, request: Request, respond: Res
     lock = request.field("receiver-settle-mode", int, optional=True) != 0
     queue = settling(engine, entity, request)
     if lock:
-        respond(_received(queue.receive_deferred(sequences)))
+        acquired = queue.receive_deferred(sequences)
+        _respond_readable(
+            request, _received(acquired), acquired.payloads, respond, lambda: queue.release(acquired.tags)
+        )
         return
     desk = request.desk
     if not queue.has_large or desk is None:
@@ -122,13 +129,39 @@ def receive_deferred(engine: Engine, entity: str, request: Request, respond: Res
     def checked(unreadable: IsthmusError | None) -> None:
         try:
             queue.release(locked.tags)
-            if unreadable is not None:
-                raise unreadable
-            _delete_deferred(settling(engine, entity, request), sequences, request, respond)
+            if unreadable is None:
+                _delete_deferred(settling(engine, entity, request), sequences, request, respond)
         except IsthmusError as error:
             _failed(respond)(error)
+        else:
+            if unreadable is not None:  # not raised: its traceback would keep the bodies until Python collects garbage
+                _failed(respond)(unreadable)
 
     check_bodies(desk, [each.blob for each in locked.payloads if isinstance(each, Large)], checked)
+
+
+def _respond_readable(
+    request: Request,
+    reply: Reply,
+    payloads: Sequence[Payload],
+    respond: Respond,
+    give_back: Callable[[], object] = lambda: None,
+) -> None:
+    """Reply with messages, once the bodies of large ones have been read (I2); `give_back` is called where one cannot be."""
+    bodies = [each.blob for each in payloads if isinstance(each, Large)]
+    if not bodies or request.desk is None:
+        respond(reply)
+        return
+
+    def checked(unreadable: IsthmusError | None) -> None:
+        if unreadable is None:
+            respond(reply)
+            return
+        with suppress(IsthmusError):  # the entity or the session has ended, and the locks with it
+            give_back()
+        _failed(respond)(unreadable)
+
+    check_bodies(request.desk, bodies, checked)
 
 
 def _delete_deferred(queue: MessageSource, sequences: list[int], request: Request, respond: Respond) -> None:
@@ -142,9 +175,7 @@ def _delete_deferred(queue: MessageSource, sequences: list[int], request: Reques
     box: list[Acquired] = []
 
     def durable() -> None:
-        reply = _received(box[0])
-        reply.has_deleted = True
-        respond(reply)
+        respond(_received(box[0]))
 
     box.append(queue.receive_deferred(sequences, lock=False, on_durable=durable, on_failed=_failed(respond)))
 

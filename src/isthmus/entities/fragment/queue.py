@@ -163,6 +163,13 @@ class PartitionedQueueBase(Partitioned[_Q]):
             raise unread
         return None
 
+    def delete_locked(
+        self, token: bytes, on_durable: Callback | None = None, on_failed: Failure | None = None
+    ) -> Acquired | None:
+        """As `Queue.delete_locked`; errors also as `holder_of`."""
+        self._check_open()
+        return self.holder_of([token]).delete_locked(token, on_durable, on_failed)
+
     def receive_deferred(
         self,
         sequences: Sequence[int],

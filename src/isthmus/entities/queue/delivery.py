@@ -35,7 +35,7 @@ from isthmus.entities.storage.key import DEFERRED, MESSAGE, message_key, state_k
 from isthmus.entities.storage.staging import Callback, Failure
 from isthmus.errors import StoreError
 
-__all__ = ["DeliveringQueue", "acquire", "delete_batch", "receive_deferred"]
+__all__ = ["DeliveringQueue", "acquire", "delete_batch", "delete_locked", "receive_deferred"]
 
 # Messages that one deletion of many checks at most, about 0.1 s of work, and how many of them are in memory at once.
 _CHECKED_MESSAGES = 1 << 15
@@ -61,6 +61,10 @@ class DeliveringQueue(ExpiringQueue, DeferringQueue, Protocol):
     delivered_total: int
     settled_total: int
 
+    def check_open(self) -> None:
+        """Raise where the entity, or the session, has ended."""
+        ...
+
 
 def acquire(
     queue: DeliveringQueue, limit: int, on_durable: Callback | None, on_failed: Failure | None, *, lock: bool
@@ -75,10 +79,34 @@ def acquire(
         return None
     if lock:
         return _lock(queue, pairs, is_deferred=False)
+    queue.delivered_total += len(pairs)
+    return _delete(queue, pairs, on_durable, on_failed)
+
+
+def delete_locked(
+    queue: DeliveringQueue, token: bytes, on_durable: Callback | None = None, on_failed: Failure | None = None
+) -> Acquired | None:
+    """Delete a message that `acquire` has locked, as it does without `lock`; None if the lock is lost.
+
+    Raises:
+        EntityNotFoundError, SessionLockLostError: the entity or the session has ended.
+        StoreError: the message cannot be read; its lock stays.
+    """
+    queue.check_open()
+    key = message_key(MESSAGE, queue.number, int.from_bytes(token[8:], "big"))
+    record = queue.context.staging.journal.get(key) if queue.locks.holds([token])[0] else None
+    if record is None:
+        return None
+    queue.locks.take([token])
+    return _delete(queue, [(key, record)], on_durable, on_failed)
+
+
+def _delete(
+    queue: DeliveringQueue, pairs: Sequence[Pair], on_durable: Callback | None, on_failed: Failure | None
+) -> Acquired:
     sequences = queue.backlog.numbers_of(pairs)
     payloads = queue.context.blobs.kept([deleted_payload(record) for _, record in pairs])
     queue.backlog.remove(queue, sequences, sum(len(record) for _, record in pairs))
-    queue.delivered_total += len(pairs)
     queue.settled_total += len(pairs)
     _promise(queue, sequences[0], on_durable, on_failed)
     return Acquired(_plain_tags(pairs), payloads, sequences, 0)

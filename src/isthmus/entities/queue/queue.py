@@ -231,6 +231,8 @@ class Queue(Intake):
         self.check_stays()
         return delivery.acquire(self, limit, on_durable, on_failed, lock=lock)
 
+    delete_locked = delivery.delete_locked
+
     def receive_deferred(
         self,
         sequences: Sequence[int],

@@ -1,6 +1,7 @@
 """Requests whose replies wait for each other."""
 
 import asyncio
+import gc
 
 import pytest
 
@@ -9,6 +10,7 @@ from isthmus.amqp import codec, section
 from isthmus.amqp.performative import Source, Target
 from isthmus.amqp.types import Array, Int, Long, UInt
 from isthmus.entities import Large, QueueDescription
+from isthmus.errors import UnauthorizedError
 from isthmus.store import BlobFolder
 
 LONGS = 0x81
@@ -112,6 +114,31 @@ async def test_what_was_deleted_together_for_a_client_without_credit_is_sent_whe
     assert await asker.answers(2) == [(200, 4)] * 2
 
 
+@pytest.mark.parametrize("waits_for", ["the disk", "the window", "credit"])
+async def test_replies_with_deleted_messages_are_sent_before_this_side_ends_their_link_i4(broker, message, waits_for):
+    """As where a token expires."""
+    await defer(broker, message, 4)
+    client = broker.client(incoming_window=1 if waits_for == "the window" else 5000, max_frame_size_bytes=1 << 12)
+    asker = Asker(client, "orders", credit=0 if waits_for == "credit" else 100)
+    if waits_for == "the disk":
+        broker.store.gate.clear()
+    asker.take(1, 2, 3, 4)
+    await until_async(lambda: client.send_only() or broker.engine.runtime("orders").message_count == 0)
+    if waits_for != "the disk":
+        await broker.namespace.commits.wait_idle()
+        await passes(20, client.send_only)
+    links = client.peer._links
+    for link in list(links.handlers):
+        links.drop(link, UnauthorizedError("expired"))
+    broker.store.gate.set()
+    if waits_for == "credit":
+        await client.settle()
+        asker.replies.grant(1)
+    assert await asker.answers(1) == [(200, 4)]
+    await until_async(lambda: client.pump() or client.detached(asker.replies))
+    assert links.handlers == {}
+
+
 async def test_nothing_is_deleted_for_a_client_without_a_link_for_the_reply(broker, message):
     await defer(broker, message, 1, 10)
     asker = Asker(broker.client(), "orders")
@@ -144,6 +171,21 @@ async def bodies(broker, tmp_path):
     return files
 
 
+@pytest.mark.parametrize("mode", [0, 1], ids=["receive-and-delete", "peek-lock"])
+async def test_an_error_keeps_no_body_until_garbage_is_collected(broker, bodies, mode):
+    gc.collect()
+    gc.disable()
+    try:
+        asker = Asker(broker.client(), "big")
+        bodies.path_of(2).rename(bodies.path_of(9))
+        wanted = {"sequence-numbers": Array(LONGS, [1, 2]), "receiver-settle-mode": UInt(mode)}
+        asker.ask("receive-by-sequence-number", wanted)
+        assert await asker.answers(1) == [(500, 0)]
+        await until_async(lambda: not broker.engine.blobs.pinned)
+    finally:
+        gc.enable()
+
+
 async def test_a_deferred_message_whose_body_cannot_be_read_is_not_deleted(broker, bodies):
     asker = Asker(broker.client(), "big")
     bodies.path_of(2).rename(bodies.path_of(9))
@@ -157,6 +199,30 @@ async def test_a_deferred_message_whose_body_cannot_be_read_is_not_deleted(broke
     assert (await asker.answers(2))[-1] == (200, 2)
     await asker.client.settle()
     assert broker.engine.runtime("big").deferred_message_count == 0
+
+
+@pytest.mark.parametrize("operation", ["peek-message", "receive-by-sequence-number"])
+async def test_a_body_that_cannot_be_read_fails_its_request_and_no_other(broker, bodies, operation):
+    """Message I2: those behind it are of messages that were deleted, or of changes that the client would repeat."""
+    asker = Asker(broker.client(), "big")
+    bodies.path_of(2).rename(bodies.path_of(9))
+    if operation == "peek-message":
+        asker.ask(operation, {"from-sequence-number": Long(0), "message-count": Int(2)})
+    else:
+        asker.ask(operation, {"sequence-numbers": Array(LONGS, [2]), "receiver-settle-mode": UInt(1)})
+    asker.take(1)
+    await until_async(
+        lambda: (
+            asker.client.pump()
+            or asker.client.detached(asker.replies)
+            or len(asker.client.payloads(asker.replies)) == 2
+        )
+    )
+    assert not asker.client.detached(asker.replies)
+    assert sorted(await asker.answers(2)) == [(200, 1), (500, 0)]
+    bodies.path_of(9).rename(bodies.path_of(2))
+    asker.take(2)
+    assert (await asker.answers(3))[-1] == (200, 1)
 
 
 async def test_a_client_that_goes_while_bodies_are_read_leaves_its_messages(broker, bodies):

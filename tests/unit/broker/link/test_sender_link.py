@@ -1,18 +1,23 @@
 """Receiving links: credit, drain, both settlement modes, and what a detached link leaves behind."""
 
 import asyncio
+import gc
 import threading
 import time
 import uuid
+from dataclasses import replace
 
 import pytest
 
 from harness.check.until import passes, until_async
 from isthmus.amqp import CreditChanged, Transfers, section
-from isthmus.amqp.performative import Accepted
-from isthmus.entities import EntityStatus, QueueDescription
+from isthmus.amqp.performative import Accepted, Source, Target
+from isthmus.amqp.types import Symbol
+from isthmus.entities import EntityStatus, QueueDescription, RuleDescription, SqlAction, SqlFilter, TopicDescription
 from isthmus.errors import StoreError, UnauthorizedError
 from isthmus.store import BlobFolder
+
+FILTER = Symbol("com.microsoft:session-filter")
 
 
 async def fill(client, message, *texts):
@@ -319,38 +324,210 @@ async def test_a_large_message_that_was_deleted_for_a_link_is_sent_to_its_end_be
     assert broker.engine.runtime("big").active_message_count == left
 
 
-@pytest.mark.parametrize("refusals", [1, 1000])
-async def test_a_body_that_cannot_be_read_costs_no_other_message_i4(broker, message, monkeypatch, tmp_path, refusals):
-    """Nor itself, where it can be read again soon."""
-    monkeypatch.setattr("isthmus.broker.large.stream._RETRY_SECONDS", 0.0)
+@pytest.fixture
+def no_collector():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture
+async def reading(broker, message, monkeypatch, tmp_path):
+    """A queue of large messages and others, whose bodies are read when the test lets them."""
+    for module in ("stream", "body_check"):
+        monkeypatch.setattr(f"isthmus.broker.large.{module}.RETRY_SECONDS", 0.0)
     broker.engine.blobs.files = files = BlobFolder(tmp_path)
-    broker.engine.create_queue("big", QueueDescription(max_message_size_in_kilobytes=4096))
+    description = QueueDescription(max_message_size_in_kilobytes=4096, lock_duration_ms=5_000)
+    broker.engine.create_queue("big", description)
+    broker.engine.create_queue("sessions", replace(description, requires_session=True, max_delivery_count=2))
     await broker.namespace.commits.wait_idle()
     other = broker.client()
     texts = [b"L" * (3 << 19), "b", b"M" * (3 << 19), "d"]
-    other.sender("big", "big").send_many([message(text) for text in texts], [b"1", b"2", b"3", b"4"])
-    await until_async(lambda: other.pump() or broker.engine.runtime("big").active_message_count == 4)
-    may_read, opened, left = threading.Event(), files.open, [refusals]
+    for path in ("big", "sessions"):
+        payloads = [message(text, properties={"group_id": "a"}) for text in texts]
+        other.sender(path, path).send_many(payloads, [b"1", b"2", b"3", b"4"])
+        await until_async(lambda path=path: other.pump() or broker.engine.runtime(path).active_message_count == 4)
+    made = Reading(files.open)
+    monkeypatch.setattr(files, "open", made.open)
+    yield made
+    made.gate.set()
 
-    def open_body(number):
-        assert may_read.wait(10)
-        left[0] -= 1
-        if left[0] >= 0:
+
+class Reading:
+    """The reads of bodies: `gate` lets them go on, and so many `refusals` come first."""
+
+    def __init__(self, opened):
+        self.gate = threading.Event()
+        self.refusals = 0
+        self.opens = 0
+        self._opened = opened
+
+    def open(self, number):
+        self.opens += 1
+        assert self.gate.wait(10)
+        self.refusals -= 1
+        if self.refusals >= 0:
             raise StoreError("too many open files")
-        return opened(number)
+        return self._opened(number)
 
-    monkeypatch.setattr(files, "open", open_body)
+
+def sizes(client, link):
+    return [len(payload) > 1 << 20 for payload in client.payloads(link)]
+
+
+@pytest.mark.parametrize("refusals", [1, 1000])
+@pytest.mark.parametrize("path", ["big", "sessions"])
+async def test_a_body_that_cannot_be_read_costs_no_message_i4(broker, reading, no_collector, refusals, path):
+    """Nor does the error keep its file for ever."""
     client = broker.client()
-    link = client.receiver("big", credit=4, snd_settle_mode=1, rcv_settle_mode=0)
+    reading.refusals = refusals
+    source = Source(address=path, filter={FILTER: "a"} if path == "sessions" else None)
+    link = client.session.attach_receiver(
+        "r", source, target=Target(address="me"), snd_settle_mode=1, rcv_settle_mode=0
+    )
+    link.grant(4)
     await passes(20, client.pump)
-    may_read.set()
+    reading.gate.set()
     if refusals == 1:
         await until_async(lambda: client.pump() or len(client.payloads(link)) == 4)
-        assert [len(payload) > 1 << 20 for payload in client.payloads(link)] == [True, False, True, False]
+        assert sizes(client, link) == [True, False, True, False]
+        await client.settle()
+        assert broker.engine.runtime(path).active_message_count == 0
     else:
         await detached(client, link)
         assert client.payloads(link) == []
-        assert broker.engine.runtime("big").active_message_count == 3
+        assert broker.engine.runtime(path).active_message_count == 4
+    await until_async(lambda: not broker.engine.blobs.pinned)
+
+
+async def test_the_others_come_where_a_body_cannot_be_read_i4(broker, reading):
+    """As to a receiver with locks: the message is there again when its lock ends."""
+    reading.refusals = 11
+    reading.gate.set()
+    client = broker.client()
+    await detached(client, client.receiver("big", credit=4, snd_settle_mode=1, rcv_settle_mode=0))
+    link = client.receiver("big", credit=4, name="again", snd_settle_mode=1, rcv_settle_mode=0)
+    await until_async(lambda: client.pump() or len(client.payloads(link)) == 3)
+    assert sizes(client, link) == [False, True, False]
+    broker.clock.advance(5_000)
+    broker.namespace.tick_engine()
+    await until_async(lambda: client.pump() or len(client.payloads(link)) == 4)
+    assert section.decode_header(client.payloads(link)[3], (0, 20)).delivery_count == 1
+
+
+@pytest.mark.parametrize("mode", [0, 1], ids=["peek-lock", "receive-and-delete"])
+async def test_a_body_that_cannot_be_read_does_not_block_its_session_for_ever(broker, reading, mode):
+    """Session attach I5."""
+    reading.gate.set()
+    client = broker.client()
+    for attempt in range(2):
+        reading.refusals = 11 if mode else 1
+        link = attach_session(client, f"r{attempt}", mode)
+        link.grant(4)
+        await detached(client, link)
+        assert client.payloads(link) == []
+        await client.settle()
+    link = attach_session(client, "last", mode)
+    link.grant(4)
+    await until_async(lambda: client.pump() or len(client.payloads(link)) == 3)
+    assert sizes(client, link) == [False, True, False]
+    assert broker.engine.runtime("sessions").dead_letter_message_count == 1
+
+
+def attach_session(client, name, mode):
+    link = client.session.attach_receiver(
+        name,
+        Source(address="sessions", filter={FILTER: "a"}),
+        target=Target(address="me"),
+        snd_settle_mode=mode,
+        rcv_settle_mode=0,
+    )
+    client.pump()
+    return link
+
+
+@pytest.mark.parametrize("mode", [0, 1], ids=["peek-lock", "receive-and-delete"])
+async def test_a_message_with_a_body_in_a_file_comes_also_where_an_action_has_made_it_small(
+    broker, message, tmp_path, mode
+):
+    broker.engine.blobs.files = BlobFolder(tmp_path)
+    broker.engine.create_topic("news", TopicDescription(max_message_size_in_kilobytes=4096))
+    rule = RuleDescription("short", SqlFilter("1 = 1"), SqlAction("REMOVE long"))
+    broker.engine.create_subscription("news", "all", default_rule=rule)
+    await broker.namespace.commits.wait_idle()
+    client = broker.client()
+    client.connection.peer_max_frame_size_bytes = 1 << 12  # it sends small frames
+    text = b"L" * ((1 << 20) - 10_000)
+    client.sender("news").send(message(text, application_properties={"long": "x" * 20_000}), b"1")
+    path = "news/Subscriptions/all"
+    await until_async(lambda: client.pump() or broker.engine.runtime(path).active_message_count == 1)
+    assert broker.engine.receiver(path).has_large
+    link = client.receiver(path, credit=1, snd_settle_mode=mode, rcv_settle_mode=0)
+    await until_async(lambda: client.pump() or client.detached(link) or client.payloads(link))
+    assert client.bodies(link) == [text]
+
+
+@pytest.mark.parametrize("end", ["detach", "disconnect", "drop", "stop", "no credit"])
+async def test_nothing_is_deleted_for_a_link_that_ends_while_a_body_is_read_i4(broker, reading, end):
+    client, other = broker.client(), broker.client()
+    link = client.receiver("big", credit=4, snd_settle_mode=1, rcv_settle_mode=0)
+    await until_async(lambda: client.pump() or reading.opens)
+    if end == "detach":
+        link.detach()
+    elif end == "disconnect":
+        client.peer.lost()
+    elif end == "drop":
+        [attached] = [each for each in client.peer._links.handlers if each.name == link.name]
+        client.peer._links.drop(attached, UnauthorizedError("expired"))
+    elif end == "stop":
+        client.peer.take_no_more()
+    else:
+        link.grant(0)
+    client.pump()
+    reading.gate.set()
+    rival = other.receiver("big", credit=4, snd_settle_mode=1, rcv_settle_mode=0)
+    await until_async(lambda: other.pump() or len(other.payloads(rival)) == 4)
+    assert sizes(other, rival).count(True) == 2
+    client.pump()
+    assert client.payloads(link) == []
+    assert all(
+        section.decode_header(payload, section.locate(payload).header).delivery_count == 0
+        for payload in other.payloads(rival)
+    )
+
+
+async def test_a_drain_waits_while_a_body_is_read(broker, reading):
+    client = broker.client()
+    link = client.receiver("big", snd_settle_mode=1, rcv_settle_mode=0)
+    link.grant(1, drain=True)
+    await until_async(lambda: client.pump() or reading.opens)
+    await client.settle()
+    assert link.credit == 1
+    reading.gate.set()
+    await until_async(lambda: client.pump() or client.payloads(link))
+    assert (sizes(client, link), link.credit) == ([True], 0)
+
+
+@pytest.mark.parametrize("ticks", [True, False])
+async def test_a_lock_lasts_while_a_body_is_read(broker, reading, ticks):
+    """Without ticks, as where the process was stalled, it ends; the message is read again, and comes once."""
+    client = broker.client()
+    link = client.receiver("big", credit=1, snd_settle_mode=1, rcv_settle_mode=0)
+    await until_async(lambda: client.pump() or reading.opens)
+    for _ in range(4):
+        broker.clock.advance(2_000)
+        if ticks:
+            client.peer.tick()
+        broker.namespace.tick_engine()
+        await client.settle()
+    reading.gate.set()
+    await until_async(lambda: client.pump() or client.payloads(link))
+    await client.settle()
+    assert sizes(client, link) == [True]
+    assert broker.engine.runtime("big").active_message_count == 3
+    payload = client.payloads(link)[0]
+    assert section.decode_header(payload, section.locate(payload).header).delivery_count == (0 if ticks else 1)
 
 
 @pytest.mark.parametrize("window", [1, 2, 7])

@@ -217,6 +217,48 @@ def test_receive_and_delete(namespace: Any, queue: Any, message: Make, read: Any
     assert list(namespace.queue("q").acquire(5).sequences) == [2]
 
 
+def test_a_locked_message_is_deleted_as_one_that_was_never_locked(
+    namespace: Any, queue: Any, message: Make, read: Any
+) -> None:
+    """Delivery I2."""
+    namespace.send("q", message("a"), message("b"))
+    first, second = queue.acquire(2).tags
+    done: list[int] = []
+    deleted = queue.delete_locked(second, lambda: done.append(1))
+    assert list(deleted.sequences) == [2]
+    assert deleted.locked_until_ms == 0
+    assert "x-opt-locked-until" not in read(deleted.payloads[0]).annotations
+    assert deleted.tags[0] != second
+    assert not done
+    assert queue.complete([second]) == [False]
+    assert queue.delete_locked(second) is None
+    namespace.commit()
+    assert done
+    assert (queue.delivered_total, queue.settled_total, queue.locked_count) == (2, 1, 1)
+    namespace.advance(30_000)
+    assert queue.delete_locked(first) is None
+    assert list(queue.acquire(2).sequences) == [1]
+    namespace.crash()
+    assert list(namespace.queue("q").acquire(5).sequences) == [1]
+
+
+def test_a_lock_stays_where_its_message_cannot_be_read_to_be_deleted(
+    namespace: Any, queue: Any, message: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    namespace.send("q", message("a"))
+    [token] = queue.acquire(1).tags
+
+    def refuse(key: bytes) -> bytes:
+        raise StoreError("the disk is gone")
+
+    with monkeypatch.context() as refused:
+        refused.setattr(namespace.journal, "get", refuse)
+        with pytest.raises(StoreError):
+            queue.delete_locked(token)
+    assert not namespace.engine.has_staged
+    assert queue.delete_locked(token) is not None
+
+
 def test_the_callbacks_of_a_deletion_are_removed_when_the_commit_ends(
     namespace: Any, queue: Any, message: Make
 ) -> None:
