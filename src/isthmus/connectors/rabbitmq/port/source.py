@@ -2,7 +2,7 @@
 
 What it is: the consumer of one queue: RabbitMQ's deliveries within the prefetch, as events within the credit; and the owner's settlements, as
 acknowledgements. What it is not: the mapping of messages (`mapping`), or the account of deliveries (`delivered`).
-docs/how-to/use-rabbitmq.md.
+A little over 400 lines: every event depends on whether the source recalls, is closed, or ends. docs/how-to/use-rabbitmq.md.
 
 Credit. Quorum queues do not allow changing a consumer's prefetch, so the prefetch is constant, and messages beyond the credit are kept here
 until there is credit again, or return with the connection. If they exceed `KEPT_BYTES`, reading stops.
@@ -27,9 +27,10 @@ from collections.abc import Sequence
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
 from isthmus.connectors.rabbitmq.dead_letter import DEAD_CHANNEL, NO_PLACE, DeadLetters
-from isthmus.connectors.rabbitmq.mapping.fingerprint import traits_of
+from isthmus.connectors.rabbitmq.mapping.fingerprint import Traits, traits_of
 from isthmus.connectors.rabbitmq.mapping.mapping import to_message
 from isthmus.connectors.rabbitmq.option import SourceOptions
+from isthmus.connectors.rabbitmq.port.arrival import Arrivals
 from isthmus.connectors.rabbitmq.port.delivered import Delivered, Entry
 from isthmus.connectors.rabbitmq.port.end import CHANNEL, End
 from isthmus.connectors.rabbitmq.port.pool import BrokerPool
@@ -85,6 +86,7 @@ class RabbitSource(End):
     def _reset(self) -> None:
         """Resets the state of one channel."""
         self._unacked = Unacked()
+        self._arrivals = Arrivals(CHANNEL, _TAG_AT)
         self._ready = Ready()
         self._credit = 0
         self._is_draining = False
@@ -208,6 +210,7 @@ class RabbitSource(End):
     def begin(self, connection: Connection) -> None:
         """Declares the queue."""
         self._reset()
+        connection.take = self._take
         connection.write(wire.declare_passive(CHANNEL, self.options.queue))
         connection.write(wire.qos(CHANNEL, self.options.prefetch))
         self._dead.begin(connection)
@@ -265,13 +268,29 @@ class RabbitSource(End):
             self._check_late()
             if is_late:
                 return
-        self._position += 1
-        is_named = bool(properties[1] & _MESSAGE_ID_FLAG)
-        payload = to_message(record, self._position, int(time.time() * 1000))
-        self._delivered.add(Entry(self._position, tag, traits, is_named))
-        self._dead.keep(self._position, payload)
-        self._ready.add(self._position, payload)
+        payload = to_message(record, self._position + 1, int(time.time() * 1000))
+        self._add(tag, traits, payload, is_named=bool(properties[1] & _MESSAGE_ID_FLAG))
+        if not is_again:
+            self._arrivals.learn(arguments, record)
         self.mark()
+
+    def _take(self, data: bytes, at: int) -> int:
+        """Frames arrived: takes the deliveries that are like the last one; returns where the next frame begins."""
+        if self._is_recalling or self.is_closed or self._present is not None:
+            return at
+        at, found = self._arrivals.read(data, at, self._position)
+        for tag, traits, payload in found:
+            self._unacked.add(tag)
+            self._add(tag, traits, payload, is_named=self._arrivals.is_named)
+        if found:
+            self.mark()
+        return at
+
+    def _add(self, tag: int, traits: Traits, payload: bytes, *, is_named: bool) -> None:
+        self._position = position = self._position + 1
+        self._delivered.add(Entry(position, tag, traits, is_named))
+        self._dead.keep(position, payload)
+        self._ready.add(position, payload)
 
     # ---- delivering
 
