@@ -176,11 +176,18 @@ class MessageRewriter:
                     body_at = start + head_size
                     if body_at <= end:
                         fields = unpack(data, start)
-                        if (
-                            body_at + fields[BODY_BYTES] == end
-                            and fields[0::2] == constants
-                            and fields[PAIRS] == pairs_seen
-                        ):
+                        is_like = body_at + fields[BODY_BYTES] == end and fields[0::2] == constants
+                        if is_like and fields[PAIRS] != pairs_seen:
+                            others = fields[PAIRS]
+                            # The checks of the path below, for pairs of the same size.
+                            is_like = (
+                                kept == pairs_seen
+                                and b"repl-" not in others
+                                and _RULE_NAME not in others
+                                and (not mark_key or (bool(own) and mark_key not in others))
+                            )
+                            pairs_seen, kept, lead = others, others, b""
+                        if is_like:
                             number = b"%d" % fields[identity]
                             if enqueued != fields[enqueued_at] or len(number) != digits or not lead:
                                 if len(number) != digits:

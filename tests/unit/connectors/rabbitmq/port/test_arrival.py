@@ -143,6 +143,18 @@ def test_i1_deliveries_that_are_alike_are_read_as_the_others_are(records: list[R
     assert list(made._unacked._order) == list(range(1, len(records) + 1))
 
 
+@pytest.mark.parametrize("field", ["message_id", "correlation_id"])
+def test_i1_a_text_that_amqp_1_0_cannot_have_is_noted(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the general path, though its message is like the others."""
+    records = [
+        Record(b"x", props.write(Properties(delivery_mode=2, **{field: text}))) for text in (b"m1", b"m2", b"\xff\xfe")
+    ]
+    data = b"".join(delivery(record, tag) for tag, record in enumerate(records, 1))
+    _, messages, positions = read_by_source([data], monkeypatch)
+    assert messages[2] == to_message(records[2], positions[2], int(NOW * 1000))
+    assert b"isthmus-rabbitmq" in messages[2]
+
+
 def test_i1_deliveries_that_are_alike_are_known_when_they_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their traits are those of the general path, by which a redelivered message is recognised."""
     records = [Record(b"%d" % number, props.write(Properties(delivery_mode=2, message_id=b"m"))) for number in range(5)]
