@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from isthmus.connectors.rabbitmq.mapping.frequent import NUMBERS_BYTES, SEQUENCE, TIME
 
-__all__ = ["Known", "Slot", "message_slots", "picker", "property_slots", "split_format", "template_of"]
+__all__ = ["SMALL", "Known", "Slot", "message_slots", "picker", "property_slots", "split_format", "template_of"]
 
 Slot = tuple[int, int]
 """Where the bytes of a value begin, and end."""
@@ -27,7 +27,8 @@ _LAYOUTS = 64
 # After so many messages without a layout only one in so many is examined.
 _PATIENCE = 64
 _U32_AT = struct.Struct(">I").unpack_from
-_SMALL = (b"\0\0\0\0\0\0\0", b"\xff\xff\xff\xff\xff\xff\xff")
+SMALL = frozenset(fill * (size - 1) for fill in (b"\0", b"\xff") for size in (4, 8))
+"""What integers begin with that AMQP 1.0 may encode in one byte."""
 _L = TypeVar("_L")
 
 
@@ -155,14 +156,9 @@ def _header_slot(raw: bytes, value: int, texts: list[Slot], numbers: list[Slot])
     if kind == 0x74:  # t
         return value + 1
     end = value + (8 if kind == 0x6C else 4)  # l, I
-    if not is_small(raw[value:end]):
+    if raw[value : end - 1] not in SMALL:
         numbers.append((value, end))
     return end
-
-
-def is_small(number: bytes) -> bool:
-    """Whether AMQP 1.0 may encode an integer in one byte."""
-    return number[:-1] in (_SMALL if len(number) == 8 else (_SMALL[0][:3], _SMALL[1][:3]))
 
 
 # ---- AMQP 1.0

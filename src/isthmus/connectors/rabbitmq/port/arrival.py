@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 from isthmus.connectors.rabbitmq.mapping.fingerprint import Traits, traits_of
 from isthmus.connectors.rabbitmq.mapping.frequent import SEQUENCE, TIME, sections_of
 from isthmus.connectors.rabbitmq.mapping.layout import (
+    SMALL,
     Known,
     Slot,
     escaped,
-    is_small,
     picker,
     property_slots,
     split_format,
@@ -106,6 +106,7 @@ class Arrivals:
         unpack, constants, size = layout.unpack, layout.constants, layout.size
         texts, numbers, pick = layout.texts, layout.numbers, layout.pick
         first, last = layout.properties
+        _, _, exchange, routing_key = layout.record
         arrived_ms = int(time.time() * 1000)
         self.is_named = layout.is_named
         while (body := at + size) < end:
@@ -118,11 +119,11 @@ class Arrivals:
                 break
             if data[stop] != _FRAME_END or not b"".join(texts(fields)).isascii():
                 break
-            if numbers and any(is_small(fields[index]) for index in numbers):
+            if numbers and any(fields[index][:-1] in SMALL for index in numbers):
                 break
             position += 1
             content = data[body:stop]
-            traits = traits_of(layout.record._replace(body=content, properties=data[at + first : at + last]))
+            traits = traits_of(Record(content, data[at + first : at + last], exchange, routing_key))
             message = b"".join(
                 (layout.front, NUMBERS(SEQUENCE, position, TIME, arrived_ms), layout.format % pick(fields), content)
             )

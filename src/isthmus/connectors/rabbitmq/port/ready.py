@@ -47,7 +47,8 @@ class Ready:
             parts = [waiting.popleft() for _ in range(count)]
             self.nbytes -= sum(len(payload) for _, payload in parts)
         positions, payloads = zip(*parts, strict=True)
-        return Arrived(positions, payloads)
+        run = range(positions[0], positions[-1] + 1)
+        return Arrived(run if len(run) == len(positions) else positions, payloads)  # they ascend
 
     def clear(self) -> None:
         """The messages return with the channel."""

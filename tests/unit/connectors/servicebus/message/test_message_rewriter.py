@@ -429,6 +429,14 @@ def test_properties_that_differ_in_each_message_have_a_layout_as_well_i7(mark: M
         assert application(copy) == application(single)
 
 
+def test_annotations_of_the_sender_that_differ_are_those_of_their_message_i1() -> None:
+    """Equal ones are not put together again for each message."""
+    keys = ["a1", "a1", "a1", "b2", "b2", "a1", "b2"]
+    run = [stored(10**12 + number, annotations={"x-routing-key": key}) for number, key in enumerate(keys)]
+    copies, _ = MessageRewriter("ewr/flights", "jfk").copy_all(*joined(run), NOW_MS)
+    assert [section.decode_map(copy, locate(copy).message_annotations)["x-routing-key"] for copy in copies] == keys
+
+
 def test_messages_of_one_sender_are_taken_apart_by_their_layout_i7() -> None:
     rewriter = MessageRewriter("ewr/flights", "jfk", mark=Mark("seen", is_number=True))
     run = [stored(number, own={"a": "b"}, body=bytes(300 + number % 7)) for number in range(10**12 - 3, 10**12 + 3)]
