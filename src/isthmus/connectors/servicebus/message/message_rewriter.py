@@ -6,7 +6,7 @@ sender byte for byte. It also reports the messages that must not be forwarded: c
 been in, copies that this task has made already, those that have used up their hops, and expired ones. This
 module contains the fast path, for messages that begin like the previous one, and within it the fastest, for those with the
 same layout up to the body (`layout`); `message_copy` is the general path. What it is not: a transform of contents; it reads a body
-only for its digest.
+only for its digest. A little over 400 lines: the fast paths share the state of one loop.
 Specification: OASIS AMQP 1.0 part 3; docs/explanation/guarantees.md.
 
 Invariants:
