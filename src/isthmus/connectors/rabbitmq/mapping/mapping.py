@@ -46,8 +46,10 @@ from isthmus.connectors.rabbitmq.protocol.property import Properties, Record
 from isthmus.connectors.rabbitmq.protocol.table import Field, TableError
 
 __all__ = [
+    "NUMBERS",
     "SHORT_FIELDS",
     "UNREADABLE",
+    "annotation_parts",
     "decoded_map",
     "is_body",
     "json_object",
@@ -80,7 +82,8 @@ UNREADABLE = (
     RecursionError,  # tables within tables
 )
 
-_NUMBERS = struct.Struct(f">{len(SEQUENCE)}sq{len(TIME)}sq").pack
+NUMBERS = struct.Struct(f">{len(SEQUENCE)}sq{len(TIME)}sq").pack
+"""Encodes `SEQUENCE`, a position, `TIME` and milliseconds."""
 _U32 = struct.Struct(">I").pack
 
 
@@ -115,18 +118,18 @@ def to_message(record: Record, position: int = 0, arrived_ms: int = 0) -> bytes:
         frequent = sections_of(properties)
     except (IndexError, struct.error):
         frequent = None  # it is cut off
-    numbers = _NUMBERS(SEQUENCE, position, TIME, arrived_ms)
+    numbers = NUMBERS(SEQUENCE, position, TIME, arrived_ms)
     if frequent is not None:
-        front, tail = _annotations(exchange, routing_key, b"", 0)
+        front, tail = annotation_parts(exchange, routing_key, b"", 0)
         return b"%b%b%b%b%b\0Su\xb0%b%b" % (frequent[0], front, numbers, tail, frequent[1], _U32(len(body)), body)
     made = _cached(properties) if len(properties) <= CACHED_BYTES else _sections(properties)
-    front, tail = _annotations(exchange, routing_key, made.annotations, made.keys)
+    front, tail = annotation_parts(exchange, routing_key, made.annotations, made.keys)
     stated = b"\0Su\xb0%b%b" % (_U32(len(body)), body) if not made.form else _body(body, made.form)
     return b"".join((made.header, front, numbers, tail, made.others, stated, made.footer))
 
 
 @lru_cache(256)
-def _annotations(exchange: str, routing_key: str, others: bytes, count: int) -> tuple[bytes, bytes]:
+def annotation_parts(exchange: str, routing_key: str, others: bytes, count: int) -> tuple[bytes, bytes]:
     """The section of annotations before and after position and time."""
     tail = b"".join(
         (_symbol(EXCHANGE), codec.encode(exchange), _symbol(ROUTING_KEY), codec.encode(routing_key), others)

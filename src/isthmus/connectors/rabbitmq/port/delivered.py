@@ -5,6 +5,10 @@ unacknowledged message, marked as redelivered. Such a message is recognised by i
 new tag acknowledges it; where it was settled meanwhile, it is acknowledged at once. What it is not: duplicate detection: it exists as long as
 the source, and checks only redelivered messages.
 
+Order. Released messages are redelivered: by a classic queue at their former position, by a quorum queue in the order of their return. An
+ordered source therefore returns all messages together, by closing its channel; those that it should not return are recognised when they are
+redelivered, and not reported.
+
 Why no message is lost by it. Messages with the same fingerprint are equal in every byte: exchange, routing key, properties, headers, body.
 Each redelivery uses one entry: of equal messages, as many as were unacknowledged are reported. A message acknowledged shortly before
 the loss is recognised only if it has a message-id: another message that is marked as redelivered may be equal in all else.

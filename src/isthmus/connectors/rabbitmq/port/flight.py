@@ -57,6 +57,11 @@ class Flight:
         self.credit -= 1
         return self._account.sent(1) if messages == 1 else self._account.sent_envelope(messages)
 
+    def begin_singles(self, deliveries: int) -> int:
+        """Counts deliveries of one message each; returns the number of the first message."""
+        self.credit -= deliveries
+        return self._account.sent(deliveries)
+
     def sent(self, message: int, payload: bytes, now: float) -> None:
         """A message is published."""
         self._number += 1
@@ -78,15 +83,18 @@ class Flight:
         self._has_answer = True
         first = min(self._lowest, number) if multiple else number
         is_plain = refusal is None and not self._account.has_envelopes
-        for each in range(first, number + 1):
+        numbers = range(first, number + 1)
+        if is_plain and not returned and not self._prints:
+            pop = outstanding.pop
+            self._accepted += [found[0] for each in numbers if (found := pop(each, None)) is not None]
+            numbers = range(0)
+        for each in numbers:
             found = outstanding.pop(each, None)
             if found is None:
                 continue
             if returned or self._prints:
                 self._prints.pop(each, None)
                 self._answer(found[0], refusal or returned.pop(each, None))
-            elif is_plain:
-                self._accepted.append(found[0])
             else:
                 self._answer(found[0], refusal)
         if multiple or number == self._lowest:

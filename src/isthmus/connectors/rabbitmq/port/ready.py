@@ -1,6 +1,9 @@
 """Messages received beyond the credit, which wait until there is credit again.
 
 What it is: a queue of positions and payloads, and its bytes. What it is not: the credit.
+
+Credit. Quorum queues do not allow changing a consumer's prefetch, so the prefetch is constant, and messages beyond the credit are kept here
+until there is credit again, or return with the connection. If they exceed `KEPT_BYTES`, reading stops.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ from collections.abc import Iterator
 from isthmus.bridge.port import Arrived
 
 __all__ = ["Ready"]
+
+KEPT_BYTES = 4 << 20
 
 
 class Ready:
@@ -26,6 +31,11 @@ class Ready:
 
     def __len__(self) -> int:
         return len(self._messages)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more should be read."""
+        return self.nbytes > KEPT_BYTES
 
     def __iter__(self) -> Iterator[int]:
         """The positions."""
@@ -47,7 +57,8 @@ class Ready:
             parts = [waiting.popleft() for _ in range(count)]
             self.nbytes -= sum(len(payload) for _, payload in parts)
         positions, payloads = zip(*parts, strict=True)
-        return Arrived(positions, payloads)
+        run = range(positions[0], positions[-1] + 1)
+        return Arrived(run if len(run) == len(positions) else positions, payloads)  # they ascend
 
     def clear(self) -> None:
         """The messages return with the channel."""

@@ -1,15 +1,7 @@
 """A queue as a source on the port.
 
 What it is: the consumer of one queue: RabbitMQ's deliveries within the prefetch, as events within the credit; and the owner's settlements, as
-acknowledgements. What it is not: the mapping of messages (`mapping`), or the account of deliveries (`delivered`).
-docs/how-to/use-rabbitmq.md.
-
-Credit. Quorum queues do not allow changing a consumer's prefetch, so the prefetch is constant, and messages beyond the credit are kept here
-until there is credit again, or return with the connection. If they exceed `KEPT_BYTES`, reading stops.
-
-Order. Released messages are redelivered: by a classic queue at their former position, by a quorum queue in the order of their return. An
-ordered source therefore returns all messages together, by closing its channel; those that it should not return are recognised when they are
-redelivered (`delivered`), and not reported.
+acknowledgements. What it is not: the mapping of messages (`mapping`), the account of deliveries (`delivered`). docs/how-to/use-rabbitmq.md.
 
 Invariants:
     I1. Nothing is delivered beyond the credit.
@@ -27,9 +19,10 @@ from collections.abc import Sequence
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
 from isthmus.connectors.rabbitmq.dead_letter import DEAD_CHANNEL, NO_PLACE, DeadLetters
-from isthmus.connectors.rabbitmq.mapping.fingerprint import traits_of
+from isthmus.connectors.rabbitmq.mapping.fingerprint import Traits, traits_of
 from isthmus.connectors.rabbitmq.mapping.mapping import to_message
 from isthmus.connectors.rabbitmq.option import SourceOptions
+from isthmus.connectors.rabbitmq.port.arrival import Arrivals, delivery_of, has_message_id
 from isthmus.connectors.rabbitmq.port.delivered import Delivered, Entry
 from isthmus.connectors.rabbitmq.port.end import CHANNEL, End
 from isthmus.connectors.rabbitmq.port.pool import BrokerPool
@@ -39,20 +32,15 @@ from isthmus.connectors.rabbitmq.port.unacked import Unacked
 from isthmus.connectors.rabbitmq.protocol import wire
 from isthmus.connectors.rabbitmq.protocol.connection import Connection, Content
 from isthmus.connectors.rabbitmq.protocol.error import may_pass
-from isthmus.connectors.rabbitmq.protocol.property import Record
 from isthmus.connectors.rabbitmq.protocol.wire import M
 from isthmus.connectors.refused import Refused
 from isthmus.errors import ConnectionLostError, IsthmusError
 
 __all__ = ["RabbitSource"]
 
-KEPT_BYTES = 4 << 20
 CONSUMER = "isthmus"
 _EPOCH_MS = 1_700_000_000_000
-_TAG = struct.Struct(">Q?").unpack_from
 _COUNT = struct.Struct(">I").unpack_from
-_TAG_AT = 1 + len(CONSUMER)
-_MESSAGE_ID_FLAG = 0x80
 
 
 class RabbitSource(End):
@@ -85,11 +73,10 @@ class RabbitSource(End):
     def _reset(self) -> None:
         """Resets the state of one channel."""
         self._unacked = Unacked()
+        self._arrivals = Arrivals(CHANNEL, 1 + len(CONSUMER))
         self._ready = Ready()
         self._credit = 0
-        self._is_draining = False
-        self._is_consuming = self._is_cancelling = self._is_recalling = False
-        self._was_reported = False
+        self._is_consuming = self._is_cancelling = self._is_recalling = self._is_draining = self._was_reported = False
         if self._present is not None:
             self._present.channel_begins()
 
@@ -153,12 +140,11 @@ class RabbitSource(End):
         elif disposition.kind == "abandon":
             self.release(first, last)
         elif disposition.kind != "dead-letter":
-            what = f"get the disposition '{disposition.kind}', which a queue of RabbitMQ does not support"
-            self._refuse(first, last, what)
+            self._refuse(first, last, f"get the disposition '{disposition.kind}', which queues of RabbitMQ lack")
         elif self.options.dead_letters:
-            self._dead.set_aside(self._take(first, last), disposition)
+            self._dead.set_aside(self._disposed(first, last), disposition)
         elif self.options.dead_letter_exchange:
-            for entry in self._take(first, last):
+            for entry in self._disposed(first, last):
                 if entry.tag and self.connection is not None and not self._is_recalling:
                     self.connection.write(wire.reject(CHANNEL, entry.tag, requeue=False))
                     self._unacked.remove(entry.tag)
@@ -169,7 +155,7 @@ class RabbitSource(End):
     def release(self, first: int, last: int) -> None:
         """Releases delivered positions."""
         self._dead.forget(first, last)
-        self._return([entry.tag for entry in self._take(first, last, is_release=True) if entry.tag])
+        self._return([entry.tag for entry in self._disposed(first, last, is_release=True) if entry.tag])
 
     def close(self) -> None:
         """Closes it; unsettled messages return with the connection."""
@@ -207,6 +193,7 @@ class RabbitSource(End):
     def begin(self, connection: Connection) -> None:
         """Declares the queue."""
         self._reset()
+        connection.take = self._read_ahead
         connection.write(wire.declare_passive(CHANNEL, self.options.queue))
         connection.write(wire.qos(CHANNEL, self.options.prefetch))
         self._dead.begin(connection)
@@ -243,12 +230,8 @@ class RabbitSource(End):
         """A message arrived."""
         if self._is_recalling:
             return  # it returns with the channel
-        arguments, properties, body = content
-        tag, is_again = _TAG(arguments, _TAG_AT)
-        exchange, at = wire.short_at(arguments, _TAG_AT + 9)
-        routing_key, _ = wire.short_at(arguments, at)
+        tag, is_again, record = delivery_of(content, 1 + len(CONSUMER))
         self._unacked.add(tag)
-        record = Record(body, properties, exchange, routing_key)
         traits = traits_of(record)
         known = self._delivered.recognised(traits) if is_again else None
         if known is not None:
@@ -264,12 +247,29 @@ class RabbitSource(End):
             self._check_late()
             if is_late:
                 return
-        self._position += 1
-        payload = to_message(record, self._position, int(time.time() * 1000))
-        self._delivered.add(Entry(self._position, tag, traits, bool(properties[1] & _MESSAGE_ID_FLAG)))
-        self._dead.keep(self._position, payload)
-        self._ready.add(self._position, payload)
+        payload = to_message(record, self._position + 1, int(time.time() * 1000))
+        self._add(tag, traits, payload, is_named=has_message_id(record))
+        if not is_again:
+            self._arrivals.learn(content.arguments, record)
         self.mark()
+
+    def _read_ahead(self, data: bytes, at: int) -> int:
+        """Frames arrived: takes the deliveries that are like the last one; returns where the next frame begins."""
+        if self._is_recalling or self.is_closed or self._present is not None:
+            return at
+        at, found = self._arrivals.read(data, at, self._position)
+        for tag, traits, payload in found:
+            self._unacked.add(tag)
+            self._add(tag, traits, payload, is_named=self._arrivals.is_named)
+        if found:
+            self.mark()
+        return at
+
+    def _add(self, tag: int, traits: Traits, payload: bytes, *, is_named: bool) -> None:
+        self._position = position = self._position + 1
+        self._delivered.add(Entry(position, tag, traits, is_named))
+        self._dead.keep(position, payload)
+        self._ready.add(position, payload)
 
     # ---- delivering
 
@@ -281,7 +281,7 @@ class RabbitSource(End):
                 self._present.moved(time.monotonic())
             events.append(arrived)
         if self.connection is not None:
-            self.connection.is_paused = self._ready.nbytes > KEPT_BYTES and not self._is_recalling
+            self.connection.is_paused = self._ready.is_full and not self._is_recalling
 
     def _consume(self) -> None:
         """Starts to consume if there is credit, or if messages have to be redelivered so that they can be acknowledged."""
@@ -300,7 +300,7 @@ class RabbitSource(End):
 
     # ---- releasing
 
-    def _take(self, first: int, last: int, *, is_release: bool = False) -> list[Entry]:
+    def _disposed(self, first: int, last: int, *, is_release: bool = False) -> list[Entry]:
         """Positions that the owner disposes of. Released ones are redelivered, and so are those of an earlier channel."""
         entries = self._delivered.take(first, last)
         if self._present is not None:

@@ -33,6 +33,7 @@ from isthmus.connectors.rabbitmq.option import TargetOptions
 from isthmus.connectors.rabbitmq.port.end import CHANNEL, End
 from isthmus.connectors.rabbitmq.port.flight import Flight
 from isthmus.connectors.rabbitmq.port.pool import BrokerPool
+from isthmus.connectors.rabbitmq.port.publication import Publications
 from isthmus.connectors.rabbitmq.protocol import wire
 from isthmus.connectors.rabbitmq.protocol.connection import Connection, Content
 from isthmus.connectors.rabbitmq.protocol.error import ClosedByBrokerError, refusal_of
@@ -69,6 +70,7 @@ class RabbitTarget(End):
         self._rewriter = self._rewriter_for(origin_identity)
         self._limit_bytes = options.max_message_bytes
         self._flight = Flight()
+        self._publications = Publications(CHANNEL)
         self._was_reported = False
         self._blocked_by = self._reported_block = ""  # why the broker accepts nothing
         self._reported_credit = 0  # minus the messages sent since
@@ -135,20 +137,29 @@ class RabbitTarget(End):
         if connection is None or not self.is_open or connection.error is not None:
             return
         now = time.monotonic()
-        groups = (send.payloads,) if send.is_envelope else ((payload,) for payload in send.payloads)
         flight, frame_bytes = self._flight, connection.frame_bytes
+        most = wire.largest_body(frame_bytes)
+        most = min(most, self._limit_bytes or most)
+        frames_of, learn = self._publications.frames, self._publications.learn
         parts: list[bytes] = []
-        for group in groups:
-            self._reported_credit -= 1
-            for number, payload in enumerate(group, flight.begin(len(group))):
-                record = self._record(payload, frame_bytes)
-                if isinstance(record, Refusal):
-                    flight.refuse(number, record)
-                    self.mark()
-                    continue
+        count = len(send.payloads)
+        self._reported_credit -= 1 if send.is_envelope else count
+        first = flight.begin(count) if send.is_envelope else flight.begin_singles(count)
+        for number, payload in enumerate(send.payloads, first):
+            frames = frames_of(payload, most)
+            if frames is not None:
                 flight.sent(number, payload, now)
-                parts.append(_publish(record.exchange, record.routing_key))
-                parts += wire.content_frames(CHANNEL, record.properties, record.body, frame_bytes)
+                parts += frames
+                continue
+            record = self._record(payload, frame_bytes)
+            if isinstance(record, Refusal):
+                flight.refuse(number, record)
+                self.mark()
+                continue
+            flight.sent(number, payload, now)
+            parts.append(_publish(record.exchange, record.routing_key))
+            parts += wire.content_frames(CHANNEL, record.properties, record.body, frame_bytes)
+            learn(payload, record)
         connection.write_all(parts)
 
     def close(self) -> None:
@@ -167,6 +178,7 @@ class RabbitTarget(End):
     def begin(self, connection: Connection) -> None:
         """Declares the entity, and requests confirms."""
         self._flight = Flight()
+        self._publications = Publications(CHANNEL)
         self._transit = Transit(connection)
         self._was_reported = False
         self._blocked_by = self._reported_block = ""  # why the broker accepts nothing

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 
 __all__ = ["Unacked"]
 
@@ -36,6 +37,11 @@ class Unacked:
     def settle(self, tags: Sequence[int]) -> list[tuple[int, bool]]:
         """These are done: returns what to acknowledge, and whether with all up to it."""
         order, done = self._order, self._done
+        count = len(tags)
+        if count and not done and count <= len(order) and list(islice(order, count)) == tags:  # the frequent case
+            for _ in range(count):
+                order.popleft()
+            return [(tags[-1], True)]
         fresh = set(tags) - done
         done |= fresh
         last = 0

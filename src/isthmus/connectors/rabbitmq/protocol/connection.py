@@ -22,6 +22,7 @@ import socket
 import ssl
 import struct
 import time
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from isthmus.connectors.rabbitmq.protocol import wire
@@ -75,6 +76,7 @@ class Connection:
 
     Attributes:
         user: gets the events; set by the owner.
+        take: takes frames before they are parsed, of received bytes from an offset on, and returns where the next one begins; None: nothing does.
         error: why it is unusable.
         is_ended_by_broker: whether the broker has closed it, so that it keeps no message for it any more.
         is_paused: leave received bytes in the socket; RabbitMQ waits then.
@@ -84,6 +86,7 @@ class Connection:
 
     def __init__(self, sock: socket.socket, place: str, frame_bytes: int, heartbeat_seconds: int) -> None:
         self.user: User | None = None
+        self.take: Callable[[bytes, int], int] | None = None
         self.error: IsthmusError | None = None
         self.is_ended_by_broker = False
         self.place = self.broker = place
@@ -241,7 +244,11 @@ class Connection:
     def _parse(self, data: bytes) -> None:
         at, end = 0, len(data)
         contents = self._contents
+        take = self.take if self.user is not None else None
         while end - at >= 8 and self.error is None:
+            if take is not None and (taken := take(data, at)) > at:
+                at = taken
+                continue
             kind, channel, size = _HEAD(data, at)
             start, stop = at + 7, at + 7 + size
             if stop >= end:

@@ -23,6 +23,7 @@ __all__ = [
     "PROTOCOL_HEADER",
     "M",
     "content_frames",
+    "largest_body",
     "long_text",
     "method",
     "publish_method",
@@ -123,12 +124,17 @@ def publish_method(channel: int, exchange: str, routing_key: str) -> bytes:
     return method(channel, M.BASIC_PUBLISH, b"\0\0" + short(exchange) + short(routing_key) + b"\1")
 
 
+def largest_body(frame_bytes: int) -> int:
+    """The largest body in one frame."""
+    return frame_bytes - _OVERHEAD
+
+
 def content_frames(channel: int, properties: bytes, body: bytes, frame_bytes: int) -> list[bytes]:
     """Header and body of a content; `properties` with their flags, `frame_bytes` as negotiated."""
     size = len(body)
     head = _HEAD.pack(HEADER, channel, 12 + len(properties))
     parts = [b"%b%b%b\xce" % (head, _CONTENT.pack(BASIC, 0, size), properties)]
-    largest = frame_bytes - _OVERHEAD
+    largest = largest_body(frame_bytes)
     if size <= largest:
         if size:
             parts += (_HEAD.pack(BODY, channel, size), body, FRAME_END)

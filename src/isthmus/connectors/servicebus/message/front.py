@@ -110,6 +110,8 @@ class Front:
 
     __slots__ = (
         "_kept",
+        "_last",
+        "_last_kept",
         "_most_ms",
         "_ttl_at",
         "_ttl_ms",
@@ -127,6 +129,8 @@ class Front:
         layout, at = ">", 0
         indexes: dict[bytes, int] = {}
         self._kept: list[tuple[int, int, int]] = []
+        self._last_kept: list[bytes] | None = None
+        self._last = b""
         for number, (start, size, name, out_at) in enumerate(slots):
             layout += f"{start - at}s" + ("q" if out_at < 0 else f"{size}s")
             indexes[name] = 2 * number + 1
@@ -149,6 +153,9 @@ class Front:
     def begin(self, fields: tuple[Any, ...], now_ms: int) -> bytes:
         """The beginning of the copy of a message that was split into `fields`."""
         pieces, at, out = [], 0, self.out
+        kept = [fields[index] for _, _, index in self._kept]
+        if not self._ttl_ms and kept == self._last_kept:
+            return self._last
         if self._ttl_ms:
             left = min(max(1, self._ttl_ms - max(0, now_ms - fields[self.enqueued])), self._most_ms)
             pieces += [out[: self._ttl_at], U32.pack(left)]
@@ -157,7 +164,8 @@ class Front:
             pieces += [out[at:start], fields[index]]
             at = stop
         pieces.append(out[at:])
-        return b"".join(pieces)
+        self._last_kept, self._last = kept, b"".join(pieces)
+        return self._last
 
 
 class FrontReader:

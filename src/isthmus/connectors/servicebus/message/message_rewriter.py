@@ -31,7 +31,6 @@ from contextlib import suppress
 from hashlib import sha1
 from typing import Any, NamedTuple
 
-from isthmus.amqp.codec import WIDTH, value_end
 from isthmus.connectors.servicebus.message.front import MAP32, Front, FrontReader
 from isthmus.connectors.servicebus.message.layout import BODY_BYTES, MESSAGE_ID, PAIRS, PROPERTIES, Layouts
 from isthmus.connectors.servicebus.message.message_copy import (
@@ -45,10 +44,10 @@ from isthmus.connectors.servicebus.message.message_copy import (
     MessageCopy,
     Verdict,
 )
+from isthmus.connectors.servicebus.message.rule_name import RULE_NAME, without_rule_name
 from isthmus.connectors.servicebus.message.sequence import UNREADABLE
 from isthmus.connectors.servicebus.message.unnamed import is_unnamed, named
 from isthmus.message import Tail, duplicate_key, made_message_id
-from isthmus.message import name as names
 from isthmus.message.copy_policy import CopyPolicy
 from isthmus.message.provenance import HOP_BUDGET, OFFSET_DIGITS, encoded
 
@@ -57,7 +56,6 @@ __all__ = ["COPIED", "HOPS_USED_UP", "MALFORMED", "VISITED", "Mark", "MessageRew
 MALFORMED = "Malformed"
 
 
-_RULE_NAME = encoded(names.RULE_NAME)
 _SIZE_COUNT = struct.Struct(">II").unpack_from
 _U32_AT = struct.Struct(">I").unpack_from
 _NO_HASH = sha1(usedforsecurity=False)
@@ -176,11 +174,18 @@ class MessageRewriter:
                     body_at = start + head_size
                     if body_at <= end:
                         fields = unpack(data, start)
-                        if (
-                            body_at + fields[BODY_BYTES] == end
-                            and fields[0::2] == constants
-                            and fields[PAIRS] == pairs_seen
-                        ):
+                        is_like = body_at + fields[BODY_BYTES] == end and fields[0::2] == constants
+                        if is_like and fields[PAIRS] != pairs_seen:
+                            others = fields[PAIRS]
+                            # The checks of the path below, for pairs of the same size.
+                            is_like = (
+                                kept == pairs_seen
+                                and b"repl-" not in others
+                                and RULE_NAME not in others
+                                and (not mark_key or (bool(own) and mark_key not in others))
+                            )
+                            pairs_seen, kept, lead = others, others, b""
+                        if is_like:
                             number = b"%d" % fields[identity]
                             if enqueued != fields[enqueued_at] or len(number) != digits or not lead:
                                 if len(number) != digits:
@@ -248,8 +253,8 @@ class MessageRewriter:
                                 kept = data[pairs:e]
                                 if pairs > e or find(b"repl-", pairs, e) >= 0:
                                     count = -1
-                                elif find(_RULE_NAME, pairs, e) >= 0:
-                                    kept, count = (kept, -1) if by_rule else _without_rule_name(data, pairs, e, count)
+                                elif find(RULE_NAME, pairs, e) >= 0:
+                                    kept, count = (kept, -1) if by_rule else without_rule_name(data, pairs, e, count)
                             if mark_key and count >= 0:
                                 own_at = find(mark_key, pairs, e)
                                 if own_at < 0:
@@ -379,22 +384,3 @@ class MessageRewriter:
         """The copy of one message, or why there is none."""
         copies, refused = self.copy_all(message, [0, len(message)], now_ms)
         return copies[0] if copies else refused[0]
-
-
-def _without_rule_name(b: bytes, start: int, end: int, count: int) -> tuple[bytes, int]:
-    """The pairs of a map without `RuleName`, and the count of the rest; -1: a size is wrong. The scan ensures that the name is a
-    key, and not within a value.
-    """
-    width = WIDTH
-    at = start
-    while at < end:
-        if b[at] == 0xA1:
-            value = at + 2 + b[at + 1]
-            if b[at:value] == _RULE_NAME:
-                after = value_end(b, value)
-                return (b[start:at] + b[after:end], count - 2) if after <= end else (b"", -1)
-        else:
-            value = value_end(b, at)
-        size = width[b[value]]
-        at = value + size if 0 < size < 254 else value + 2 + b[value + 1] if size == 0 else value_end(b, value)
-    return b[start:end], count if at == end else -1

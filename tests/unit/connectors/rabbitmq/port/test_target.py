@@ -96,3 +96,13 @@ def test_what_a_blocked_broker_says_is_reported_until_it_continues(target: Rabbi
     assert list(target.poll(100.0)) == []
     target.on_method(0, M.CONNECTION_UNBLOCKED, b"")
     assert list(target.poll(100.0)) == [Granted(CREDIT), Stopped("")]
+
+
+def test_i1_a_message_that_is_not_published_has_its_ordinal_among_the_others(target: RabbitTarget) -> None:
+    good = section.encode_message(b"x")
+    target.send(Send([good, b"\xff", good, good]))
+    target.send(Send([good]))
+    target.on_method(1, M.BASIC_ACK, struct.pack(">QB", 4, 1))  # four publications
+    outcomes = [each for each in target.poll(0.0) if isinstance(each, Outcome)]
+    assert [(each.first, each.last) for each in outcomes if each.refusal is None] == [(0, 0), (2, 4)]
+    assert [each.first for each in outcomes if each.refusal is not None] == [1]

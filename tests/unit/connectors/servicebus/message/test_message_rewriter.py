@@ -406,6 +406,37 @@ def test_what_is_laid_out_as_before_is_copied_as_by_the_other_paths_i7(
         assert copy[slice(*locate(copy).body)] == message[slice(*locate(message).body)]
 
 
+@pytest.mark.parametrize("mark", [None, Mark("seen", is_number=True)])
+def test_properties_that_differ_in_each_message_have_a_layout_as_well_i7(mark: Mark | None) -> None:
+    """Provenance, `RuleName` and another mark among them are found all the same."""
+    own = [{"a": f"{number:08d}"} for number in range(6)]
+    own[4] = {"a": "repl-abc"}
+    run = [stored(10**12 + number, own=each, body=bytes(300)) for number, each in enumerate(own)]
+    rewriter = MessageRewriter("ewr/flights", "jfk", mark=mark)
+    learned: list[Any] = []
+
+    class Counted(Layouts):
+        def of(self, *given: Any) -> Any:
+            learned.append(given)
+            return super().of(*given)
+
+    rewriter._layouts = Counted()
+    copies, _ = rewriter.copy_all(*joined(run), NOW_MS)
+    assert len(learned) == 3  # two of the first, and the one after the general path
+    for message, copy in zip(run, copies, strict=True):
+        single = MessageRewriter("ewr/flights", "jfk", mark=mark).copy(message, NOW_MS)
+        assert isinstance(single, bytes)
+        assert application(copy) == application(single)
+
+
+def test_annotations_of_the_sender_that_differ_are_those_of_their_message_i1() -> None:
+    """Equal ones are not put together again for each message."""
+    keys = ["a1", "a1", "a1", "b2", "b2", "a1", "b2"]
+    run = [stored(10**12 + number, annotations={"x-routing-key": key}) for number, key in enumerate(keys)]
+    copies, _ = MessageRewriter("ewr/flights", "jfk").copy_all(*joined(run), NOW_MS)
+    assert [section.decode_map(copy, locate(copy).message_annotations)["x-routing-key"] for copy in copies] == keys
+
+
 def test_messages_of_one_sender_are_taken_apart_by_their_layout_i7() -> None:
     rewriter = MessageRewriter("ewr/flights", "jfk", mark=Mark("seen", is_number=True))
     run = [stored(number, own={"a": "b"}, body=bytes(300 + number % 7)) for number in range(10**12 - 3, 10**12 + 3)]
