@@ -40,6 +40,7 @@ BUFFER_BYTES = 16 << 10
 SIZE_BYTES = 450_000
 MESSAGES = 3
 LINES = 100
+WAIT_SECONDS = 60.0
 
 
 @pytest.fixture(scope="module", name="near")
@@ -147,6 +148,15 @@ def test_what_a_reader_that_pauses_has_not_read_stays_as_it_is(near: NamespacePr
     assert held(near, "brief") == held(near, "brief/$DeadLetterQueue") == 0
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Processes started now get SIGINT, though a shell that starts the tests in the background has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_what_was_not_read_before_ctrl_c_is_not_removed(near: NamespaceProcess) -> None:
     """The reader of a pipe gets the same signal, and ends with what it has not read."""
     with connected(near, "small") as client:
@@ -156,7 +166,7 @@ def test_what_was_not_read_before_ctrl_c_is_not_removed(near: NamespaceProcess) 
         lines = [printing.stdout.readline()]
         until(lambda: bool(select.select([printing.stdout], [], [], 0.1)[0]))
         printing.send_signal(signal.SIGINT)
-        code = printing.wait()
+        code = printing.wait(WAIT_SECONDS)
         left = held(near, "small")
     with connected(near, "small") as client:
         remove(client, "small", take_census(client, "small", make_choice("")))

@@ -89,6 +89,7 @@ LONG = (
     "tests/interop/client/test_client_replicated_receiver.py",
     "tests/fault/client/test_pair_kill.py",
     "tests/fault/client/test_receiver_kill.py",
+    "tests/fault/client/test_slow_operations.py",  # it waits for a slow network
     "tests/interop/sdk/test_languages_eventhub.py",  # and the first that needs what Go compiles
     "tests/interop/operator/test_operations.py",
     "tests/interop/client/test_replicated_sender.py",
