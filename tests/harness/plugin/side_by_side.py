@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 __all__ = ["LONG", "SPARK_CHAINS", "SideBySide", "position"]
 
@@ -119,7 +120,11 @@ def position(node: str) -> int:
 
 
 class _Scheduling(LoadScopeScheduling):
-    """Hands out whole modules, and whole chains of modules that start Spark."""
+    """Hands out whole modules, and whole chains of modules that start Spark.
+
+    A test that ends its worker has failed, and does not run again: it may be one that waited until the time limit. The base runs it
+    again in each new worker, and hands out what is complete, after which a worker waits for ever.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         module = nodeid.partition("::")[0]
@@ -127,6 +132,24 @@ class _Scheduling(LoadScopeScheduling):
             if module in modules:
                 return chain
         return module
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """A worker has ended; returns the test that ended it."""
+        workload = self.assigned_work.pop(node)
+        unfinished = [(unit, test) for unit in workload.values() for test, is_done in unit.items() if not is_done]
+        if not unfinished:
+            return None
+        unit, crashed = unfinished[0]
+        unit[crashed] = True
+        self.workqueue.update((scope, each) for scope, each in workload.items() if not all(each.values()))
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return crashed
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        super()._assign_work_unit(node)
+        if not self.workqueue:
+            node.shutdown()  # after what it has; a worker keeps its last test until it knows what follows
 
 
 class SideBySide:

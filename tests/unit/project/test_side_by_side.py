@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
 from harness.plugin.side_by_side import LONG, SPARK_CHAINS, position
 
 ROOT = Path(__file__).parents[3]
+CONFTEST = """
+import sys
+sys.path.insert(0, {tests!r})
+from harness.plugin.side_by_side import SideBySide
+
+def pytest_configure(config):
+    if config.pluginmanager.has_plugin("xdist"):
+        config.pluginmanager.register(SideBySide(), "side-by-side")
+"""
+SOUND, CRASH = "def test_{}(): pass\n", "def test_{}():\n    import os\n    os._exit(1)\n"
 CHAINED = [module for chain in SPARK_CHAINS.values() for module in chain]
 
 
@@ -39,3 +51,18 @@ def test_chains_come_first_and_what_is_not_named_keeps_its_order() -> None:
         f"{CHAINED[0]}::test_d",
     ]
     assert sorted(nodes, key=position) == [nodes[3], nodes[1], nodes[0], nodes[2]]
+
+
+def test_a_test_that_ends_its_worker_fails_once_and_the_others_run(tmp_path: Path) -> None:
+    """As pytest-xdist does it, the test runs again and again; and where nothing is left behind it, the run never ends."""
+    (tmp_path / "conftest.py").write_text(CONFTEST.format(tests=str(ROOT / "tests")))
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    modules = {"first": (CRASH, SOUND), "last": (SOUND, SOUND, CRASH), "other": (SOUND, SOUND)}
+    for name, texts in modules.items():
+        text = "".join(each.format(number) for number, each in enumerate(texts))
+        (tmp_path / f"test_{name}.py").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--numprocesses", "2", "--dist", "loadscope"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert "2 failed, 5 passed" in done.stdout, done.stdout + done.stderr
