@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from isthmus.bridge.delivery_event import Outcome
 from isthmus.bridge.refusal import Refusal
 from isthmus.connectors.envelope import EnvelopeAccount
+from isthmus.entities.queue.run import runs_of
 
 __all__ = ["Flight", "ranges"]
 
@@ -67,17 +68,4 @@ class Flight:
 
 def ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
     """Numbers as ascending ranges (first, last)."""
-    found = sorted(numbers)
-    if not found:
-        return []
-    if found[-1] - found[0] == len(found) - 1:
-        return [(found[0], found[-1])]
-    made = []
-    first = last = found[0]
-    for each in found[1:]:
-        if each != last + 1:
-            made.append((first, last))
-            first = each
-        last = each
-    made.append((first, last))
-    return made
+    return runs_of(sorted(numbers))

@@ -90,7 +90,7 @@ class Seen(NamedTuple):
 
     @property
     def others(self) -> dict[str, str]:
-        """The set ones of the fields for which a table has no column, by the names of the service's SDKs."""
+        """The fields without a column in a table that are set, by their names in the service's SDKs."""
         found = {
             "CorrelationId": self.correlation_id,
             "To": self.to,

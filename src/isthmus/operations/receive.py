@@ -23,6 +23,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from isthmus.amqp.performative import Accepted, Released
+from isthmus.entities.queue.run import runs_of
 from isthmus.errors import IsthmusError, OperationTimeoutError
 from isthmus.operations.removal.sweep import RENEWAL_SECONDS
 from isthmus.operations.window import Window
@@ -212,7 +213,7 @@ class _Hands:
         self._renewed_at = time.monotonic()
 
     def _take_back(self) -> None:
-        """Let go of all messages, also of those that are in transit."""
+        """Complete the messages taken, and release all others, also those in transit."""
         self._let_go()
         receiver = self._receiver
         if receiver.credit:
@@ -236,7 +237,7 @@ class _Hands:
     def _settle(self, ids: Sequence[int], state: Released | None = None) -> int:
         """Complete deliveries, or give them another outcome, and wait for the answers; returns how many the namespace has removed."""
         receiver = self._receiver
-        for first, last in _ranges(ids):
+        for first, last in runs_of(ids):
             receiver.dispose(first, last, state)
         answered = accepted = 0
         while answered < len(ids):
@@ -251,14 +252,3 @@ class _Hands:
             answered += high - low + 1
             accepted += high - low + 1 if isinstance(outcome, Accepted) else 0
         return accepted
-
-
-def _ranges(ids: Sequence[int]) -> list[tuple[int, int]]:
-    """First and last of each range of consecutive numbers."""
-    found: list[tuple[int, int]] = []
-    for each in ids:
-        if found and each == found[-1][1] + 1:
-            found[-1] = found[-1][0], each
-        else:
-            found.append((each, each))
-    return found
