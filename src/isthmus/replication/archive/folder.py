@@ -249,13 +249,20 @@ class ArchiveFolder:
         return made
 
     def files(self) -> list[Path]:
-        """The files of the table, including those of a noted batch whose move a kill interrupted."""
+        """The files of the table, including those of a noted batch whose move a kill interrupted.
+
+        Raises:
+            ArchiveError: a folder of it cannot be read.
+        """
         last = self._last or self._read_last()
-        found = {file for file in files_of(self.path) if _is_of_table(file.relative_to(self.path).parts)}
-        if last is not None:
-            # After the walk: a file that is moved meanwhile has one of the two paths.
-            moved = (self.moved(self._staging / str(last.number) / name) for name in last.files)
-            found |= {file for file in moved if _is_there(file)}  # a removed file has neither path
+        try:
+            found = {file for file in files_of(self.path) if _is_of_table(file.relative_to(self.path).parts)}
+            if last is not None:
+                # After the walk: a file that is moved meanwhile has one of the two paths.
+                moved = (self.moved(self._staging / str(last.number) / name) for name in last.files)
+                found |= {file for file in moved if _is_there(file)}  # a removed file has neither path
+        except OSError as error:
+            raise ArchiveError(f"{error.filename or self.path} cannot be read: {error.strerror or error}") from error
         return sorted(found)
 
     def moved(self, file: Path) -> Path:
@@ -318,10 +325,19 @@ def _is_of_table(parts: tuple[str, ...]) -> bool:
 
 
 def files_of(folder: Path) -> Iterator[Path]:
-    """The Parquet files below a folder."""
-    for at, folders, names in os.walk(folder):
+    """The Parquet files below a folder; none if it does not exist.
+
+    Raises:
+        OSError: a folder cannot be listed. `os.walk` would leave out what is in it.
+    """
+    for at, folders, names in os.walk(folder, onerror=_refuse):
         folders[:] = [each for each in folders if not each.startswith((".", "_temporary"))]
         yield from (Path(at) / name for name in names if name.endswith(".parquet") and not name.startswith((".", "_")))
+
+
+def _refuse(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _sync(file: Path) -> None:
