@@ -90,3 +90,18 @@ def test_i4_the_query_that_a_spool_is_for_goes_on_behind_what_it_has_deleted(tmp
     reader = SpoolReader(tmp_path)
     reader.release(reader.at(2))
     assert len(own.partitions(start, end)) == 2
+
+
+@pytest.mark.parametrize("rows", ["message", "timed"])
+def test_i3_a_spool_that_is_away_for_a_moment_is_not_read_again(tmp_path: Path, rows: str) -> None:
+    """Spark committed an empty batch of no spool, and then one of another spool: the first segment was read again."""
+    spool, away = tmp_path / "spool", tmp_path / "away"
+    reader = stream_of(spool, rows, releases=False)
+    assert reader.latestOffset(reader.initialOffset(), ReadLimit())["number"] == 0  # it was not made yet
+    write_segments(spool, 3)
+    end = reader.latestOffset(reader.initialOffset(), ReadLimit())
+    spool.rename(away)
+    with pytest.raises(SpoolError, match="is not there"):
+        reader.latestOffset(end, ReadLimit())
+    away.rename(spool)
+    assert reader.latestOffset(end, ReadLimit()) == end
