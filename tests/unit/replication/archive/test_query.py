@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -155,3 +157,16 @@ def test_what_keeps_an_archive_from_being_written_is_reported_at_once(tmp_path: 
     assert [fault.message.partition(":")[0] for fault in caught.value.faults] == ["task one", "task two"]
     with pytest.raises(ArchiveError, match="cannot be a spool"):
         check_archive(archive_settings(bad[1]))
+
+
+def test_what_was_read_of_a_former_spool_is_nothing_of_the_present_one(settings: ArchiveSettings) -> None:
+    """A run with an end ended before what had come was in the table: the last batch of the spool that was at the path before had a higher number."""
+    receive(settings.spool, [record(number) for number in range(1, 6)])
+    query = opened(settings)
+    identity = SpoolReader(settings.spool).identity
+    for spool, has_all in (("former", False), (identity, True)):
+        offset = json.dumps({"spool": spool, "segment": 0, "position": 900, "number": 9})
+        progress = SimpleNamespace(sources=[SimpleNamespace(endOffset=offset)])
+        query._query = SimpleNamespace(lastProgress=progress)  # type: ignore[assignment]  # what it is asked here
+        assert query.has_all() is has_all
+    query._folder.close()
