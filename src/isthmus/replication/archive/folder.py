@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.errors import IsthmusError
-from isthmus.whole_file import make_folder, sync_folder, write_file
+from isthmus.whole_file import is_there, make_folder, sync_folder, write_file
 
 __all__ = ["FORMAT", "ArchiveError", "ArchiveFolder", "Commit", "files_of"]
 
@@ -260,14 +260,14 @@ class ArchiveFolder:
             if last is not None:
                 # After the walk: a file that is moved meanwhile has one of the two paths.
                 moved = (self.moved(self._staging / str(last.number) / name) for name in last.files)
-                found |= {file for file in moved if _is_there(file)}  # a removed file has neither path
+                found |= {file for file in moved if is_there(file)}  # a removed file has neither path
         except OSError as error:
             raise ArchiveError(f"{error.filename or self.path} cannot be read: {error.strerror or error}") from error
         return sorted(found)
 
     def moved(self, file: Path) -> Path:
         """The current path of a file of `files`."""
-        if self._staging not in file.parents or _is_there(file):
+        if self._staging not in file.parents or is_there(file):
             return file
         return self.path / Path(*file.relative_to(self._staging).parts[1:])
 
@@ -295,7 +295,9 @@ class ArchiveFolder:
         folders: set[Path] = set()
         for name in commit.files:
             source, target = staging / name, self.path / name
-            if not _is_there(source):
+            if not is_there(
+                source
+            ):  # an error must not count as absence: the file would be removed with its staging folder
                 continue
             make_folder(target.parent, 0o777)
             source.rename(target)
@@ -304,19 +306,6 @@ class ArchiveFolder:
             sync_folder(folder)
         if staging.exists():
             shutil.rmtree(staging)
-
-
-def _is_there(file: Path) -> bool:
-    """Whether a file exists. `Path.exists` may be false for any error: the file would be removed with its staging folder.
-
-    Raises:
-        OSError: that is not known.
-    """
-    try:
-        file.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return True
 
 
 def _is_of_table(parts: tuple[str, ...]) -> bool:
