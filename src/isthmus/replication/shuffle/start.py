@@ -158,9 +158,13 @@ def _check_source(spool: Path, route: Route) -> None:
     """Check that waiting messages are of the route's source: copies name it as their origin, and `verify` and the prevention of cycles rely on it.
 
     Raises:
-        ConfigError: waiting messages in the spool are of another entity.
+        ConfigError: waiting messages in the spool are of another entity, or it cannot be read.
     """
-    source = source_of_waiting(spool)
+    try:
+        source = source_of_waiting(spool)
+    except OSError as error:
+        why = f"task {route.task}: spool {spool} cannot be read: {error.strerror or error}"
+        raise ConfigError([Fault(why, "let the user of the run read and write it")]) from error
     alias, _, entity = source.partition("/")
     entered = entity.partition("/Subscriptions/")[0]
     if not source or entered.lower().startswith(OWN):  # a mailbox, which does not name its topic
