@@ -343,6 +343,21 @@ def test_i4_a_segment_that_is_missing_is_named(tmp_path: Path) -> None:
         reader.end(start, 1 << 40)
 
 
+@pytest.mark.parametrize("left", [0, 2])
+def test_i7_the_numbers_of_a_missing_segment_are_not_given_again(tmp_path: Path, left: int) -> None:
+    """A table that had those numbers left out the messages that came later under them, and nothing was said."""
+    write(tmp_path, *((at, at + 5) for at in range(0, 30, 5)), segment_bytes=600)
+    reader = SpoolReader(tmp_path)
+    taken, behind = reader.last(), reader.at(25)
+    for each in sorted((tmp_path / "segments").iterdir())[left:]:
+        each.unlink()
+    write(tmp_path, (30, 33))
+    assert numbers_read(tmp_path, taken) == [30, 31, 32]
+    assert reader.last().number == 33
+    with pytest.raises(SpoolMissingError, match="is missing"):
+        reader.end(behind, 1 << 40)
+
+
 def test_a_spool_that_does_not_exist_has_nothing_to_read(tmp_path: Path) -> None:
     reader = SpoolReader(tmp_path / "none")
     assert reader.first() == reader.last() == SpoolPosition(0, 0, 0)
