@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isthmus.connectors.spool.backlog import spool_backlog
-from isthmus.connectors.spool.folder import SpoolFolder
+from isthmus.connectors.spool.folder import SpoolError, SpoolFolder
 from isthmus.connectors.spool.reader import SpoolReader
 from isthmus.errors import IsthmusError
 from isthmus.replication.archive.folder import ArchiveError, ArchiveFolder, files_of
@@ -199,6 +199,8 @@ class ArchiveQuery:
 
     def _write(self, rows: DataFrame) -> None:
         spool = SpoolReader(self._settings.spool).identity
+        if not spool:  # its rows would be left out
+            raise SpoolError(f"spool {self._settings.spool} is not there: mount its folder, or restore it")
         fresh = rows.where((rows.spool == spool) & (rows.spool_number >= self._folder.watermark(spool)))
         staging = self._folder.staging()
         fresh.write.partitionBy("date", "hour").option("compression", COMPRESSION).parquet(

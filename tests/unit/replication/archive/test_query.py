@@ -16,7 +16,7 @@ import pytest
 from harness.fixture.archive_filling import receive
 from isthmus.amqp import section, types
 from isthmus.connectors.spool.block import Record
-from isthmus.connectors.spool.folder import SpoolFolder
+from isthmus.connectors.spool.folder import SpoolError, SpoolFolder
 from isthmus.connectors.spool.reader import SpoolReader
 from isthmus.connectors.spool.row import ARCHIVE_SCHEMA, batch_of
 from isthmus.errors import ConfigError
@@ -170,3 +170,17 @@ def test_what_was_read_of_a_former_spool_is_nothing_of_the_present_one(settings:
         query._query = SimpleNamespace(lastProgress=progress)  # type: ignore[assignment]  # what it is asked here
         assert query.has_all() is has_all
     query._folder.close()
+
+
+def test_rows_of_a_spool_that_is_away_for_a_moment_are_not_left_out(settings: ArchiveSettings) -> None:
+    """The batch was committed without them, and their segments were deleted."""
+    receive(settings.spool, [record(number) for number in range(1, 4)])
+    query, rows = opened(settings), batch(settings.spool)
+    settings.spool.rename(settings.spool.with_name("away"))
+    with pytest.raises(SpoolError, match="is not there"):
+        query._take(rows, 0)  # type: ignore[arg-type]
+    assert "is not there" in query.failure()
+    settings.spool.with_name("away").rename(settings.spool)
+    query._take(rows, 0)  # type: ignore[arg-type]
+    assert numbers(settings.table) == [1, 2, 3]
+    query.stop()
