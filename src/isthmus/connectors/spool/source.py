@@ -104,6 +104,8 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         assert isinstance(partition, SpoolPartition)
         identity = self._spool.identity
+        if not identity:
+            raise self._away()
         for block, records in self._spool.blocks(partition.part):
             yield batch_of(self.options.rows, identity, block.first, block.written_ms, records)
 
@@ -133,10 +135,13 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         identity = self._spool.identity
         if end["spool"] and not identity:
-            raise SpoolError(
-                f"spool {self.options.path} is not there, and the query has begun to read it: mount its folder, or restore it"
-            )
+            raise self._away()
         return bool(end["spool"] != identity)
+
+    def _away(self) -> SpoolError:
+        return SpoolError(
+            f"spool {self.options.path} is not there, and the query has begun to read it: mount its folder, or restore it"
+        )
 
     def _begin(self) -> SpoolPosition:
         """The start of a read without offsets of this spool."""

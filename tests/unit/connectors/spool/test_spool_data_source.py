@@ -105,3 +105,16 @@ def test_i3_a_spool_that_is_away_for_a_moment_is_not_read_again(tmp_path: Path, 
         reader.latestOffset(end, ReadLimit())
     away.rename(spool)
     assert reader.latestOffset(end, ReadLimit()) == end
+
+
+def test_i3_rows_are_of_a_spool_that_is_there(tmp_path: Path) -> None:
+    """Rows of no spool were in no table: its query takes only those of the spool at the path."""
+    write_segments(tmp_path, 1)
+    reader = stream_of(tmp_path, "archive", releases=True)
+    start = reader.initialOffset()
+    (part,) = reader.partitions(start, reader.latestOffset(start, ReadLimit()))
+    (tmp_path / "id").rename(tmp_path / "away")
+    with pytest.raises(SpoolError, match="is not there"):
+        list(reader.read(part))
+    (tmp_path / "away").rename(tmp_path / "id")
+    assert [batch.num_rows for batch in reader.read(part)] == [1]
