@@ -314,13 +314,15 @@ def _is_of_table(parts: tuple[str, ...]) -> bool:
 
 
 def files_of(folder: Path) -> Iterator[Path]:
-    """The Parquet files below a folder; none if it does not exist.
+    """The Parquet files of a table's or a batch's folder; none if it does not exist.
 
     Raises:
         OSError: a folder cannot be listed. `os.walk` would leave out what is in it.
     """
     for at, folders, names in os.walk(folder, onerror=_refuse):
-        folders[:] = [each for each in folders if not each.startswith((".", "_temporary"))]
+        folders[:] = [
+            each for each in folders if each.startswith(("date=", "hour="))
+        ]  # not a foreign one, which may be unreadable
         yield from (Path(at) / name for name in names if name.endswith(".parquet") and not name.startswith((".", "_")))
 
 
