@@ -10,10 +10,12 @@ Invariants:
     I5. After a failed sync no record that it covered counts as written: the system may have dropped it.
     I6. `seen` is on disk up to the last segment before that segment is created.
     I7. The numbers of records that were published are not given again, even if their segment is missing.
+    I8. Records in a segment that was deleted while it was written do not count as written.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -267,6 +269,8 @@ class SpoolWriter:
         except OSError:
             os.ftruncate(self._file, self._on_disk)
             raise
+        if not os.fstat(self._file).st_nlink:
+            raise FileNotFoundError(errno.ENOENT, "its last segment was deleted")
         self._on_disk = self._position
 
     def _roll(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -424,3 +425,19 @@ def test_a_spool_that_cannot_be_looked_at_keeps_its_identity(tmp_path: Path, mon
         patched.setattr(Path, "exists", os.path.exists)
         folder.make()
     assert folder.identity() == identity
+
+
+def test_i8_what_goes_into_a_deleted_segment_does_not_count_as_written(tmp_path: Path) -> None:
+    """An operator removes the folder to begin anew, and the run continues: what came was settled at its source until the next segment began."""
+    writer = SpoolWriter(tmp_path / "spool").open()
+    writer.append(records(0, 5))
+    writer.sync()
+    shutil.rmtree(tmp_path / "spool")
+    writer.append(records(5, 8))
+    with pytest.raises(SpoolError, match="its last segment was deleted"):
+        writer.sync()
+    again = SpoolWriter(tmp_path / "spool").open()
+    assert again.append(records(5, 8)) == 3  # they come again
+    again.sync()
+    again.close()
+    assert numbers_read(tmp_path / "spool") == [5, 6, 7]
