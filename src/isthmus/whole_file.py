@@ -1,6 +1,6 @@
 """Small files that are replaced as a whole, and folders whose names are durable.
 
-What it is: the common function that writes state, keys, notes and certificates. What it is not: the store.
+What it is: the common functions that write state, keys, notes and certificates, and look for them. What it is not: the store.
 
 Invariants:
     I1. The file is created with its mode; it never has a wider one.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["make_folder", "sync_folder", "write_file"]
+__all__ = ["is_there", "make_folder", "sync_folder", "write_file"]
 
 
 def write_file(path: Path, content: bytes, *, mode: int = 0o600, suffix: str = ".new") -> None:
@@ -56,6 +56,19 @@ def make_folder(path: Path, mode: int = 0o700) -> None:
     for each in reversed(missing):
         each.mkdir(mode=mode, exist_ok=True)
         sync_folder(each.parent)
+
+
+def is_there(path: Path) -> bool:
+    """Whether a file or folder exists. `Path.exists` may be false for any error.
+
+    Raises:
+        OSError: that is not known.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def sync_folder(path: Path) -> None:

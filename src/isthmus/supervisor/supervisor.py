@@ -119,22 +119,22 @@ class Supervisor:
             if slot.given_up or slot.condition.phase is Phase.DONE:
                 continue
             self._update_backlog(slot)
-            if self._is_paused(slot, paused.get(slot.route.task, "")):
-                continue
-            if self._claimed(slot):
-                if slot.running is None:
-                    self._start_if_due(slot)
-                else:
-                    self._watch_alone(slot, slot.running)
+            try:
+                self._carry(slot, paused.get(slot.route.task, ""))
+            except SparkGoneError:
+                raise
+            except Exception as error:  # noqa: BLE001 - e.g. the folder of its spool cannot be read; the other routes continue (I2)
+                if slot.running is not None:
+                    self._stop(slot, slot.running)
+                self._fail(slot, _one_line(error))
 
-    def _watch_alone(self, slot: Slot, running: RunningRoute) -> None:
-        try:
-            self._watch(slot, running)
-        except SparkGoneError:
-            raise
-        except Exception as error:  # noqa: BLE001 - e.g. the folder of its spool cannot be read; the other routes continue (I2)
-            self._stop(slot, running)
-            self._fail(slot, _one_line(error))
+    def _carry(self, slot: Slot, paused_since: str) -> None:
+        if self._is_paused(slot, paused_since) or not self._claimed(slot):
+            return
+        if slot.running is None:
+            self._start_if_due(slot)
+        else:
+            self._watch(slot, slot.running)
 
     def _is_paused(self, slot: Slot, since: str) -> bool:
         """Whether a route is paused, or being paused; one that is resumed meanwhile first finishes, and then starts again."""
@@ -226,12 +226,7 @@ class Supervisor:
             log.info("route %s starts again", slot.route.name)
         slot.condition.starting(now)
         slot.started_at = now
-        try:
-            slot.running = self._start(slot.route)
-        except SparkGoneError:
-            raise
-        except Exception as error:  # noqa: BLE001 - after any error, the other routes continue and this one is retried
-            self._fail(slot, _one_line(error))
+        slot.running = self._start(slot.route)
 
     def _starting(self, now: float) -> int:
         """How many routes were started moments ago and do not receive yet."""

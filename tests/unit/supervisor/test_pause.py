@@ -230,3 +230,22 @@ def test_a_run_with_an_end_does_not_wait_for_a_paused_task() -> None:
     bench.supervisor.step()
     assert bench.supervisor.finished()
     assert not Bench().supervisor.finished()
+
+
+@pytest.mark.parametrize("what", ["is_active", "drained", "progress"])
+def test_a_route_that_cannot_be_looked_at_is_paused_all_the_same(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run of all routes ended, e.g. because of a spool that was not readable at that moment."""
+
+    def stale() -> None:
+        raise OSError("Stale file handle")
+
+    bench = Bench()
+    bench.supervisor.step()
+    bench.paused = {"flights": SINCE}
+    bench.supervisor.step()
+    (running,) = bench.started
+    monkeypatch.setattr(running, what, stale)
+    bench.supervisor.step()
+    assert (running.asked, bench.phase) == (["drain", "stop"], Phase.FAILED)
+    bench.supervisor.step()
+    assert (len(bench.started), bench.phase) == (1, Phase.PAUSED)

@@ -40,8 +40,7 @@ class FolderStore:
         folder = self._of(key)
         found: dict[int, Checkpoint] = {}
         with _errors_of(folder):
-            names = [each.name for each in folder.iterdir()] if folder.is_dir() else []
-            for name in names:
+            for name in _names_in(folder):
                 number = name.removesuffix(_SUFFIX)
                 if name.endswith(_SUFFIX) and number.isdecimal():
                     checkpoint = _read(folder / name)
@@ -74,6 +73,14 @@ class FolderStore:
 
     def _of(self, key: GroupKey) -> Path:
         return self._folder.joinpath(*(_name(each) for each in (key.identity, key.hub.lower(), key.group.lower())))
+
+
+def _names_in(folder: Path) -> list[str]:
+    """The names in a folder; none if it does not exist. `Path.is_dir` may be false for any error."""
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
 
 
 def _name(text: str) -> str:

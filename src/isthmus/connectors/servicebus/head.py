@@ -78,7 +78,7 @@ def _one_by_one(peek: Peek, start: int) -> Iterator[PeekedMessage]:
     while True:
         page = [peeked_message(message) for message in peek(start, count)]
         yield from page
-        if len(page) < count:
+        if not page:  # a shorter one than requested may have been cut by its size
             return
         start, count = page[-1].sequence + 1, PAGE
 

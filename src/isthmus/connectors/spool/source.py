@@ -8,7 +8,7 @@ Invariants:
     I1. A batch that Spark repeats has the same rows: its offsets name them.
     I2. No segment is deleted before Spark has committed the batch that read it, nor for another query than the one that the spool is for.
     I3. Offsets of another spool, one that was at the path before, are ignored: this one is read as without offsets. A spool that is not there is
-        no other one: its batches are not empty.
+        no other one: its batches are not empty, and none begins.
     I4. A query that another one may overtake fails where that one has deleted what it has not read.
 """
 
@@ -81,7 +81,7 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last = self._spool.last()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        position = self._position(start)
+        position = self._known_position(start)
         if self._last is not None and position.number >= self._last.number:
             return self._offset(position)
         return self._offset(self._spool.end(position, self.options.batch_bytes))
@@ -104,6 +104,8 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         assert isinstance(partition, SpoolPartition)
         identity = self._spool.identity
+        if not identity:
+            raise self._away()
         for block, records in self._spool.blocks(partition.part):
             yield batch_of(self.options.rows, identity, block.first, block.written_ms, records)
 
@@ -116,18 +118,30 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._begin()
         return position_of(offset)
 
+    def _known_position(self, start: dict[str, Any]) -> SpoolPosition:
+        """The position of an offset after which a batch begins.
+
+        Raises:
+            SpoolError: its spool is not there: the next offset would be of no spool, and the one after it of another spool.
+        """
+        self._is_of_another(start)
+        return self._position(start)
+
     def _is_of_another(self, end: dict[str, Any]) -> bool:
-        """Whether a batch is of a spool that was at the path before.
+        """Whether an offset is of a spool that was at the path before.
 
         Raises:
             SpoolError: there is none now.
         """
         identity = self._spool.identity
         if end["spool"] and not identity:
-            raise SpoolError(
-                f"spool {self.options.path} is not there, and a batch of it has to be read: mount its folder, or restore it"
-            )
+            raise self._away()
         return bool(end["spool"] != identity)
+
+    def _away(self) -> SpoolError:
+        return SpoolError(
+            f"spool {self.options.path} is not there, and the query has begun to read it: mount its folder, or restore it"
+        )
 
     def _begin(self) -> SpoolPosition:
         """The start of a read without offsets of this spool."""

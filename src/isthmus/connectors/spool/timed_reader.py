@@ -62,7 +62,7 @@ class TimedStreamReader(SpoolStreamReader):
         return self._timed(self._begin(), SpoolClock())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        position, clock = self._position(start), _clock_of(start)
+        position, clock = self._known_position(start), _clock_of(start)
         end = self._spool.end(position, self.options.batch_bytes)
         if end.number == position.number and end.segment == position.segment:
             options = self.options

@@ -9,10 +9,13 @@ Invariants:
     I4. A block that a crash left half-written at the end is cut off; synced bytes are never cut off.
     I5. After a failed sync no record that it covered counts as written: the system may have dropped it.
     I6. `seen` is on disk up to the last segment before that segment is created.
+    I7. The numbers of records that were published are not given again, even if their segment is missing.
+    I8. Records in a segment that was deleted while it was written do not count as written.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -172,7 +175,7 @@ class SpoolWriter:
 
     def _recover(self) -> None:
         self._durable = self._folder.open_durable()
-        numbers = self._folder.numbers()
+        numbers, durable = self._folder.numbers(), self._folder.durable()
         known = self._read_seen()
         for number in numbers[:-1]:
             if number >= known:
@@ -180,7 +183,7 @@ class SpoolWriter:
         if numbers:
             self._go_on(numbers[-1], known)
         else:
-            self._begin(max(known, self._folder.released()))
+            self._begin(max(known, self._folder.released(), durable.number if durable is not None else 0))
 
     def _read_seen(self) -> int:
         """Loads the received numbers; returns the record up to which they are complete."""
@@ -246,7 +249,8 @@ class SpoolWriter:
             for record in decode(data, block) if block.end > known else ():
                 self._restore(record)
         end = max((each.end for each in blocks), default=number)
-        self._number = max(end, durable.number if durable is not None and durable.segment == number else 0)
+        # Also if it is of a later segment, which is missing (I7).
+        self._number = max(end, durable.number if durable is not None and durable.segment >= number else 0)
         is_whole = stop == (blocks[-1].stop if blocks else 0) and self._number == end
         self._open_segment(number, stop)
         self._sync_file()
@@ -265,6 +269,8 @@ class SpoolWriter:
         except OSError:
             os.ftruncate(self._file, self._on_disk)
             raise
+        if not os.fstat(self._file).st_nlink:
+            raise FileNotFoundError(errno.ENOENT, "its last segment was deleted")
         self._on_disk = self._position
 
     def _roll(self) -> None:

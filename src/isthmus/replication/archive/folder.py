@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.errors import IsthmusError
-from isthmus.whole_file import make_folder, sync_folder, write_file
+from isthmus.whole_file import is_there, make_folder, sync_folder, write_file
 
 __all__ = ["FORMAT", "ArchiveError", "ArchiveFolder", "Commit", "files_of"]
 
@@ -249,18 +249,25 @@ class ArchiveFolder:
         return made
 
     def files(self) -> list[Path]:
-        """The files of the table, including those of a noted batch whose move a kill interrupted."""
+        """The files of the table, including those of a noted batch whose move a kill interrupted.
+
+        Raises:
+            ArchiveError: a folder of it cannot be read.
+        """
         last = self._last or self._read_last()
-        found = {file for file in files_of(self.path) if _is_of_table(file.relative_to(self.path).parts)}
-        if last is not None:
-            # After the walk: a file that is moved meanwhile has one of the two paths.
-            moved = (self.moved(self._staging / str(last.number) / name) for name in last.files)
-            found |= {file for file in moved if _is_there(file)}  # a removed file has neither path
+        try:
+            found = {file for file in files_of(self.path) if _is_of_table(file.relative_to(self.path).parts)}
+            if last is not None:
+                # After the walk: a file that is moved meanwhile has one of the two paths.
+                moved = (self.moved(self._staging / str(last.number) / name) for name in last.files)
+                found |= {file for file in moved if is_there(file)}  # a removed file has neither path
+        except OSError as error:
+            raise ArchiveError(f"{error.filename or self.path} cannot be read: {error.strerror or error}") from error
         return sorted(found)
 
     def moved(self, file: Path) -> Path:
         """The current path of a file of `files`."""
-        if self._staging not in file.parents or _is_there(file):
+        if self._staging not in file.parents or is_there(file):
             return file
         return self.path / Path(*file.relative_to(self._staging).parts[1:])
 
@@ -288,7 +295,9 @@ class ArchiveFolder:
         folders: set[Path] = set()
         for name in commit.files:
             source, target = staging / name, self.path / name
-            if not _is_there(source):
+            if not is_there(
+                source
+            ):  # an error must not count as absence: the file would be removed with its staging folder
                 continue
             make_folder(target.parent, 0o777)
             source.rename(target)
@@ -299,29 +308,27 @@ class ArchiveFolder:
             shutil.rmtree(staging)
 
 
-def _is_there(file: Path) -> bool:
-    """Whether a file exists. `Path.exists` may be false for any error: the file would be removed with its staging folder.
-
-    Raises:
-        OSError: that is not known.
-    """
-    try:
-        file.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return True
-
-
 def _is_of_table(parts: tuple[str, ...]) -> bool:
     """Whether a file has the path of a batch's file, and is not in a foreign folder inside the table's."""
     return len(parts) == 3 and parts[0].startswith("date=") and parts[1].startswith("hour=")
 
 
 def files_of(folder: Path) -> Iterator[Path]:
-    """The Parquet files below a folder."""
-    for at, folders, names in os.walk(folder):
-        folders[:] = [each for each in folders if not each.startswith((".", "_temporary"))]
+    """The Parquet files of a table's or a batch's folder; none if it does not exist.
+
+    Raises:
+        OSError: a folder cannot be listed. `os.walk` would leave out what is in it.
+    """
+    for at, folders, names in os.walk(folder, onerror=_refuse):
+        folders[:] = [
+            each for each in folders if each.startswith(("date=", "hour="))
+        ]  # not a foreign one, which may be unreadable
         yield from (Path(at) / name for name in names if name.endswith(".parquet") and not name.startswith((".", "_")))
+
+
+def _refuse(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _sync(file: Path) -> None:

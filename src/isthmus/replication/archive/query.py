@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isthmus.connectors.spool.backlog import spool_backlog
-from isthmus.connectors.spool.folder import SpoolFolder
+from isthmus.connectors.spool.folder import SpoolError, SpoolFolder
 from isthmus.connectors.spool.reader import SpoolReader
 from isthmus.errors import IsthmusError
 from isthmus.replication.archive.folder import ArchiveError, ArchiveFolder, files_of
@@ -160,7 +160,7 @@ class ArchiveQuery:
         """
         spool = SpoolReader(self._settings.spool)
         end = spool.last().number
-        return self._folder.watermark(spool.identity) >= end or self._read_until() >= end
+        return self._folder.watermark(spool.identity) >= end or self._read_until(spool.identity) >= end
 
     def view(self) -> SpoolView:
         """The messages in the spool that are not in the table."""
@@ -175,14 +175,15 @@ class ArchiveQuery:
                 self._query.stop()
         self._folder.close()
 
-    def _read_until(self) -> int:
-        """The record up to which the last committed batch has read: damaged bytes have no rows."""
+    def _read_until(self, spool: str) -> int:
+        """The record of a spool up to which the last committed batch has read: damaged bytes have no rows."""
         assert self._query is not None
         with calling_spark():
             progress = self._query.lastProgress
         with suppress(AttributeError, KeyError, IndexError, TypeError, ValueError):
             offset = progress.sources[0].endOffset  # type: ignore[union-attr]
-            return int((json.loads(offset) if isinstance(offset, str) else offset)["number"])
+            found = json.loads(offset) if isinstance(offset, str) else offset
+            return int(found["number"]) if found["spool"] == spool else 0
         return 0
 
     def _take(self, rows: DataFrame, batch: int) -> None:
@@ -198,6 +199,8 @@ class ArchiveQuery:
 
     def _write(self, rows: DataFrame) -> None:
         spool = SpoolReader(self._settings.spool).identity
+        if not spool:  # its rows would be left out
+            raise SpoolError(f"spool {self._settings.spool} is not there: mount its folder, or restore it")
         fresh = rows.where((rows.spool == spool) & (rows.spool_number >= self._folder.watermark(spool)))
         staging = self._folder.staging()
         fresh.write.partitionBy("date", "hour").option("compression", COMPRESSION).parquet(

@@ -319,6 +319,8 @@ class ShuffleQuery:
             note = replace(before, closed_ms=closed_ms)
         else:
             spool = SpoolReader(settings.incoming).identity
+            if before.spool and not spool:  # what batches have read of it would be written again
+                raise SpoolError(f"spool {settings.incoming} is not there: mount its folder, or restore it")
             records, taken, read = _passed(found, before.read if spool == before.spool else 0)
             note = replace(before, spool=spool, read=read, suppressed=before.suppressed + taken - len(records))
         if not records and not taken:

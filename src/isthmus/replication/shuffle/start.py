@@ -6,6 +6,7 @@ together. What it is not: any of them (`route`, `query`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from isthmus.connectors.listen.option import spool_of
 from isthmus.connectors.spool.backlog import source_of_waiting, spool_backlog
 from isthmus.connectors.spool.folder import SpoolFolder
 from isthmus.connectors.spool.option import numbering_of
-from isthmus.errors import ConfigError, Fault
+from isthmus.errors import ConfigError, Fault, IsthmusError
 from isthmus.replication.archive.folder import ArchiveFolder
 from isthmus.replication.query.route_progress import Seldom, SpoolView
 from isthmus.replication.query.shared_route import SharedRoute
@@ -46,6 +47,8 @@ __all__ = [
     "view_at_rest",
     "stranded",
 ]
+
+log = logging.getLogger(__name__)
 
 SPOOLS = "spools"
 """Folder in the state folder."""
@@ -155,9 +158,13 @@ def _check_source(spool: Path, route: Route) -> None:
     """Check that waiting messages are of the route's source: copies name it as their origin, and `verify` and the prevention of cycles rely on it.
 
     Raises:
-        ConfigError: waiting messages in the spool are of another entity.
+        ConfigError: waiting messages in the spool are of another entity, or it cannot be read.
     """
-    source = source_of_waiting(spool)
+    try:
+        source = source_of_waiting(spool)
+    except OSError as error:
+        why = f"task {route.task}: spool {spool} cannot be read: {error.strerror or error}"
+        raise ConfigError([Fault(why, "let the user of the run read and write it")]) from error
     alias, _, entity = source.partition("/")
     entered = entity.partition("/Subscriptions/")[0]
     if not source or entered.lower().startswith(OWN):  # a mailbox, which does not name its topic
@@ -217,14 +224,27 @@ def stranded(
             folder = spool_folder(route, state_folder)
             sent |= {folder / "in", folder / "out"} if legs(route.options.steps).shuffle else {folder / "in"}
     for path in sorted((state_folder.absolute() / SPOOLS).glob("*/*")):
-        if path not in sent and (messages := _left_in(SpoolPlace(str(path)))):
+        if path not in sent and (messages := _known_left(SpoolPlace(str(path)))):
             yield path, messages
     sent |= {Path(each.spool) for each in places_of(every, state_folder, namespaces)}
     known = known_places(state_folder)
     for path in dict.fromkeys(Path(each.spool) for each in known):
         # Messages that one table lacks may be in another table that the spool was written to.
-        if path not in sent and (messages := min(_left_in(each) for each in known if Path(each.spool) == path)):
+        if path not in sent and (messages := min(_known_left(each) for each in known if Path(each.spool) == path)):
             yield path, messages
+
+
+def _known_left(place: SpoolPlace) -> int:
+    """As `_left_in`; 0 where that cannot be read, which is logged: no route of the file needs it."""
+    try:
+        return _left_in(place)
+    except (IsthmusError, OSError) as error:
+        log.warning(
+            "spool %s, which no route of the file sends on, cannot be read, and it is not known whether it has messages: %s",
+            place.spool,
+            error,
+        )
+        return 0
 
 
 def _left_in(place: SpoolPlace) -> int:

@@ -20,6 +20,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from isthmus.connectors.spool.reader import SpoolReader
 from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.message import Provenance
 from isthmus.replication.namespace_clients import NamespaceClients
@@ -98,8 +99,10 @@ def verify(
                 what = error.filename or f"what is needed to verify task {each.name}"
                 raise FolderUnreadableError(f"{what} cannot be read: {error.strerror or error}") from error
             nothing = () if flows else (f"no messages that task {each.name} moves can be compared",)
-            has_lost = state_folder is not None and any(result.total("lost") for result in results)
-            absent = tuple(_absent(spools)) if has_lost else ()
+            has_lost = any(result.total("lost") for result in results)
+            absent = (
+                (*_absent_tables(chosen), *(_absent(spools) if state_folder is not None else ())) if has_lost else ()
+            )
             yield _merged(each.name, results, (*dict.fromkeys(reasons.values()), *nothing, *absent), by_hour=by_hour)
 
 
@@ -110,6 +113,17 @@ def _absent(spools: SpoolContents) -> Iterator[str]:
             f"the spools of route {route} are not at {folder}, and messages in them count as lost: if its run has another state folder, name it by "
             "--state"
         )
+
+
+def _absent_tables(chosen: Mapping[str, Route]) -> Iterator[str]:
+    """Spools before tables that are not found, so that messages in them count as lost."""
+    for name, route in chosen.items():
+        table = route.options.table
+        if table is not None and not SpoolReader(Path(table.spool)).identity:
+            yield (
+                f"the spool {table.spool} of route {name} is not there, and messages in it count as lost: verify on a machine that has it, by the file "
+                "of the run"
+            )
 
 
 def flows_of(federation: Federation, task: str, subscription: str = "") -> list[Flow]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,3 +82,25 @@ def test_a_folder_that_cannot_be_used_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match="checkpoints in"):
         FolderStore(str(tmp_path / "file")).write(KEY, {0: Checkpoint(1)})
+
+
+def test_a_folder_that_cannot_be_looked_at_is_not_taken_for_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Since Python 3.14 `Path.is_dir` is false for any error: the route began where `start` says, e.g. behind what the group had not read."""
+    store, real = FolderStore(str(tmp_path)), os.stat
+    store.write(KEY, {0: Checkpoint(7, "1:2:3")})
+
+    def refused(path: Any, **more: Any) -> os.stat_result:
+        if str(path).startswith(str(tmp_path)):
+            raise OSError(errno.EACCES, "Permission denied")
+        return real(path, **more)
+
+    def listed(path: Any) -> list[str]:
+        raise OSError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "stat", refused)
+    monkeypatch.setattr(os, "listdir", listed)
+    monkeypatch.setattr(Path, "is_dir", os.path.isdir)
+    with pytest.raises(CheckpointError, match="Permission denied"):
+        store.load(KEY)

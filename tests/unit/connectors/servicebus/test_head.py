@@ -158,3 +158,16 @@ def test_between_fragments_of_a_partitioned_entity_there_is_no_hole() -> None:
 
 def test_a_number_names_its_fragment_as_the_namespace_writes_it() -> None:
     assert FRAGMENT_BITS == message_key.FRAGMENT_BITS
+
+
+def test_a_page_that_is_cut_by_its_size_is_not_taken_for_the_last() -> None:
+    """A namespace limits a reply to a peek in bytes, too: behind large deferred messages no waiting one was found, and no batch began."""
+    peek = entity({n: message(n, state=1) for n in range(1, 60)} | {60: message(60)})
+
+    def cut(start: int, count: int) -> Sequence[bytes]:
+        return peek(start, min(count, 5))
+
+    found = first_waiting(cut, 2000)
+    assert found is not None
+    assert found.sequence == 60
+    assert first_waiting(cut, 2000, through=59) is None

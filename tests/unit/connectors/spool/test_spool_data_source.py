@@ -90,3 +90,31 @@ def test_i4_the_query_that_a_spool_is_for_goes_on_behind_what_it_has_deleted(tmp
     reader = SpoolReader(tmp_path)
     reader.release(reader.at(2))
     assert len(own.partitions(start, end)) == 2
+
+
+@pytest.mark.parametrize("rows", ["message", "timed"])
+def test_i3_a_spool_that_is_away_for_a_moment_is_not_read_again(tmp_path: Path, rows: str) -> None:
+    """Spark committed an empty batch of no spool, and then one of another spool: the first segment was read again."""
+    spool, away = tmp_path / "spool", tmp_path / "away"
+    reader = stream_of(spool, rows, releases=False)
+    assert reader.latestOffset(reader.initialOffset(), ReadLimit())["number"] == 0  # it was not made yet
+    write_segments(spool, 3)
+    end = reader.latestOffset(reader.initialOffset(), ReadLimit())
+    spool.rename(away)
+    with pytest.raises(SpoolError, match="is not there"):
+        reader.latestOffset(end, ReadLimit())
+    away.rename(spool)
+    assert reader.latestOffset(end, ReadLimit()) == end
+
+
+def test_i3_rows_are_of_a_spool_that_is_there(tmp_path: Path) -> None:
+    """Rows of no spool were in no table: its query takes only those of the spool at the path."""
+    write_segments(tmp_path, 1)
+    reader = stream_of(tmp_path, "archive", releases=True)
+    start = reader.initialOffset()
+    (part,) = reader.partitions(start, reader.latestOffset(start, ReadLimit()))
+    (tmp_path / "id").rename(tmp_path / "away")
+    with pytest.raises(SpoolError, match="is not there"):
+        list(reader.read(part))
+    (tmp_path / "away").rename(tmp_path / "id")
+    assert [batch.num_rows for batch in reader.read(part)] == [1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -343,6 +344,21 @@ def test_i4_a_segment_that_is_missing_is_named(tmp_path: Path) -> None:
         reader.end(start, 1 << 40)
 
 
+@pytest.mark.parametrize("left", [0, 2])
+def test_i7_the_numbers_of_a_missing_segment_are_not_given_again(tmp_path: Path, left: int) -> None:
+    """A table that had those numbers left out the messages that came later under them, and nothing was said."""
+    write(tmp_path, *((at, at + 5) for at in range(0, 30, 5)), segment_bytes=600)
+    reader = SpoolReader(tmp_path)
+    taken, behind = reader.last(), reader.at(25)
+    for each in sorted((tmp_path / "segments").iterdir())[left:]:
+        each.unlink()
+    write(tmp_path, (30, 33))
+    assert numbers_read(tmp_path, taken) == [30, 31, 32]
+    assert reader.last().number == 33
+    with pytest.raises(SpoolMissingError, match="is missing"):
+        reader.end(behind, 1 << 40)
+
+
 def test_a_spool_that_does_not_exist_has_nothing_to_read(tmp_path: Path) -> None:
     reader = SpoolReader(tmp_path / "none")
     assert reader.first() == reader.last() == SpoolPosition(0, 0, 0)
@@ -409,3 +425,19 @@ def test_a_spool_that_cannot_be_looked_at_keeps_its_identity(tmp_path: Path, mon
         patched.setattr(Path, "exists", os.path.exists)
         folder.make()
     assert folder.identity() == identity
+
+
+def test_i8_what_goes_into_a_deleted_segment_does_not_count_as_written(tmp_path: Path) -> None:
+    """An operator removes the folder to begin anew, and the run continues: what came was settled at its source until the next segment began."""
+    writer = SpoolWriter(tmp_path / "spool").open()
+    writer.append(records(0, 5))
+    writer.sync()
+    shutil.rmtree(tmp_path / "spool")
+    writer.append(records(5, 8))
+    with pytest.raises(SpoolError, match="its last segment was deleted"):
+        writer.sync()
+    again = SpoolWriter(tmp_path / "spool").open()
+    assert again.append(records(5, 8)) == 3  # they come again
+    again.sync()
+    again.close()
+    assert numbers_read(tmp_path / "spool") == [5, 6, 7]

@@ -287,3 +287,28 @@ def test_a_file_that_cannot_be_looked_at_is_moved_by_the_next_start(
     folder.close()
     opened(tmp_path).close()
     assert visible(tmp_path) == [b"date=d/hour=1/x.parquet"]
+
+
+def test_a_folder_that_cannot_be_listed_is_not_taken_for_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of its batch was committed without its files, which were removed with the staging folder, and `verify` counted it as lost."""
+    folder = opened(tmp_path)
+    stage(folder, "date=d/hour=1/x.parquet", "date=d/hour=2/y.parquet")
+    real = os.scandir
+
+    def scandir(path: Any) -> Any:
+        if str(path).endswith(("hour=1", "lost+found")):
+            raise OSError(errno.EIO, "Input/output error")
+        return real(path)
+
+    (tmp_path / "lost+found").mkdir()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", scandir)
+        with pytest.raises(OSError, match="Input/output error"):
+            folder.commit("s", 0, 10, 10)
+    folder.commit("s", 0, 10, 10)
+    assert visible(tmp_path) == [b"date=d/hour=1/x.parquet", b"date=d/hour=2/y.parquet"]
+    monkeypatch.setattr(os, "scandir", lambda path: real(path) if "hour=" in str(path) else scandir(path))
+    assert len(folder.files()) == 2, "a foreign folder is not looked into"
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(ArchiveError, match="cannot be read: Input/output error"):
+        folder.files()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +16,7 @@ import pytest
 from harness.fixture.archive_filling import receive
 from isthmus.amqp import section, types
 from isthmus.connectors.spool.block import Record
-from isthmus.connectors.spool.folder import SpoolFolder
+from isthmus.connectors.spool.folder import SpoolError, SpoolFolder
 from isthmus.connectors.spool.reader import SpoolReader
 from isthmus.connectors.spool.row import ARCHIVE_SCHEMA, batch_of
 from isthmus.errors import ConfigError
@@ -155,3 +157,30 @@ def test_what_keeps_an_archive_from_being_written_is_reported_at_once(tmp_path: 
     assert [fault.message.partition(":")[0] for fault in caught.value.faults] == ["task one", "task two"]
     with pytest.raises(ArchiveError, match="cannot be a spool"):
         check_archive(archive_settings(bad[1]))
+
+
+def test_what_was_read_of_a_former_spool_is_nothing_of_the_present_one(settings: ArchiveSettings) -> None:
+    """A run with an end ended before what had come was in the table: the last batch of the spool that was at the path before had a higher number."""
+    receive(settings.spool, [record(number) for number in range(1, 6)])
+    query = opened(settings)
+    identity = SpoolReader(settings.spool).identity
+    for spool, has_all in (("former", False), (identity, True)):
+        offset = json.dumps({"spool": spool, "segment": 0, "position": 900, "number": 9})
+        progress = SimpleNamespace(sources=[SimpleNamespace(endOffset=offset)])
+        query._query = SimpleNamespace(lastProgress=progress)  # type: ignore[assignment]  # what it is asked here
+        assert query.has_all() is has_all
+    query._folder.close()
+
+
+def test_rows_of_a_spool_that_is_away_for_a_moment_are_not_left_out(settings: ArchiveSettings) -> None:
+    """The batch was committed without them, and their segments were deleted."""
+    receive(settings.spool, [record(number) for number in range(1, 4)])
+    query, rows = opened(settings), batch(settings.spool)
+    settings.spool.rename(settings.spool.with_name("away"))
+    with pytest.raises(SpoolError, match="is not there"):
+        query._take(rows, 0)  # type: ignore[arg-type]
+    assert "is not there" in query.failure()
+    settings.spool.with_name("away").rename(settings.spool)
+    query._take(rows, 0)  # type: ignore[arg-type]
+    assert numbers(settings.table) == [1, 2, 3]
+    query.stop()

@@ -287,3 +287,30 @@ def test_a_spool_that_was_never_looked_at_is_not_shown_as_empty() -> None:
 
     with pytest.raises(OSError, match="stale"):
         Seldom(refused)()
+
+
+def test_a_former_spool_that_cannot_be_read_keeps_no_run_from_starting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """E.g. on storage that this user may not read any more: no route of the file uses it."""
+    write(tmp_path / "spools" / "gone.ewr.jfk" / "in", b"a")
+    places = [SpoolPlace(str(tmp_path / "was")), SpoolPlace(str(tmp_path / "a"), str(tmp_path / "t"))]
+    note_places(places, tmp_path)
+    (tmp_path / "was").mkdir()
+    (tmp_path / "was" / "segments").touch()  # listing it is an error
+    commits = tmp_path / "t" / "_isthmus" / "commits"
+    commits.mkdir(parents=True)
+    (commits / "1.json").touch()  # damaged
+    assert list(stranded([], tmp_path, NAMESPACES)) == [(tmp_path / "spools" / "gone.ewr.jfk" / "in", 1)]
+    assert [str(each) in message for each, message in zip(("was", "a"), caplog.messages, strict=True)] == [True, True]
+    assert "it is not known whether it has messages" in caplog.text
+
+
+def test_a_spool_that_this_user_may_not_read_is_a_fault_of_its_task(tmp_path: Path) -> None:
+    """E.g. one of a run of another user: `run` ended with a traceback."""
+    found = route("steps: [{deduplicate: 10m}]")
+    folder = spool_folder(found, tmp_path) / "in"
+    folder.mkdir(parents=True)
+    (folder / "segments").touch()  # listing it is an error
+    with pytest.raises(ConfigError, match=r"task t: spool .*/in cannot be read: Not a directory"):
+        check_spools([found], tmp_path)

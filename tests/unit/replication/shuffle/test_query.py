@@ -127,6 +127,20 @@ def test_a_spool_that_was_made_again_is_read_from_its_beginning(tmp_path: Path) 
     assert written(tmp_path) == [b"m0", b"m1", b"m0"]
 
 
+def test_a_spool_that_is_away_for_a_moment_is_no_other_one(tmp_path: Path) -> None:
+    """What a repeated batch had written was written again."""
+    query = opened(tmp_path)
+    SpoolFolder(tmp_path / "in").make()
+    query._take(batch(0, 1), 0)
+    (tmp_path / "in").rename(tmp_path / "away")
+    with pytest.raises(SpoolError, match="is not there"):
+        query._take(batch(0, 1), 0)
+    (tmp_path / "away").rename(tmp_path / "in")
+    query._take(batch(0, 1), 0)
+    query.stop()
+    assert written(tmp_path) == [b"m0", b"m1"]
+
+
 def test_a_note_of_an_earlier_release_is_known_by_its_batch(tmp_path: Path) -> None:
     query = opened(tmp_path)
     query._take(batch(0, 1), 0)

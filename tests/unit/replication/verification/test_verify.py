@@ -336,6 +336,26 @@ def test_a_loss_is_reported_with_the_spools_that_are_not_found(
     assert (found.verdict is Verdict.FAULTY) == bool(lost)
 
 
+@pytest.mark.parametrize("is_made", [False, True])
+def test_a_loss_is_reported_with_the_spool_of_a_table_that_is_not_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_made: bool
+) -> None:
+    """E.g. `verify` on another machine than the run's: what was not in the table yet counted as lost, and nothing was said of the spool."""
+    counts = dict.fromkeys((each.name for each in COUNTS), 0) | {"lost": 1}
+    monkeypatch.setattr(
+        verify_module, "audit", lambda name, *_, **more: Reconciliation(name, (Comparison("ewr", "t", counts, {}),))
+    )
+    monkeypatch.setattr(
+        verify_module.NamespaceClients, "identities", lambda _, aliases: dict(zip(aliases, aliases, strict=True))
+    )
+    head, spool = FILE.partition("tasks:")[0], tmp_path / "spool"
+    task = f"{{pattern: archive, source: ewr, queue: a, table: {tmp_path}/t, spool: {spool}}}"
+    if is_made:
+        SpoolFolder(spool).make()
+    (found,) = verify(read(f"{head}tasks:\n  t: {task}\n"))
+    assert [f"{spool} of route" in each for each in found.doubts] == ([] if is_made else [True])
+
+
 def test_a_topic_of_a_broker_without_subscriptions_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its queues can be browsed, a topic cannot: what has arrived would count as lost."""
     read_ends: list[str] = []

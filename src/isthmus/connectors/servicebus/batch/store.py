@@ -46,6 +46,7 @@ import numpy as np
 
 from isthmus.connectors.servicebus.batch.error import BatchLockError
 from isthmus.connectors.servicebus.batch.file_system import lock_fault, mount_table
+from isthmus.whole_file import is_there
 
 __all__ = ["BatchStore", "Index", "Writer", "new_name"]
 
@@ -205,7 +206,7 @@ class BatchStore:
 
     def is_known(self) -> bool:
         """Whether an earlier run has used the folder; one that ended before it had noted the entity has not."""
-        return (self.folder / "entity").exists() or bool(self.listed("index"))
+        return is_there(self.folder / "entity") or bool(self.listed("index"))
 
     def listed(self, kind: str) -> list[tuple[int, int]]:
         """Batch and reader of all files of a kind (`index`, `late` or `payloads`), in order."""
@@ -263,7 +264,7 @@ class BatchStore:
 
     def writer(self, batch: int, reader: int) -> Writer:
         """A writer for the messages to receive. An attempt that died before this one has left locks behind."""
-        if self.path(batch, reader, "payloads").exists():
+        if is_there(self.path(batch, reader, "payloads")):
             self.guard()
         self.path(batch, reader, "taken").unlink(missing_ok=True)
         return Writer(self, batch, reader)
@@ -291,7 +292,7 @@ class BatchStore:
 
     def was_taken(self, batch: int, reader: int) -> bool:
         """Whether Spark has read every row, in this run or an earlier one."""
-        return self.path(batch, reader, "taken").exists()
+        return is_there(self.path(batch, reader, "taken"))
 
     def settled(self) -> int:
         """Number of the last batch that is settled."""
@@ -325,7 +326,7 @@ class BatchStore:
 
     def is_torn(self, batch: int, reader: int) -> bool:
         """Whether messages were received whose files are unreadable now."""
-        return self.path(batch, reader, "index").exists() and self.index(batch, reader, checked=True) is None
+        return is_there(self.path(batch, reader, "index")) and self.index(batch, reader, checked=True) is None
 
     def _payloads_checksum(self, batch: int, reader: int) -> int:
         checksum = 0

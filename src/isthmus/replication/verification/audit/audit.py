@@ -242,7 +242,7 @@ def audit(
         explained = dict.fromkeys(readings, 0)
         for passage in (each for each in followed if each.is_witnessed):
             at = rest[passage.pair], missing[passage.pair], audited[passage.origin], readings[passage.member]
-            explained[passage.member] = doubt(*at, began_ms - DRIFT_MS, passage, explained[passage.member])
+            explained[passage.member] = doubt(*at, (began_ms - DRIFT_MS, ended_ms), passage, explained[passage.member])
         if delivered is not None:
             diverted_ms: dict[tuple[str, str], dict[int, int]] = {}
             for passage in followed:

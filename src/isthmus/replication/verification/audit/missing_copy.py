@@ -66,7 +66,7 @@ def doubt(
     missing: set[int],
     origin: Audited,
     reading: Reading,
-    began_ms: int,
+    during_ms: tuple[int, int],
     passage: Passage,
     explained: int = 0,
 ) -> int:
@@ -77,7 +77,7 @@ def doubt(
         missing: sequence numbers at the origin.
         origin: what was read there.
         reading: of the member where the copies have to be.
-        began_ms: when the reading began.
+        during_ms: when the reading began and ended.
         passage: the one that they take.
         explained: how many of the numbers that are absent at that member are explained by missing messages of other origins.
 
@@ -85,22 +85,26 @@ def doubt(
         How many of them are explained by these, too: a number is that of one message.
     """
     absent = max(0, reading.absent_before + reading.absent_between - explained)
-    over: set[int] = set()
+    over: list[int] = []
+    nearly: list[int] = []  # a copy that expires while it is looked for may be gone
     taken: list[int] = []
     for number in sorted(missing):
         enqueued_ms = origin.originals.enqueued_ms(number)
-        if passage.expires_ms and enqueued_ms + passage.expires_ms < began_ms and not reading.shared:
-            over.add(number)
-        elif 0 < origin.originals.ends_ms(number) < began_ms:
+        expires_ms = enqueued_ms + passage.expires_ms if passage.expires_ms and not reading.shared else during_ms[1]
+        if expires_ms < during_ms[0]:
+            over.append(number)
+        elif 0 < origin.originals.ends_ms(number) < during_ms[0]:
             undelivered.ended.add(number)
         elif passage.drops:
             undelivered.consumed.add(number)
+        elif expires_ms < during_ms[1]:
+            nearly.append(number)
         elif reading.may_have_held(enqueued_ms, DRIFT_MS):
             taken.append(number)
     # Where fewer numbers are absent at the target, some copies were never there, or were the last ones, whose removal leaves no trace.
-    is_shown = len(over) <= absent
-    (undelivered.copy_expired if is_shown else undelivered.consumed).update(over)
-    used = len(over) if is_shown else 0
-    consumed = taken if reading.most_taken is None else taken[: absent - used]
+    shown = [*over, *nearly[: absent - len(over)]] if len(over) <= absent else []
+    undelivered.copy_expired.update(shown)
+    undelivered.consumed.update({*over, *nearly}.difference(shown))
+    consumed = taken if reading.most_taken is None else taken[: absent - len(shown)]
     undelivered.consumed.update(consumed)
-    return explained + used + len(consumed)
+    return explained + len(shown) + len(consumed)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -151,3 +154,24 @@ def test_i3_a_folder_that_its_owner_removes_as_it_ends_is_made_again(
     monkeypatch.setattr(module, "OWNER_SECONDS", 0.0)
     assert not third.claim()
     second.close()
+
+
+@pytest.mark.parametrize(("kind", "look"), [("taken", BatchStore.was_taken), ("index", BatchStore.is_torn)])
+def test_a_file_that_cannot_be_looked_at_does_not_count_as_absent(
+    store: BatchStore, monkeypatch: pytest.MonkeyPatch, kind: str, look: Callable[..., bool]
+) -> None:
+    """Since Python 3.14 `Path.exists` is false for any error: a batch whose rows were written was received again, or received other messages."""
+    write(store, 3, 7)
+    store.mark_taken(3, 0)
+    path, real = store.path(3, 0, kind), os.stat
+
+    def stat(at: Any, **more: Any) -> os.stat_result:
+        if at == path:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return real(at, **more)
+
+    monkeypatch.setattr(BatchStore, "index", lambda *_, **__: None)
+    monkeypatch.setattr(os, "stat", stat)
+    monkeypatch.setattr(Path, "exists", os.path.exists)
+    with pytest.raises(OSError, match="Stale file handle"):
+        look(store, 3, 0)

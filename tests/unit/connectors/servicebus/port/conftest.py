@@ -19,12 +19,13 @@ class Entity:
         self.sequences = sorted(sequences)
         self.deferred = set(deferred)
         self.pages = 0
+        self.most = 1 << 30  # messages in one reply
 
     def serve(self, query: PeekQuery[Any]) -> Any:
         while query.wanted is not None:
             self.pages += 1
             start, size = query.wanted
-            query.answer([self._message(n) for n in self.sequences if n >= start][:size])
+            query.answer([self._message(n) for n in self.sequences if n >= start][: min(size, self.most)])
         return query.result
 
     def _message(self, sequence: int) -> bytes:

@@ -824,3 +824,21 @@ def test_what_ledgers_show_of_two_routes_that_divert_one_message_counts_as_diver
     )
     reported = {each.member: (each.diverted, each.dropped) for each in result.comparisons if each.origin != each.member}
     assert (reported, result.verdict) == (expected, Verdict.CLEAN)
+
+
+def test_copies_that_expire_about_when_they_are_read_are_no_doubt() -> None:
+    """Where messages always come, some do: `verify` of such a task never ended with 0, and where they are rare it reported the last one as lost."""
+    clock, expires_ms = ManualClock(), 60_000
+    now_ms = clock.wall_ms()
+    entities = Entities()
+    for number, age_ms in enumerate((120_000, 64_000, 61_000, 59_000, 1000), 1):
+        entities.put("ewr/flights/Subscriptions/audit", number, at_ms=now_ms - age_ms, ttl_ms=None)
+        entities.put("jfk/flights/Subscriptions/audit", number, origin="ewr", at_ms=now_ms - age_ms, ttl_ms=expires_ms)
+    del entities.contents["jfk/flights/Subscriptions/audit"][:3]
+    passages = [passage.Passage(origin="ewr", member="jfk", routes=(ROUTES[0],), expires_ms=expires_ms)]
+    result = audit(
+        "flights", ROUTES[:1], AUDIT, entities.peek, passages=passages, ttl_ms={"jfk": expires_ms}, clock=clock
+    )
+    there = next(each for each in result.comparisons if each.member == "jfk")
+    assert (there.arrived, there.copy_expired, there.consumed, there.lost) == (2, 3, 0, 0)
+    assert result.verdict is Verdict.CLEAN, result.doubts

@@ -70,7 +70,7 @@ def first_waiting(
                 return None
             if _waits(found, now_ms) and not is_ours(found.sequence):
                 return found
-        if len(page) < PAGE:
+        if not page:  # a shorter one than requested may have been cut by its size
             return None
         start = page[-1].sequence + 1
 
@@ -95,7 +95,7 @@ def first_hole(now_ms: int, before: Mapping[int, int], sequences: Sequence[int])
             low, high, page = known.get(fragment, (0, -1, []))
             if not low <= start <= high:
                 page = [peeked_message(message) for message in (yield Page(start, PAGE))]
-                high = page[-1].sequence if len(page) == PAGE else _EVERYTHING
+                high = page[-1].sequence if page else _EVERYTHING
                 known[fragment] = start, high, page
             for found in page:
                 if start <= found.sequence < sequence and _waits(found, now_ms):

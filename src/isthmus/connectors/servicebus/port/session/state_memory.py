@@ -99,14 +99,20 @@ class StateMemory:
         self._clear()
         try:
             make_folder(self._path.parent)
-            content = self._path.read_bytes() if self._path.exists() else b""
-            for line in content.splitlines():
+            for line in self._content().splitlines():
                 self._lines += 1
                 with contextlib.suppress(ValueError, TypeError, KeyError, IndexError):
                     self._take(json.loads(line))
             self._rewrite()
         except OSError as error:
             raise self._error(error) from None
+
+    def _content(self) -> bytes:
+        """The bytes of the file; none if it does not exist. `Path.exists` may be false for any error."""
+        try:
+            return self._path.read_bytes()
+        except FileNotFoundError:
+            return b""
 
     def is_other_target(self, target: str, queue: str) -> bool:
         """Whether the notes are about another target."""

@@ -43,3 +43,14 @@ def test_the_last_is_found_whatever_was_removed(entity_of: Any) -> None:
         entity = entity_of(sequences)
         assert entity.serve(PeekQuery(last_sequences())) == {0: max(sequences)}
         assert entity.pages < 80
+
+
+def test_a_page_that_is_cut_by_its_size_is_not_taken_for_the_last(entity_of: Any) -> None:
+    """A namespace limits a reply to a peek in bytes, too: a run with an end left messages behind large deferred ones, and a locked one there kept
+    no later one back.
+    """
+    entity = entity_of(range(1, 80), deferred=range(1, 60))
+    entity.most = 5
+    assert entity.serve(PeekQuery(first_waiting(0, 0, 79))).sequence == 60
+    assert entity.serve(PeekQuery(first_hole(0, {}, [70]))).sequence == 60
+    assert entity.serve(PeekQuery(first_waiting(0, 0, 59))) is None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -168,3 +170,22 @@ def test_no_state_is_in_the_file(tmp_path: Path) -> None:
     memory.note_copied("s", digest_of(b"secret"), is_due=False)
     assert b"secret" not in path.read_bytes()
     assert all(isinstance(json.loads(line), list) for line in path.read_bytes().splitlines())
+
+
+def test_a_file_that_cannot_be_looked_at_is_not_replaced_by_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Since Python 3.14 `Path.exists` is false for any error: what was copied was forgotten."""
+    path, real = tmp_path / "orders.jsonl", os.stat
+    opened(path).note_copied("s", A, is_due=False)
+
+    def stat(at: Any, **more: Any) -> os.stat_result:
+        if at == path:
+            raise OSError(errno.EIO, "Input/output error")
+        return real(at, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", stat)
+        patched.setattr(Path, "exists", os.path.exists)
+        assert opened(path).copied == {"s": A}
+    assert opened(path).copied == {"s": A}
