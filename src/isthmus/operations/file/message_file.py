@@ -32,6 +32,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from isthmus.errors import InvalidArgumentError, IsthmusError
+from isthmus.whole_file import is_there
 
 __all__ = ["DamagedFileError", "FileInUseError", "FileNotWrittenError", "MessageReader", "MessageWriter"]
 
@@ -145,7 +146,7 @@ class MessageWriter:
         except FileExistsError:
             raise
         except OSError:  # a file system without links
-            if self._file.exists():
+            if is_there(self._file):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
             self._partial.rename(self._file)
         else:

@@ -155,7 +155,7 @@ class StateFile:
             StateFileError: the folder or the disk refuses; the old state is kept.
         """
         with self._locked(_LOCK, wait_seconds=None):
-            if self.path.exists():
+            with contextlib.suppress(NotPairedError):
                 self.check(state)
             self._write(state)
 

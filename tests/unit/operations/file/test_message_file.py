@@ -38,6 +38,27 @@ def write_one(file: Path) -> None:
         writer.finish()
 
 
+def test_a_name_that_cannot_be_looked_for_is_given_to_no_other_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a file system without links. Since Python 3.14 `Path.exists` is false for any error."""
+    file = tmp_path / "file"
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("isthmus.operations.file.message_file.os.link", refused)
+    with MessageWriter(file, {}) as writer:
+        file.write_bytes(b"another")
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "stat", refused)
+            patched.setattr(Path, "exists", lambda path: False)
+            with pytest.raises(FileNotWrittenError, match="Input/output error"):
+                writer.finish()
+        writer.__exit__(FileNotWrittenError, None, None)
+    assert file.read_bytes() == b"another"
+
+
 def test_a_full_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

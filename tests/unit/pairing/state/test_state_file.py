@@ -62,6 +62,18 @@ def test_work_that_a_forced_fail_over_has_overtaken_cannot_set_it_back(tmp_path:
     assert file.load() == forced
 
 
+def test_a_file_that_cannot_be_looked_at_is_not_taken_for_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Since Python 3.14 `Path.exists` is false for any error."""
+    file = StateFile(tmp_path, "contoso")
+    file.save(START.begin_forced(1.0))
+    monkeypatch.setattr(Path, "exists", lambda path: False)
+    with pytest.raises(SupersededError):
+        file.save(START)
+    assert file.load().epoch == START.epoch + 1
+
+
 def test_one_process_works_at_a_time(tmp_path: Path) -> None:
     file, other = StateFile(tmp_path, "contoso"), StateFile(tmp_path, "contoso")
     with file.locked(), pytest.raises(PairInUseError, match="another process"), other.locked():
