@@ -8,7 +8,7 @@ Invariants:
     I1. Only messages named by sequence number are passed on, each once; later messages are left alone.
     I2. Other messages are released, not abandoned: their delivery counts stay unchanged, unless this process is killed.
     I3. A message is settled only after `take` has returned it, and counts as completed only once the namespace has confirmed it.
-    I4. The locks of all received messages are renewed until they are settled, also while `take` runs.
+    I4. The locks of all received messages are renewed until they are settled, also while `take` runs: of those that wait behind the ones that it got, too.
     I5. New messages, however many, do not keep a pass from its end.
     I6. A pass does not end because renewals or `take` last long: it is quiet only while it waits, and nothing arrives.
     I7. Wanted messages count as not there only after the namespace has answered that it sends no more.
@@ -17,7 +17,7 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from isthmus.amqp import section
@@ -119,6 +119,7 @@ def _carry(
 
     def pass_on(came: Sequence[Deliveries]) -> None:
         nonlocal quiet
+        pass_.keep(came)
         for run in came:
             chosen: list[Taken] = []
             for number, (tag, payload) in enumerate(zip(run.tags, run.payloads, strict=True)):
@@ -133,7 +134,6 @@ def _carry(
                 if sequence in wanted:
                     wanted.discard(sequence, sequence)
                     chosen.append(taken)
-                pass_.keep(taken)
             pass_.learn(run.payloads)
             if chosen:
                 pass_.settle([each.delivery_id for each in take(chosen, pass_.renew)])
@@ -170,6 +170,8 @@ class _Pass:
         self._management = Management(client, path)
         # Lock tokens by delivery, and the partition of each.
         self._locked: dict[int, tuple[bytes, int]] = {}
+        # Tokens of lost locks: one in a request costs many requests.
+        self._lost: set[bytes] = set()
         # Settled, and not answered yet.
         self._asked: set[int] = set()
         self._completed = 0
@@ -202,9 +204,13 @@ class _Pass:
             lambda: receiver.drained or receiver.error is not None, _DRAIN_SECONDS, f"'{receiver.path}': no answer"
         )
 
-    def keep(self, taken: Taken) -> None:
-        """Keep a message's lock."""
-        self._locked[taken.delivery_id] = taken.tag, sequence_of(taken.payload) >> _PARTITION_BITS
+    def keep(self, came: Iterable[Deliveries]) -> None:
+        """Keep the locks of messages."""
+        for run in came:
+            for number, (tag, payload) in enumerate(zip(run.tags, run.payloads, strict=True)):
+                if bytes(tag) not in self._lost:
+                    delivery_id = (run.first_id + number) & 0xFFFFFFFF
+                    self._locked[delivery_id] = bytes(tag), sequence_of(payload) >> _PARTITION_BITS
 
     def learn(self, payloads: Sequence[bytes]) -> None:
         """Measure how long locks last, and how many messages may be in transit."""
@@ -277,6 +283,7 @@ class _Pass:
         self._renewal_seconds = self._renewed_at - began
 
     def _renew_messages(self) -> None:
+        self.keep(self._receiver.arrived)  # while `take` runs
         by_partition: dict[int, list[bytes]] = {}
         for each, (tag, partition) in self._locked.items():
             if each not in self._asked:
@@ -288,6 +295,7 @@ class _Pass:
         ]
         lost = set(self._management.renew_groups(groups))
         if lost:  # they are delivered again, and are locked again
+            self._lost |= lost
             self._locked = {each: held for each, held in self._locked.items() if held[0] not in lost}
 
     def finish(self) -> int:

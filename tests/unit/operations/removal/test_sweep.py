@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,6 +39,7 @@ class Peer:
         self.drained = False
         self.outcomes: deque[tuple[int, int, object]] = deque()
         self.settled: list[tuple[int, int, object]] = []
+        self.renewed: list[set[int]] = []
 
     # client
 
@@ -58,6 +60,10 @@ class Peer:
     # receiver
 
     path = "spread"
+
+    @property
+    def arrived(self) -> list[SimpleNamespace]:
+        return self._runs
 
     def wait_attached(self) -> Peer:
         return self
@@ -86,17 +92,18 @@ class Peer:
 
     def renew_groups(self, groups: Any) -> list[bytes]:
         self.now += self.renewal_seconds
+        self.renewed.append({int.from_bytes(tag) for group in groups for tag in group})
         return []
 
 
 @pytest.fixture
 def swept(monkeypatch: pytest.MonkeyPatch) -> Any:
-    def run(coming: Any, wanted: RunSet, **settings: Any) -> tuple[int, Peer]:
+    def run(coming: Any, wanted: RunSet, take: Any = lambda peer, taken, renew: taken, **settings: Any) -> Any:
         peer = Peer(coming)
         monkeypatch.setattr(module, "Receiver", lambda *_, **__: peer)
         monkeypatch.setattr(module, "Management", lambda *_: peer)
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: peer.now, time=lambda: peer.now))
-        return sweep(peer, peer.path, wanted, lambda taken, renew: taken, **settings), peer  # type: ignore[arg-type]
+        return sweep(peer, peer.path, wanted, partial(take, peer), **settings), peer  # type: ignore[arg-type]
 
     return run
 
@@ -139,6 +146,21 @@ def test_i3_what_was_completed_before_the_link_was_lost_is_reported(
     with pytest.raises(SessionLockLostError) as raised:
         swept(coming(), runs(1, 2, 3, 4))
     assert raised.value.attributes["completed"] == 3
+
+
+def test_i4_the_locks_of_messages_that_wait_behind_those_that_are_sent_are_renewed(swept: Any) -> None:
+    """A target may be slow. Else they are sent as well, stay in their queue, and are sent again by the next call."""
+
+    def take(peer: Peer, taken: Any, renew: Any) -> Any:
+        for _ in range(2):  # while answers of the target are awaited
+            peer.wait(0.0)
+            peer.now += 5.0
+            renew()
+        return taken
+
+    completed, peer = swept([(1,), (2,), (3,)], runs(1, 2, 3), take)
+    assert completed == 3
+    assert peer.renewed[:3] == [{1, 2}, {1, 2, 3}, {2, 3}]
 
 
 def test_i5_messages_that_come_to_one_partition_do_not_keep_a_pass_waiting_for_another(swept: Any) -> None:
