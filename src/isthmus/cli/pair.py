@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from isthmus.cli.hang_up import outlived
 from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.topology.file.duration import parse_ms
 from isthmus.topology.file.name import DEFAULT_FILE, state_folder
@@ -234,6 +235,7 @@ def _run(
         asyncio.run(PairRun(session, ready).run())
 
 
+@outlived()  # half of a fail-over would keep applications from both members, and a connection of ssh is often lost in an outage
 def _failover(
     name: _Name,
     file: _File = DEFAULT_FILE,
@@ -311,7 +313,7 @@ def _failover(
             text = view.aborted(found, answer.get("waiting_at_standby"))
         else:
             try:
-                with interruption(_CARRIED_ON) as session.is_stopping:
+                with interruption(_CARRIED_ON, outlives_terminal=True) as session.is_stopping:
                     found, work = session.fail_over(consume_ms=consume_ms, leaves=leave, note=note)
             except StoppingError as error:
                 if as_json:

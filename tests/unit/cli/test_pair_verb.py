@@ -174,6 +174,40 @@ def test_a_fail_over_whose_output_is_closed_is_made(options: list[str], monkeypa
     assert (ended.value.code, done) == (1, ["opening", "open"])
 
 
+@pytest.mark.parametrize("options", [[], ["--force"], ["--abort"]])
+def test_a_fail_over_outlives_its_terminal(
+    options: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As that of a connection of ssh that is lost: no application could send to either member until somebody continued it."""
+
+    class Closing(Session):
+        is_stopping: Callable[[], bool] = staticmethod(lambda: False)
+
+        def finish(self, note: Any = None) -> PairState:
+            assert signal.getsignal(signal.SIGHUP) is not signal.SIG_DFL, "it would be killed"
+            signal.raise_signal(signal.SIGHUP)
+            assert not self.is_stopping()
+            return self._state
+
+        def abort(self, note: Any) -> PairState:
+            return self.finish()
+
+        def waiting_at(self, alias: str) -> dict[str, int]:
+            return {}
+
+        def fail_over(self, **_: object) -> tuple[PairState, Any]:
+            nothing: dict[str, int] = {}
+            counts = {"left": nothing, "left_dead": nothing, "left_deferred": nothing, "refused": nothing}
+            return self.finish(), SimpleNamespace(moved=0, moved_dead=0, **counts)
+
+    session = Closing(PairState(pair="contoso", active="ewr", standby="jfk"), None)
+    monkeypatch.setattr(pair, "_session", lambda *_: session)
+    with pytest.raises(SystemExit) as ended:
+        main(["pair", "failover", "contoso", *options])
+    assert not ended.value.code, capsys.readouterr()
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+
+
 def test_a_forced_fail_over_to_a_member_leads_there_where_this_machine_had_missed_another_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
