@@ -50,7 +50,7 @@ class Peer:
             self.received_bytes += sequences
         elif sequences:
             payloads = [message(each) for each in sequences]
-            tags = [each.to_bytes(16) for each in sequences]
+            tags = [(number << 64 | each).to_bytes(16) for number, each in enumerate(sequences, self._next)]
             self._runs.append(SimpleNamespace(first_id=self._next, tags=tags, payloads=payloads))
             self._next += len(payloads)
 
@@ -88,12 +88,13 @@ class Peer:
 
     # management
 
-    renewal_seconds = 0.0
+    renewal_seconds = stalled_until = 0.0
 
     def renew_groups(self, groups: Any) -> list[bytes]:
         self.now += self.renewal_seconds
-        self.renewed.append({int.from_bytes(tag) for group in groups for tag in group})
-        return []
+        asked = [tag for group in groups for tag in group]
+        self.renewed.append({int.from_bytes(tag) & (1 << 64) - 1 for tag in asked})
+        return asked if self.now < self.stalled_until else []
 
 
 @pytest.fixture
@@ -226,7 +227,24 @@ def test_answers_that_come_slowly_are_waited_for(swept: Any, monkeypatch: pytest
     assert completed == 1
 
 
-def test_i7_what_a_stalled_network_holds_back_is_not_called_locked_by_others(
+def test_i7_a_message_whose_lock_is_lost_is_passed_on_when_it_comes_again(swept: Any) -> None:
+    """Else it is sent, stays, since it cannot be completed, and is sent again by the next call."""
+    passed: list[tuple[int, ...]] = []
+
+    def take(peer: Peer, taken: Any, renew: Any) -> Any:
+        passed.append(tuple(each.delivery_id for each in taken))
+        if len(passed) == 1:
+            peer.wait(0.0)  # the next ones come
+            peer.now += 60.0
+            peer.stalled_until = peer.now + 1.0
+            renew()
+        return taken
+
+    swept([(1,), (2, 3), (), (2, 3)], runs(1, 2, 3), take)
+    assert passed == [(0,), (3, 4)]
+
+
+def test_i8_what_a_stalled_network_holds_back_is_not_called_locked_by_others(
     swept: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It arrives before the answer to the drain."""
