@@ -144,7 +144,9 @@ def test_ctrl_c_ends_a_forced_fail_over_that_shows_the_active_member(
 
 @pytest.mark.parametrize("options", [[], ["--force"]])
 def test_a_fail_over_whose_output_is_closed_is_made(options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where a connection of ssh is lost, which is likely then: no application could send to either member."""
+    """As where a connection of ssh is lost, which is likely then: no application could send to either member. A script that repeated it as a failed one
+    would switch back.
+    """
     done: list[str] = []
 
     class Noting(Session):
@@ -171,7 +173,7 @@ def test_a_fail_over_whose_output_is_closed_is_made(options: list[str], monkeypa
         main(["pair", "failover", "contoso", *options])
     with suppress(BrokenPipeError):
         closed.close()
-    assert (ended.value.code, done) == (1, ["opening", "open"])
+    assert (ended.value.code or 0, done) == (0, ["opening", "open"])
 
 
 @pytest.mark.parametrize("options", [[], ["--force"], ["--abort"]])
