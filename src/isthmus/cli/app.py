@@ -10,7 +10,8 @@ Invariants:
         as one JSON object `{"error": …}` on standard output.
     I2. Bad input ends with exit code 2.
     I3. Characters that the output cannot encode are written as escapes.
-    I4. An output that cannot be written, e.g. to a full disk, ends with exit code 1.
+    I4. An output that cannot be written, e.g. to a full disk, ends with exit code 1, except the result of verbs that would send messages a second time,
+        or switch a pair back, when they are repeated (`isthmus.cli.message.result`).
 """
 
 from __future__ import annotations

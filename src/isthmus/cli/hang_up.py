@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-__all__ = ["HangUp", "discard_closed", "open_terminals"]
+__all__ = ["HangUp", "discard_closed", "open_terminals", "outlived"]
 
 
 def open_terminals() -> list[int]:
@@ -29,6 +31,21 @@ def discard_closed(terminals: list[int]) -> None:
 
 def _closed(terminals: list[int]) -> list[int]:
     return [descriptor for descriptor in terminals if not os.isatty(descriptor)]
+
+
+@contextmanager
+def outlived() -> Iterator[None]:
+    """Within, the closing of the terminal ends nothing, and what is written to it afterwards is discarded."""
+    before = signal.getsignal(signal.SIGHUP)
+    if threading.current_thread() is not threading.main_thread() or before in (signal.SIG_IGN, None):
+        yield
+        return
+    terminals = open_terminals()
+    signal.signal(signal.SIGHUP, lambda *_: discard_closed(terminals))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 class HangUp:

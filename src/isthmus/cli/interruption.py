@@ -48,14 +48,16 @@ def terminable() -> Iterator[None]:
 
 
 @contextmanager
-def interruption(text: str) -> Iterator[Callable[[], bool]]:
+def interruption(text: str, *, outlives_terminal: bool = False) -> Iterator[Callable[[], bool]]:
     """Whether Ctrl-C was pressed, SIGTERM received or the terminal closed, instead of a KeyboardInterrupt.
 
     Args:
         text: what is written to standard error then.
+        outlives_terminal: whether the closing of the terminal is no request to end (`isthmus.cli.hang_up.outlived`).
     """
     is_interrupted = False
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    numbers = [number for number in _SIGNALS if number != signal.SIGHUP or not outlives_terminal]
+    before = {number: signal.getsignal(number) for number in numbers}
     handled = {number: handler for number, handler in before.items() if handler not in (signal.SIG_IGN, None)}
     if threading.current_thread() is not threading.main_thread() or not handled:
         yield lambda: False

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from isthmus.cli.hang_up import outlived
+from isthmus.cli.message.result import unfailing
 from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.topology.file.duration import parse_ms
 from isthmus.topology.file.name import DEFAULT_FILE, state_folder
@@ -234,6 +236,7 @@ def _run(
         asyncio.run(PairRun(session, ready).run())
 
 
+@outlived()  # half of a fail-over would keep applications from both members, and a connection of ssh is often lost in an outage
 def _failover(
     name: _Name,
     file: _File = DEFAULT_FILE,
@@ -311,7 +314,7 @@ def _failover(
             text = view.aborted(found, answer.get("waiting_at_standby"))
         else:
             try:
-                with interruption(_CARRIED_ON) as session.is_stopping:
+                with interruption(_CARRIED_ON, outlives_terminal=True) as session.is_stopping:
                     found, work = session.fail_over(consume_ms=consume_ms, leaves=leave, note=note)
             except StoppingError as error:
                 if as_json:
@@ -326,10 +329,11 @@ def _failover(
             answer = view.counts(work)
             text = view.failed_over(found, work)
     answer["seconds"] = round(time.monotonic() - began, 3)
-    if as_json:
-        print(json.dumps({**view.fields(found), **answer}))
-    else:
-        view.print_text(text, console)
+    with unfailing(f"isthmus pair status {name} shows what was done"):
+        if as_json:
+            print(json.dumps({**view.fields(found), **answer}))
+        else:
+            view.print_text(text, console)
 
 
 def _force(name: str, file: str, folder: Path, began: float, to: str, *, as_json: bool) -> None:
@@ -367,12 +371,13 @@ def _force(name: str, file: str, folder: Path, began: float, to: str, *, as_json
         except (IsthmusError, KeyboardInterrupt) as error:
             pending = str(error) or _INTERRUPTED
             found = session.state()  # some of the remaining work was done
-    if as_json:
-        seen, seen_at = found.seen_at_member(found.active if found.is_in_progress else found.standby)
-        answer = {"seconds": round(switched, 3), "pending": pending, "may_be_lost": seen, "seen_at": seen_at}
-        print(json.dumps({**view.fields(found), **answer}))
-    else:
-        view.show_forced(found, pending)
+    with unfailing(f"isthmus pair status {name} shows what was done"):
+        if as_json:
+            seen, seen_at = found.seen_at_member(found.active if found.is_in_progress else found.standby)
+            answer = {"seconds": round(switched, 3), "pending": pending, "may_be_lost": seen, "seen_at": seen_at}
+            print(json.dumps({**view.fields(found), **answer}))
+        else:
+            view.show_forced(found, pending)
     if found.is_in_progress or pending == _INTERRUPTED:
         raise typer.Exit(130 if pending == _INTERRUPTED else 1)
 

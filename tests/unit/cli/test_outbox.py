@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 from isthmus.cli.app import main
 from isthmus.client import DurableSender
 from isthmus.client.outbox.frame import encode_record
+from isthmus.client.send.lane import Attempt
 from isthmus.operations.file.message_file import MessageReader
 
 NOWHERE = "Endpoint=sb://127.0.0.1:1/;SharedAccessKeyName=a;SharedAccessKey=Yg==;UseDevelopmentEmulator=true"
@@ -117,6 +119,61 @@ def test_ctrl_c_ends_a_drain_and_what_was_delivered_is_reported(
     assert (code, json.loads(reported)) == (130, {"waited": 5, "left": 5, "delivered": 0, "refused": 0, "damaged": 0})
 
 
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_a_drain_ends_once_the_batch_that_is_under_way_has_its_outcome(
+    is_interrupted: bool, box: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over a slow network it takes long. Given up, it may have arrived, and would be sent again by the next drain."""
+    joined: list[float | None] = []
+
+    class Sending:
+        """A lane with a batch that needs longer than anyone waits."""
+
+        max_message_bytes = max_batch_bytes = 0
+
+        entity = "orders"
+
+        def __init__(self, *_: object) -> None:
+            self.has_begun, self.is_over = threading.Event(), threading.Event()
+            made.append(self)
+
+        def open_soon(self) -> None:
+            pass
+
+        def send(self, *_: object, **__: object) -> Attempt:
+            self.has_begun.set()
+            assert self.is_over.wait(20.0)
+            return Attempt()
+
+        def abandon(self) -> None:
+            pytest.fail("it is given up")
+
+        def close(self) -> None:
+            pass
+
+    made: list[Sending] = []
+    monkeypatch.setattr("isthmus.client.send.durable_sender.Lane", Sending)
+    join = threading.Thread.join
+
+    def joining(thread: threading.Thread, timeout: float | None = None) -> None:
+        if thread.name.startswith("isthmus-outbox"):
+            joined.append(timeout)
+            made[-1].is_over.set()
+        join(thread, timeout)
+
+    def flush(sender: DurableSender, timeout: float | None = None) -> bool:
+        assert made[-1].has_begun.wait(20.0)
+        if is_interrupted:
+            signal.raise_signal(signal.SIGINT)
+        return False
+
+    monkeypatch.setattr(threading.Thread, "join", joining)
+    monkeypatch.setattr(DurableSender, "flush", flush)
+    code, out = ran(capsys, "drain", box, "--connection", NOWHERE, "--timeout", "0.1", "--json")
+    assert joined[0] is None
+    assert (code, json.loads(out.partition("\n")[0])["delivered"]) == (130 if is_interrupted else 0, 5)
+
+
 def test_a_drain_whose_messages_were_refused_fails(
     box: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +193,9 @@ def test_a_drain_whose_messages_were_refused_fails(
 
         def flush(self, timeout: float) -> bool:
             return True
+
+        def close(self, *, is_patient: bool) -> None:
+            pass
 
         def statistics(self) -> SimpleNamespace:
             return SimpleNamespace(drain=SimpleNamespace(delivered=5 - self.refused, refused=self.refused, error=""))
@@ -169,6 +229,7 @@ def test_messages_in_damaged_bytes_are_no_success(
 
     sender = SimpleNamespace(
         flush=lambda timeout: True,
+        close=lambda is_patient: None,
         statistics=lambda: SimpleNamespace(drain=SimpleNamespace(delivered=4, refused=0, error="")),
     )
     monkeypatch.setattr("isthmus.client.send.durable_sender.DurableSender", lambda *_: nullcontext(sender))

@@ -144,7 +144,9 @@ def test_ctrl_c_ends_a_forced_fail_over_that_shows_the_active_member(
 
 @pytest.mark.parametrize("options", [[], ["--force"]])
 def test_a_fail_over_whose_output_is_closed_is_made(options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where a connection of ssh is lost, which is likely then: no application could send to either member."""
+    """As where a connection of ssh is lost, which is likely then: no application could send to either member. A script that repeated it as a failed one
+    would switch back.
+    """
     done: list[str] = []
 
     class Noting(Session):
@@ -171,7 +173,41 @@ def test_a_fail_over_whose_output_is_closed_is_made(options: list[str], monkeypa
         main(["pair", "failover", "contoso", *options])
     with suppress(BrokenPipeError):
         closed.close()
-    assert (ended.value.code, done) == (1, ["opening", "open"])
+    assert (ended.value.code or 0, done) == (0, ["opening", "open"])
+
+
+@pytest.mark.parametrize("options", [[], ["--force"], ["--abort"]])
+def test_a_fail_over_outlives_its_terminal(
+    options: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As that of a connection of ssh that is lost: no application could send to either member until somebody continued it."""
+
+    class Closing(Session):
+        is_stopping: Callable[[], bool] = staticmethod(lambda: False)
+
+        def finish(self, note: Any = None) -> PairState:
+            assert signal.getsignal(signal.SIGHUP) is not signal.SIG_DFL, "it would be killed"
+            signal.raise_signal(signal.SIGHUP)
+            assert not self.is_stopping()
+            return self._state
+
+        def abort(self, note: Any) -> PairState:
+            return self.finish()
+
+        def waiting_at(self, alias: str) -> dict[str, int]:
+            return {}
+
+        def fail_over(self, **_: object) -> tuple[PairState, Any]:
+            nothing: dict[str, int] = {}
+            counts = {"left": nothing, "left_dead": nothing, "left_deferred": nothing, "refused": nothing}
+            return self.finish(), SimpleNamespace(moved=0, moved_dead=0, **counts)
+
+    session = Closing(PairState(pair="contoso", active="ewr", standby="jfk"), None)
+    monkeypatch.setattr(pair, "_session", lambda *_: session)
+    with pytest.raises(SystemExit) as ended:
+        main(["pair", "failover", "contoso", *options])
+    assert not ended.value.code, capsys.readouterr()
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
 
 
 def test_a_forced_fail_over_to_a_member_leads_there_where_this_machine_had_missed_another_one(

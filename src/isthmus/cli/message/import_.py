@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from isthmus.cli.interruption import SENDS, interruption
+from isthmus.cli.message.result import print_result
 from isthmus.cli.progress import progress
 from isthmus.cli.where import (
     DEFAULT_FILE,
@@ -70,12 +71,12 @@ def run(
     sure = new_message_ids or not detection.may_drop
     if as_json:
         sent = done.accepted if sure else None
-        print(json.dumps({"file": str(file), "entity": path, "sent": sent, **done._asdict()}))
+        print_result(json.dumps({"file": str(file), "entity": path, "sent": sent, **done._asdict()}))
     else:
         more = f", {done.passed_over} were sent before" if done.passed_over else ""
         more += f", {done.deferred} were deferred and are active now" if done.deferred else ""
         more += "" if sure else "; how many of them were dropped as duplicates is unknown"
         more += "; interrupted: run it again to send the rest" if is_interrupted else ""
-        print(f"{path}: {'sent' if sure else 'accepted'} {done.accepted} messages{more}")
+        print_result(f"{path}: {'sent' if sure else 'accepted'} {done.accepted} messages{more}")
     if is_interrupted:
         raise typer.Exit(130)

@@ -10,7 +10,7 @@ import typer
 
 from isthmus.cli.interruption import interruption
 from isthmus.cli.message.json_line import json_line
-from isthmus.cli.message.reader import wait_read
+from isthmus.cli.message.reader import hand_over
 from isthmus.cli.where import (
     DEAD_LETTER,
     DEFAULT_FILE,
@@ -71,21 +71,20 @@ def run(
     is_terminal = sys.stdout.isatty()
 
     def hand_on(payload: bytes, meanwhile: Callable[[], bool]) -> None:
-        show(payload)
+        is_read = hand_over(sys.stdout, shown(payload) + "\n", meanwhile)
         # What is written to a terminal that was closed is discarded.
-        if (is_terminal and not sys.stdout.isatty()) or not wait_read(sys.stdout, meanwhile):
+        if (is_terminal and not sys.stdout.isatty()) or not is_read:
             raise _UnreadError
 
-    def show(payload: bytes) -> None:
+    def shown(payload: bytes) -> str:
         seen = read(payload)
         if as_json:
-            print(json_line({**seen.to_dict(), "body": body_of(payload)}), flush=True)
-            return
+            return json_line({**seen.to_dict(), "body": body_of(payload)})
         known = {"MessageId": seen.message_id, "SessionId": seen.session_id, "Subject": seen.subject} | seen.others
         more = [f"{name} {value}" for name, value in known.items() if value]
         more += [f"{name} = {value}" for name, value in seen.properties.items()]
         more += [f"unreadable: {name}" for name in seen.unreadable]
-        print(f"{body_of(payload)}\n  " + ", ".join((f"sequence number {seen.sequence}", *more)), flush=True)
+        return f"{body_of(payload)}\n  " + ", ".join((f"sequence number {seen.sequence}", *more))
 
     address, path = (
         address_of(connection, alias, federation, data, ca_file),

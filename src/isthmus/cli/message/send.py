@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from isthmus.cli.interruption import SENDS, interruption
+from isthmus.cli.message.result import print_result
 from isthmus.cli.progress import progress
 from isthmus.cli.where import (
     DEFAULT_FILE,
@@ -124,11 +125,11 @@ def run(
                 error.add_note(f"{accepted} of {count} messages were accepted")
             raise
     if as_json:
-        print(json.dumps({"entity": path, "sent": accepted, "message_ids": ids[:accepted]}))
+        print_result(json.dumps({"entity": path, "sent": accepted, "message_ids": ids[:accepted]}))
     elif count > 1 or not accepted:
-        print(f"{path}: sent {accepted} messages" + (f" of {count}: interrupted" if accepted < count else ""))
+        print_result(f"{path}: sent {accepted} messages" + (f" of {count}: interrupted" if accepted < count else ""))
     else:
-        print(f"{path}: sent 1 message, MessageId {ids[0]}")
+        print_result(f"{path}: sent 1 message, MessageId {ids[0]}")
     if is_interrupted:
         raise typer.Exit(130)
 

@@ -53,6 +53,7 @@ def run(
     """
     from pathlib import Path
 
+    from isthmus.cli.message.result import print_result
     from isthmus.cli.progress import progress
     from isthmus.errors import InvalidArgumentError
     from isthmus.operations.replay import Replay, Replayed, chosen, outside, parse_moment, replay
@@ -109,10 +110,11 @@ def run(
     }
     answer |= {"outside": waiting}
     if as_json:
-        print(json.dumps({"file": file, "task": task, "to": to, **answer, "first_damage": done.first_damage}))
+        show = print_result if yes else print
+        show(json.dumps({"file": file, "task": task, "to": to, **answer, "first_damage": done.first_damage}))
     elif yes:
         more = f"; interrupted: --name {wanted.name} gives them the same ids again" if is_interrupted else ""
-        print(f"{done.sent:,} messages were sent to {to}; name of the replay: {wanted.name}{more}")
+        print_result(f"{done.sent:,} messages were sent to {to}; name of the replay: {wanted.name}{more}")
     else:
         print(f"{done.chosen:,} messages would be sent to {to}; --yes sends them")
     if waiting and not as_json:

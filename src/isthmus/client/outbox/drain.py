@@ -28,7 +28,7 @@ from isthmus.client.send.lane import Attempt, Lane
 from isthmus.client.send.parcel import Parcel
 from isthmus.errors import IsthmusError
 
-__all__ = ["Drain", "DrainState", "Source", "Step", "decide"]
+__all__ = ["CLOSE_SECONDS", "Drain", "DrainState", "Source", "Step", "decide"]
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +36,8 @@ BATCH_COUNT = 1000
 BATCH_BYTES = 512 << 10
 _UNKNOWN_LIMIT_BYTES = 200 << 10  # until the link has reported its limit; the smallest tier accepts 256 KiB
 _ENVELOPE_BYTES = 4 << 10
+CLOSE_SECONDS = 2.0
+"""How long a drain that is closed waits for an attempt that is under way."""
 _POLL_SECONDS = 0.2
 _LEADER_POLL_SECONDS = 0.5
 _AGAIN_SECONDS = 1.0
@@ -157,8 +159,8 @@ class Drain:
         """The kind of the last failure; None after the namespace accepted or refused a message, and when nothing waits."""
         return self._failure
 
-    def close(self, timeout: float = 2.0) -> None:
-        """Stop delivering; waits for a running attempt, `timeout` seconds at most."""
+    def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
+        """Stop delivering; waits for a running attempt, `timeout` seconds at most; None: until it has an outcome, or is given up."""
         self._closing.set()
         self._wake.set()
         if self._thread.is_alive():

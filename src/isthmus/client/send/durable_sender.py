@@ -27,7 +27,7 @@ from azure.servicebus.exceptions import MessageSizeExceededError
 from isthmus.client.credential import blocking
 from isthmus.client.endpoint import Endpoint, EndpointLike
 from isthmus.client.failure import Failure
-from isthmus.client.outbox.drain import Drain, DrainState
+from isthmus.client.outbox.drain import CLOSE_SECONDS, Drain, DrainState
 from isthmus.client.outbox.store import FolderSource, Limits, Store, claim
 from isthmus.client.send.lane import Lane
 from isthmus.client.send.parcel import Parcel
@@ -219,16 +219,18 @@ class DurableSender:
             self._store.appended, self._store.journal.syncs, self._store.is_empty, self._drain.state()
         )
 
-    def close(self, timeout: float = 0.0) -> None:
+    def close(self, timeout: float = 0.0, *, is_patient: bool = False) -> None:
         """Stop; waiting messages stay on disk for the next sender.
 
         Args:
             timeout: seconds for delivering before the stop.
+            is_patient: whether the batch that is being sent then is waited for as long as it needs, not only for two seconds: given up, it is
+                sent again by the next sender.
         """
         if timeout > 0:
             self.flush(timeout)
         self._store.close()
-        self._drain.close()
+        self._drain.close(None if is_patient else CLOSE_SECONDS)
 
     def _start_in_child(self) -> None:
         if os.getpid() != self._pid:

@@ -309,35 +309,40 @@ class ReplicatedSender(_Base):
             return SendResult(active=self.active)
         return self._send(self._steps(), {}, parcel)
 
-    def _send(self, steps: Any, started: dict[Side, Sending], parcel: Parcel) -> SendResult:
-        """Carry out steps; `started` are attempts that they wait for."""
+    def _send(
+        self, steps: Any, started: dict[Side, Sending], parcel: Parcel, keeping: Side | None = None
+    ) -> SendResult:
+        """Carry out steps; they wait for the attempts in `started`, or for the outbox of the side `keeping`."""
         answer: Any = None
         try:
             while True:
                 if started:
                     answer = {side: sending.wait() for side, sending in started.items()}
                     started = {}
+                elif keeping is not None:
+                    answer = self._keep(keeping, parcel)
+                    keeping = None
                 effect = self._advance(steps, answer)
                 answer = None
                 if isinstance(effect, Try):
                     started = self._start(effect, parcel)
                 elif isinstance(effect, Keep):
-                    answer = self._keep(effect.side, parcel)
+                    keeping = effect.side
                 elif isinstance(effect, Save):
                     self._save(effect.active)
         except StopIteration as stop:
             return self._count(parcel, stop.value)
         except BaseException:
-            if started and self._outboxes:  # interrupted while it waited (I3)
-                self._carry_on(steps, started, parcel)
+            if (started or keeping is not None) and self._outboxes:  # interrupted while it waited (I3)
+                self._carry_on(steps, started, parcel, keeping)
             else:
                 self._count_failed(parcel)
             raise
 
-    def _carry_on(self, steps: Any, started: dict[Side, Sending], parcel: Parcel) -> None:
+    def _carry_on(self, steps: Any, started: dict[Side, Sending], parcel: Parcel, keeping: Side | None) -> None:
         def run() -> None:
             with suppress(Exception):  # counted; its caller has gone
-                self._send(steps, started, parcel)
+                self._send(steps, started, parcel, keeping)
             self._carried.discard(thread)
 
         thread = threading.Thread(target=run, name="isthmus-carried-send")

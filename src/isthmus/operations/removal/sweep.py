@@ -8,16 +8,17 @@ Invariants:
     I1. Only messages named by sequence number are passed on, each once; later messages are left alone.
     I2. Other messages are released, not abandoned: their delivery counts stay unchanged, unless this process is killed.
     I3. A message is settled only after `take` has returned it, and counts as completed only once the namespace has confirmed it.
-    I4. The locks of all received messages are renewed until they are settled, also while `take` runs.
+    I4. The locks of all received messages are renewed until they are settled, also while `take` runs: of those that wait behind the ones that it got, too.
     I5. New messages, however many, do not keep a pass from its end.
     I6. A pass does not end because renewals or `take` last long: it is quiet only while it waits, and nothing arrives.
-    I7. Wanted messages count as not there only after the namespace has answered that it sends no more.
+    I7. A message whose lock is known to be lost is not passed on: it comes again. Passed on, it would stay, and be sent again by the next call.
+    I8. Wanted messages count as not there only after the namespace has answered that it sends no more.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from isthmus.amqp import section
@@ -35,6 +36,7 @@ __all__ = ["RENEWAL_SECONDS", "Taken", "sweep"]
 _PARTITION_BITS = 48
 _WINDOW = 500
 _FIRST_WINDOW = 20
+_AT_ONCE = 200
 _RENEWED_AT_ONCE = 500
 _DEFAULT_LOCK_SECONDS = 30.0
 RENEWAL_SECONDS = 1.5
@@ -119,10 +121,13 @@ def _carry(
 
     def pass_on(came: Sequence[Deliveries]) -> None:
         nonlocal quiet
+        pass_.keep(came)
         for run in came:
-            chosen: list[Taken] = []
+            chosen: list[tuple[int, Taken]] = []
             for number, (tag, payload) in enumerate(zip(run.tags, run.payloads, strict=True)):
                 taken = Taken((run.first_id + number) & 0xFFFFFFFF, bytes(tag), payload)
+                if not pass_.has(taken):  # it is delivered again
+                    continue
                 sequence = sequence_of(payload)
                 partition = sequence >> _PARTITION_BITS
                 if partition in lasts:
@@ -131,19 +136,28 @@ def _carry(
                     if sequence >= lasts[partition]:
                         del lasts[partition]
                 if sequence in wanted:
-                    wanted.discard(sequence, sequence)
-                    chosen.append(taken)
-                pass_.keep(taken)
+                    chosen.append((sequence, taken))
             pass_.learn(run.payloads)
-            if chosen:
-                pass_.settle([each.delivery_id for each in take(chosen, pass_.renew)])
-                quiet = 0.0
+            for start in range(0, len(chosen), _AT_ONCE):
+                pass_.renew()
+                part: list[Taken] = []
+                for sequence, taken in chosen[start : start + _AT_ONCE]:
+                    if sequence not in wanted:
+                        continue
+                    if not pass_.has(taken):
+                        lasts[sequence >> _PARTITION_BITS] = max(sequence, lasts.get(sequence >> _PARTITION_BITS, 0))
+                        continue
+                    wanted.discard(sequence, sequence)
+                    part.append(taken)
+                if part:
+                    pass_.settle([each.delivery_id for each in take(part, pass_.renew)])
+                    quiet = 0.0
 
     while wanted and lasts and not is_stopped():
         if receiver.error is not None:
             raise receiver.error
         if quiet >= quiet_seconds:
-            # Only the namespace's answer shows that there are no more: the network may have stalled (I7).
+            # Only the namespace's answer shows that there are no more: the network may have stalled (I8).
             before = wanted.count()
             pass_.drain()
             pass_on(receiver.take())
@@ -170,6 +184,8 @@ class _Pass:
         self._management = Management(client, path)
         # Lock tokens by delivery, and the partition of each.
         self._locked: dict[int, tuple[bytes, int]] = {}
+        # Tokens of lost locks: one in a request costs many requests.
+        self._lost: set[bytes] = set()
         # Settled, and not answered yet.
         self._asked: set[int] = set()
         self._completed = 0
@@ -202,9 +218,17 @@ class _Pass:
             lambda: receiver.drained or receiver.error is not None, _DRAIN_SECONDS, f"'{receiver.path}': no answer"
         )
 
-    def keep(self, taken: Taken) -> None:
-        """Keep a message's lock."""
-        self._locked[taken.delivery_id] = taken.tag, sequence_of(taken.payload) >> _PARTITION_BITS
+    def keep(self, came: Iterable[Deliveries]) -> None:
+        """Keep the locks of messages."""
+        for run in came:
+            for number, (tag, payload) in enumerate(zip(run.tags, run.payloads, strict=True)):
+                if bytes(tag) not in self._lost:
+                    delivery_id = (run.first_id + number) & 0xFFFFFFFF
+                    self._locked[delivery_id] = bytes(tag), sequence_of(payload) >> _PARTITION_BITS
+
+    def has(self, taken: Taken) -> bool:
+        """Whether the lock of a message is kept, as far as known."""
+        return taken.tag not in self._lost
 
     def learn(self, payloads: Sequence[bytes]) -> None:
         """Measure how long locks last, and how many messages may be in transit."""
@@ -277,6 +301,7 @@ class _Pass:
         self._renewal_seconds = self._renewed_at - began
 
     def _renew_messages(self) -> None:
+        self.keep(self._receiver.arrived)  # while `take` runs
         by_partition: dict[int, list[bytes]] = {}
         for each, (tag, partition) in self._locked.items():
             if each not in self._asked:
@@ -288,6 +313,7 @@ class _Pass:
         ]
         lost = set(self._management.renew_groups(groups))
         if lost:  # they are delivered again, and are locked again
+            self._lost |= lost
             self._locked = {each: held for each, held in self._locked.items() if held[0] not in lost}
 
     def finish(self) -> int:

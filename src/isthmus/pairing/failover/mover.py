@@ -144,7 +144,7 @@ class _Pass:
             done: list[Taken] = []
             for start in range(0, len(taken), _AT_ONCE):
                 part = taken[start : start + _AT_ONCE]
-                accepted = self._send([each.payload for each in part], renew)
+                accepted = self._send([each.payload for each in part], renew, in_order=not self._are_dead)
                 done += [each for each, is_accepted in zip(part, accepted, strict=True) if is_accepted]
                 if not self.first_refusal and self._lost is None:
                     try:
@@ -192,17 +192,22 @@ class _Pass:
         if self._lost is not None:
             raise self._lost
 
-    def _send(self, payloads: Sequence[bytes], renew: Callable[[], None] = lambda: None) -> list[bool]:
+    def _send(
+        self, payloads: Sequence[bytes], renew: Callable[[], None] = lambda: None, *, in_order: bool = False
+    ) -> list[bool]:
+        """Send copies; returns of which the new member has acknowledged theirs. With `in_order` nothing is sent behind a message that is too large."""
         now_ms = time.time_ns() // 1_000_000
         copies = [self._copy(payload, now_ms) for payload in payloads]
+        limit = self._sender.max_message_bytes if in_order else 0
+        count = next((index + 1 for index, copy in enumerate(copies) if 0 < limit < len(copy)), len(copies))
         try:
-            results: Sequence[IsthmusError | None] = deliver(self._target, self._sender, copies, renew)
+            results: Sequence[IsthmusError | None] = deliver(self._target, self._sender, copies[:count], renew)
         except UnconfirmedError as lost:
             results, self._lost = lost.results, lost
         refusals = [error for error in results if error is not None and error is not self._lost]
         if refusals and not self.first_refusal:
             self.first_refusal = str(refusals[0])
-        return [error is None for error in results]
+        return [*(error is None for error in results), *[False] * (len(copies) - count)]
 
     def _copy(self, payload: bytes, now_ms: int) -> bytes:
         moved = ""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -279,6 +281,37 @@ def test_receive_prints_the_standard_properties_that_are_set(
             assert json.loads(out) | {"correlation_id": "c", "reply_to": "answers", "to": ""} == json.loads(out)
         else:
             assert out == "body\n  sequence number 0, MessageId m, CorrelationId c, ReplyTo answers, n = 1\n"
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_the_lock_of_a_message_larger_than_the_pipe_is_kept_while_its_reader_pauses(
+    as_json: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in `isthmus receive orders --max 0 | less`: else it is printed again and again, until it is a dead letter."""
+    body = b"x" * 200_000
+    is_kept = threading.Event()
+    results: list[Any] = []
+
+    def read_late() -> None:
+        results.append(is_kept.wait(20.0))
+        with open(reading, "rb") as pipe:
+            results.append(pipe.read().count(b"x") >= len(body))
+
+    def received(client: Any, path: str, count: int, wait: float, take: Callable[..., object], **_: Any) -> Received:
+        take(section.encode_message(body), is_kept.set)
+        return Received(1, 0, None)
+
+    monkeypatch.setattr(receive, "address_of", lambda *_: SimpleNamespace(target=lambda: TARGET))
+    monkeypatch.setattr("isthmus.operations.receive.receive", received)
+    reading, writing = os.pipe()
+    reader = threading.Thread(target=read_late)
+    reader.start()
+    with os.fdopen(writing, "w") as pipe, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", pipe)
+        with pytest.raises(SystemExit) as ended:
+            main(["receive", "orders", *(["--json"] if as_json else [])])
+    reader.join()
+    assert (ended.value.code or 0, results) == (0, [True, True])
 
 
 class Terminal(io.StringIO):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from isthmus.cli.message import reader
-from isthmus.cli.message.reader import wait_read
+from isthmus.cli.message.reader import hand_over, wait_read
 
 
 def test_what_was_written_to_a_pipe_has_been_read() -> None:
@@ -69,6 +69,44 @@ def test_a_reader_that_the_same_ctrl_c_has_ended_is_told() -> None:
         with pytest.raises(BrokenPipeError):
             wait_read(pipe, lambda: True)
         ending.join()
+
+
+TEXT = "ä" * 100_000 + "\n"
+
+
+def test_i1_within_a_text_larger_than_the_pipe_the_caller_is_called_back() -> None:
+    reading, writing = os.pipe()
+    taken: list[bytes] = []
+
+    def take() -> None:
+        with open(reading, "rb") as pipe:
+            taken.append(pipe.read())
+
+    taking = threading.Thread(target=take)
+
+    def meanwhile() -> bool:
+        if taking.ident is None:
+            taking.start()
+        return False
+
+    with open(writing, "w", encoding="utf-8") as pipe:
+        assert hand_over(pipe, TEXT, meanwhile)
+    taking.join()
+    assert taken == [TEXT.encode()]
+
+
+def test_i1_a_request_to_end_ends_the_writing_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "_STOP_SECONDS", 0.05)
+    reading, writing = os.pipe()
+    with open(writing, "w", encoding="utf-8") as pipe:
+        assert not hand_over(pipe, TEXT, lambda: True)
+    os.close(reading)
+
+
+def test_i1_a_reader_that_ends_within_a_text_is_told() -> None:
+    reading, writing = os.pipe()
+    with open(writing, "w", encoding="utf-8") as pipe, pytest.raises(BrokenPipeError):
+        hand_over(pipe, TEXT, lambda: bool(os.close(reading)))
 
 
 def test_files_have_no_reader(tmp_path: Path) -> None:

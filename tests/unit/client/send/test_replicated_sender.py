@@ -176,6 +176,29 @@ def test_what_one_side_took_of_a_send_that_was_interrupted_is_kept_for_the_other
     assert status(tmp_path / "outbox" / "secondary").messages == 1
 
 
+def test_a_send_that_is_interrupted_while_it_stores_the_message_stores_it_i3(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a side is away, most of the time of a send is that of the disk."""
+    keep, interrupts = DurableSender.keep, [KeyboardInterrupt()]
+
+    def kept(sender: DurableSender, parcel: Parcel) -> None:
+        if interrupts:
+            raise interrupts.pop()
+        keep(sender, parcel)
+
+    monkeypatch.setattr(DurableSender, "keep", kept)
+    with ReplicatedSender(NOWHERE, NOWHERE, "orders", outbox=tmp_path / "outbox") as sender:
+        for circuit in sender._replication.circuits.values():
+            circuit.succeeded()
+        monkeypatch.setattr(sender._lanes[Side.PRIMARY], "start", taken)
+        monkeypatch.setattr(sender._lanes[Side.SECONDARY], "start", no_thread)
+        with pytest.raises(KeyboardInterrupt):
+            sender.send_messages(MESSAGE)
+    assert sender.statistics().kept == {"primary": 0, "secondary": 1}
+    assert status(tmp_path / "outbox" / "secondary").messages == 1
+
+
 def test_a_switch_that_does_not_survive_a_restart_is_reported(tmp_path: Path) -> None:
     """It holds in this process; a fail-over, after which the message has been taken, is logged alone."""
     folder = tmp_path / "state"

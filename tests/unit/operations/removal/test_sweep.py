@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,6 +39,7 @@ class Peer:
         self.drained = False
         self.outcomes: deque[tuple[int, int, object]] = deque()
         self.settled: list[tuple[int, int, object]] = []
+        self.renewed: list[set[int]] = []
 
     # client
 
@@ -48,7 +50,7 @@ class Peer:
             self.received_bytes += sequences
         elif sequences:
             payloads = [message(each) for each in sequences]
-            tags = [each.to_bytes(16) for each in sequences]
+            tags = [(number << 64 | each).to_bytes(16) for number, each in enumerate(sequences, self._next)]
             self._runs.append(SimpleNamespace(first_id=self._next, tags=tags, payloads=payloads))
             self._next += len(payloads)
 
@@ -58,6 +60,10 @@ class Peer:
     # receiver
 
     path = "spread"
+
+    @property
+    def arrived(self) -> list[SimpleNamespace]:
+        return self._runs
 
     def wait_attached(self) -> Peer:
         return self
@@ -82,21 +88,23 @@ class Peer:
 
     # management
 
-    renewal_seconds = 0.0
+    renewal_seconds = stalled_until = 0.0
 
     def renew_groups(self, groups: Any) -> list[bytes]:
         self.now += self.renewal_seconds
-        return []
+        asked = [tag for group in groups for tag in group]
+        self.renewed.append({int.from_bytes(tag) & (1 << 64) - 1 for tag in asked})
+        return asked if self.now < self.stalled_until else []
 
 
 @pytest.fixture
 def swept(monkeypatch: pytest.MonkeyPatch) -> Any:
-    def run(coming: Any, wanted: RunSet, **settings: Any) -> tuple[int, Peer]:
+    def run(coming: Any, wanted: RunSet, take: Any = lambda peer, taken, renew: taken, **settings: Any) -> Any:
         peer = Peer(coming)
         monkeypatch.setattr(module, "Receiver", lambda *_, **__: peer)
         monkeypatch.setattr(module, "Management", lambda *_: peer)
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: peer.now, time=lambda: peer.now))
-        return sweep(peer, peer.path, wanted, lambda taken, renew: taken, **settings), peer  # type: ignore[arg-type]
+        return sweep(peer, peer.path, wanted, partial(take, peer), **settings), peer  # type: ignore[arg-type]
 
     return run
 
@@ -139,6 +147,21 @@ def test_i3_what_was_completed_before_the_link_was_lost_is_reported(
     with pytest.raises(SessionLockLostError) as raised:
         swept(coming(), runs(1, 2, 3, 4))
     assert raised.value.attributes["completed"] == 3
+
+
+def test_i4_the_locks_of_messages_that_wait_behind_those_that_are_sent_are_renewed(swept: Any) -> None:
+    """A target may be slow. Else they are sent as well, stay in their queue, and are sent again by the next call."""
+
+    def take(peer: Peer, taken: Any, renew: Any) -> Any:
+        for _ in range(2):  # while answers of the target are awaited
+            peer.wait(0.0)
+            peer.now += 5.0
+            renew()
+        return taken
+
+    completed, peer = swept([(1,), (2,), (3,)], runs(1, 2, 3), take)
+    assert completed == 3
+    assert peer.renewed[:3] == [{1, 2}, {1, 2, 3}, {2, 3}]
 
 
 def test_i5_messages_that_come_to_one_partition_do_not_keep_a_pass_waiting_for_another(swept: Any) -> None:
@@ -204,7 +227,24 @@ def test_answers_that_come_slowly_are_waited_for(swept: Any, monkeypatch: pytest
     assert completed == 1
 
 
-def test_i7_what_a_stalled_network_holds_back_is_not_called_locked_by_others(
+def test_i7_a_message_whose_lock_is_lost_is_passed_on_when_it_comes_again(swept: Any) -> None:
+    """Else it is sent, stays, since it cannot be completed, and is sent again by the next call."""
+    passed: list[tuple[int, ...]] = []
+
+    def take(peer: Peer, taken: Any, renew: Any) -> Any:
+        passed.append(tuple(each.delivery_id for each in taken))
+        if len(passed) == 1:
+            peer.wait(0.0)  # the next ones come
+            peer.now += 60.0
+            peer.stalled_until = peer.now + 1.0
+            renew()
+        return taken
+
+    swept([(1,), (2, 3), (), (2, 3)], runs(1, 2, 3), take)
+    assert passed == [(0,), (3, 4)]
+
+
+def test_i8_what_a_stalled_network_holds_back_is_not_called_locked_by_others(
     swept: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It arrives before the answer to the drain."""

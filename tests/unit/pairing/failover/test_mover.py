@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from isthmus.amqp import codec, section
 from isthmus.amqp.section import Header
 from isthmus.amqp.types import Int, Long, Symbol, Timestamp
 from isthmus.entities.queue.run import RunSet
-from isthmus.errors import ServerBusyError
+from isthmus.errors import IsthmusError, MessageTooLargeError, ServerBusyError
 from isthmus.operations.deliver import UnconfirmedError
 from isthmus.operations.message import entered_as, sequence_of, state_of
 from isthmus.operations.peek import Census
@@ -109,7 +110,8 @@ def test_i1_what_the_new_member_acknowledged_before_it_was_lost_leaves_the_old_o
     monkeypatch.setattr(mover, "deliver", deliver)
     monkeypatch.setattr(mover, "sweep", sweep)
     made: Any = object.__new__(_PASS)
-    made._source = made._target = made._sender = None
+    made._source = made._target = None
+    made._sender = SimpleNamespace(max_message_bytes=0)
     made._path, made._are_dead, made._keeps_keys, made.count, made.first_refusal, made._lost = (
         "orders",
         False,
@@ -124,6 +126,32 @@ def test_i1_what_the_new_member_acknowledged_before_it_was_lost_leaves_the_old_o
         made.carry(wanted, None)
     assert [each.delivery_id for each in completed] == [0, 2]  # type: ignore[attr-defined]
     assert (made.count, made.first_refusal) == (2, "")
+
+
+@pytest.mark.parametrize("are_dead", [False, True])
+def test_i2_no_message_overtakes_one_that_is_too_large(are_dead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would wait at the new member when the fail-over is rolled back, and its session continue without it. Dead letters have no order."""
+    small, large = scheduled(1, 0), section.encode_message(b"x" * 1000)
+    sent: list[bytes] = []
+
+    def deliver(client: object, sender: object, copies: Sequence[bytes], renew: object) -> list[IsthmusError | None]:
+        sent.extend(copies)
+        return [MessageTooLargeError(len(each), 500) if len(each) > 500 else None for each in copies]
+
+    def sweep(client: object, path: str, wanted: RunSet, take: Any, **_: object) -> int:
+        taken = [Taken(number, b"", payload) for number, payload in enumerate((small, large, small))]
+        return len(take(taken, lambda: None))
+
+    monkeypatch.setattr(mover, "deliver", deliver)
+    monkeypatch.setattr(mover, "sweep", sweep)
+    made: Any = object.__new__(_PASS)
+    made._source = made._target = made._lost = None
+    made._sender = SimpleNamespace(max_message_bytes=500)
+    made._path, made._are_dead, made._keeps_keys, made.count, made.first_refusal = "orders", are_dead, False, 0, ""
+    made.carry(RunSet(), None)
+    assert made.count == (2 if are_dead else 1)
+    assert [len(each) > 500 for each in sent] == ([False, True, False] if are_dead else [False, True])
+    assert "1" in made.first_refusal
 
 
 def test_i1_what_the_new_member_acknowledged_before_a_renewal_failed_leaves_the_old_one(
@@ -143,7 +171,7 @@ def test_i1_what_the_new_member_acknowledged_before_a_renewal_failed_leaves_the_
     monkeypatch.setattr(mover, "sweep", sweep)
     made: Any = object.__new__(_PASS)
     made._source, made._path, made.count, made.first_refusal, made._lost = None, "orders", 0, "", None
-    made._send = lambda payloads, renew: [True] * len(payloads)
+    made._are_dead, made._send = False, lambda payloads, renew, in_order: [True] * len(payloads)
     wanted = RunSet()
     wanted.add(0, 2)
     with pytest.raises(ServerBusyError):
