@@ -146,6 +146,11 @@ class _Scheduling(LoadScopeScheduling):
             self._reschedule(other)
         return crashed
 
+    def _reschedule(self, node: WorkerController) -> None:
+        """A worker that took the place of another one has no work before it has collected the tests: another may end meanwhile."""
+        if node in self.registered_collections:
+            super()._reschedule(node)
+
     def _assign_work_unit(self, node: WorkerController) -> None:
         super()._assign_work_unit(node)
         if not self.workqueue:

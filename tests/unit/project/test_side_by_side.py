@@ -53,11 +53,11 @@ def test_chains_come_first_and_what_is_not_named_keeps_its_order() -> None:
     assert sorted(nodes, key=position) == [nodes[3], nodes[1], nodes[0], nodes[2]]
 
 
-def test_a_test_that_ends_its_worker_fails_once_and_the_others_run(tmp_path: Path) -> None:
+def test_tests_that_end_their_workers_fail_once_and_the_others_run(tmp_path: Path) -> None:
     """As pytest-xdist does it, the test runs again and again; and where nothing is left behind it, the run never ends."""
     (tmp_path / "conftest.py").write_text(CONFTEST.format(tests=str(ROOT / "tests")))
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    modules = {"first": (CRASH, SOUND), "last": (SOUND, SOUND, CRASH), "other": (SOUND, SOUND)}
+    modules = {"a": (CRASH, SOUND), "b": (CRASH, SOUND), "last": (SOUND, SOUND, CRASH), "other": (SOUND, SOUND)}
     for name, texts in modules.items():
         text = "".join(each.format(number) for number, each in enumerate(texts))
         (tmp_path / f"test_{name}.py").write_text(text)
@@ -65,4 +65,4 @@ def test_a_test_that_ends_its_worker_fails_once_and_the_others_run(tmp_path: Pat
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--numprocesses", "2", "--dist", "loadscope"],
         cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
-    assert "2 failed, 5 passed" in done.stdout, done.stdout + done.stderr
+    assert "3 failed, 6 passed" in done.stdout, done.stdout + done.stderr
