@@ -202,6 +202,7 @@ class RouteLease:
             return
         self._source.backoff.reset()
         positions, payloads, sizes = self.messages.admit(positions, payloads, sizes, now, effects)
+        self._end.may_be_refused |= any(type(each) is e.Settle and each.disposition is not None for each in effects)
         if text := self.messages.replaced_text:
             self._fail(text, False, now, effects)
             return

@@ -716,6 +716,22 @@ def test_i8_a_disposition_that_the_source_takes_is_the_end_once_it_was_polled() 
     assert route.report.is_exhausted
 
 
+def test_i8_a_message_that_crashes_workers_is_set_aside_only_if_its_source_does_not_refuse_it() -> None:
+    """It is set aside unread. A log without a place for it is lost, and the route ended in good order before."""
+    route = running(only_present=True)
+    route.on(Planned(Plan(window=1, set_aside=7, deaths=3)))
+    assert [each.first for each in of(Settle, route.arrive(7)) if isinstance(each, Settle)] == [7]
+    assert not of(Ended, route.on(Exhausted()))
+    assert CloseSource() in route.on(SourceLost("it would have to be set aside", is_fatal=True))
+    assert not route.lease.has_ended
+    route.at(route.lease.deadline(route.now))
+    route.on(SourceOpened("ns"))
+    route.on(TargetReady())
+    route.arrive(7)
+    assert not of(Ended, route.on(Exhausted()))
+    assert Ended() in route.on(Tick())
+
+
 def test_a_failure_after_the_last_message_came_does_not_pass_for_the_end() -> None:
     route = running(only_present=True)
     route.arrive(1)
