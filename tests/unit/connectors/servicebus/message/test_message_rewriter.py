@@ -265,6 +265,14 @@ def test_used_up_hops_are_dead_lettered() -> None:
     assert (verdict.disposition, verdict.reason) == ("dead-letter", HOPS_USED_UP)
 
 
+@pytest.mark.parametrize("mark", [None, Mark("m")])
+def test_a_property_without_a_name_stays(mark: Mark | None) -> None:
+    """Where copies have no mark, it was taken for the mark, and the copy did not have it."""
+    copy = MessageRewriter("ewr/q", "lga", mark=mark).copy(stored(own={"": Int(5), "a": "b"}), NOW_MS)
+    assert isinstance(copy, bytes)
+    assert (application(copy)[""], application(copy)["a"]) == (5, "b")
+
+
 def test_rule_name_goes_as_a_key_only() -> None:
     own = {"note": "RuleName", "RuleName": "replication", "raw": b"\xa1\x08RuleName\xa1\x01x", "replication": Int(1)}
     for sequence in (7, 1 << 33):
