@@ -73,6 +73,11 @@ class Delivered:
         """Whether some were settled while they could not be acknowledged: otherwise the next source would receive them."""
         return not self._due <= self._outstanding.keys()
 
+    @property
+    def attached(self) -> int:
+        """Outstanding messages that the present channel has delivered."""
+        return sum(1 for each in self._outstanding.values() if each.tag)
+
     def add(self, entry: Entry) -> None:
         """Adds a message that is delivered to the owner."""
         self._outstanding[entry.position] = entry
