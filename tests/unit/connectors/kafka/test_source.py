@@ -107,7 +107,7 @@ class Consumer:
 class Rig:
     """A source whose thread is not started: the test runs its iterations."""
 
-    def __init__(self, **options: str) -> None:
+    def __init__(self, *, only_present: bool = False, **options: str) -> None:
         self.pool = EndPool()
         made: list[Any] = []
 
@@ -115,7 +115,8 @@ class Rig:
             made.append(ConsumerThread(*arguments, **settings))
             return made[0]
 
-        self.source = KafkaSource(self.pool, 1, read_source({**OPTIONS, **options}), only_present=False, thread=make)
+        read = read_source({**OPTIONS, **options})
+        self.source = KafkaSource(self.pool, 1, read, only_present=only_present, thread=make)
         self.thread = made[0]
         self.thread._delivered.account.assign([0, 1])
         self.consumer = self.thread._consumer = Consumer()
@@ -490,6 +491,26 @@ def test_i8_what_another_consumer_reads_again_is_delivered_before_the_end(presen
     assert Exhausted() not in present.poll()
     present.thread._take_in([Message(1), Message(2), End(3)])
     assert present.poll()[-1] == Exhausted()
+
+
+def test_i8_the_end_waits_for_the_records_that_are_set_aside() -> None:
+    """Where the dead-letter topic refuses one, a run ended in good order, and the record was read again by the next."""
+    rig = Rig(dead_letter_topic="aside", only_present=True)
+    existing = rig.thread._delivered.present
+    assert existing is not None
+    existing.ends = {0: 2, 1: 0}
+    rig.source.grant(10)
+    rig.thread._take_in([End(0, 1), Message(0), Message(1), End(2)])
+    assert Exhausted() not in rig.poll()
+    rig.source.settle(1, 1, Disposition("dead-letter", "Bad", "it is"))
+    rig.pool.service({}, 0.0)
+    rig.source.settle(0, 0)
+    assert rig.pool.service({}, 0.0) == [1], "it is polled"
+    assert Exhausted() not in rig.poll()
+    rig.thread.settle(1, 1)  # the topic has acknowledged it
+    assert rig.poll() == [Exhausted()]
+    rig.source.close()
+    rig.pool.close()
 
 
 def test_a_batch_that_cannot_be_decoded_is_told_and_not_passed_over(rig: Rig) -> None:
