@@ -298,6 +298,14 @@ def test_remaining_time_to_live_is_recomputed_and_delivery_count_dropped_i4() ->
             assert section.decode_header(copy, locate(copy).header) == Header(True, 4, left, False, 0)
 
 
+def test_i7_a_message_that_was_enqueued_at_an_unknown_time_keeps_its_time_to_live() -> None:
+    """As an event without a time: the second copy expired at once, where the first kept all of it."""
+    unknown = {"x-opt-enqueued-time": Timestamp(0)}
+    message = stored(header=Header(True, 4, 60_000, False, 0), annotations=unknown)
+    copies, _ = MessageRewriter("ewr/q", "lga").copy_all(message * 4, [at * len(message) for at in range(5)], NOW_MS)
+    assert [section.decode_header(copy, locate(copy).header).ttl_ms for copy in copies] == [60_000] * 4
+
+
 def test_a_missing_message_id_is_made_of_the_duplicate_key() -> None:
     """A detection by MessageId at the target must not take two messages of the same number for one."""
     copy = copied(stored(7, properties={"subject": "s"}))
