@@ -19,11 +19,12 @@ Invariants:
     I3. A message without message-id that was settled before the loss is not recognised, nor is any that was settled more than
         `REMEMBERED` messages before it.
     I4. However often the connection is lost, no more than `REMEMBERED` settled messages are known.
+    I5. For a source that is read once, a message without message-id that was settled shortly before the loss is known to have been counted.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -52,13 +53,19 @@ class Entry(NamedTuple):
 
 
 class Delivered:
-    """The account of one source."""
+    """The account of one source.
 
-    def __init__(self) -> None:
+    Args:
+        is_counting: whether the source counts the messages that arrive (I5).
+    """
+
+    def __init__(self, *, is_counting: bool = False) -> None:
         self._outstanding: dict[int, Entry] = {}
         self._settled: deque[Entry] = deque(maxlen=REMEMBERED)
         self._known: dict[int, deque[Entry]] = {}
         self._due: set[int] = set()
+        self._unnamed: deque[Traits] = deque(maxlen=REMEMBERED if is_counting else 0)  # settled
+        self._counted: Counter[int] = Counter()  # of these, those before the last loss, by fingerprint
 
     def __len__(self) -> int:
         return len(self._outstanding)
@@ -112,6 +119,8 @@ class Delivered:
                 tags.append(entry.tag)
                 if entry.is_named:
                     self._settled.append(entry)
+                else:
+                    self._unnamed.append(entry.traits)
         return tags
 
     def take(self, first: int, last: int) -> list[Entry]:
@@ -142,8 +151,17 @@ class Delivered:
             else:
                 del self._known[fingerprint]
 
-    def lost(self) -> None:
-        """The connection is lost: its deliveries may be redelivered."""
+    def counted(self, traits: Traits) -> bool:
+        """Whether an unknown message that is redelivered was settled before the loss, and its acknowledgement was lost (I5)."""
+        fingerprint = fingerprint_of(traits) if self._counted else 0
+        is_counted = self._counted[fingerprint] > 0
+        self._counted[fingerprint] -= is_counted
+        return is_counted
+
+    def lost(self, *, is_recall: bool = False) -> None:
+        """The connection is lost: its deliveries may be redelivered. `is_recall`: only its channel is closed, after all acknowledgements."""
+        self._counted = Counter() if is_recall else Counter(map(fingerprint_of, self._unnamed))
+        self._unnamed.clear()
         outstanding = {position: entry._replace(tag=0) for position, entry in self._outstanding.items()}
         prints = {each.position: print_ for print_, entries in self._known.items() for each in entries}
         before = (each for entries in self._known.values() for each in entries)

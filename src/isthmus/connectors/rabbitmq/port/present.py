@@ -73,8 +73,11 @@ class Present:
         """A message arrived, or may arrive: the queue is not idle."""
         self.quiet_at = now + QUIET_SECONDS
 
-    def came(self, tag: int, now: float) -> bool:
-        """An unknown message arrived; returns whether it is one of the existing ones."""
+    def came(self, tag: int, now: float, *, again: bool = False) -> bool:
+        """An unknown message arrived; returns whether it is one of the existing ones. `again`: it was counted when it arrived first."""
+        if again:
+            self.moved(now)
+            return True
         if self.is_over:
             self._late.append(tag)
             return False

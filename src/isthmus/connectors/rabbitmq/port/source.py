@@ -61,7 +61,7 @@ class RabbitSource(End):
         self.options = options
         self._is_ordered = ordered
         self._is_exclusive = options.consumer == "exclusive" or (options.consumer == "auto" and ordered)
-        self._delivered = Delivered()
+        self._delivered = Delivered(is_counting=only_present)
         # Positions of a later source of the same queue are higher: no message is taken for one of another process.
         self._position = (int(time.time() * 1000) - _EPOCH_MS) << 8
         self._dead = DeadLetters(options, options, pool, self._confirmed)
@@ -241,7 +241,7 @@ class RabbitSource(End):
         if self.is_closed:
             return  # it is returned
         if self._present is not None:
-            is_late = not self._present.came(tag, time.monotonic())
+            is_late = not self._present.came(tag, time.monotonic(), again=is_again and self._delivered.counted(traits))
             self._check_late()
             if is_late:
                 return
@@ -329,7 +329,7 @@ class RabbitSource(End):
         if self._present is not None:
             self._present.gone_back(len(self._unacked) - self._delivered.attached)
         self._ready.clear()
-        self._delivered.lost()
+        self._delivered.lost(is_recall=self._is_recalling)
         self._dead.detach()
         self._unacked.clear()
         self._is_consuming = self._is_cancelling = False
