@@ -220,6 +220,7 @@ class RouteLease:
         if not self.handle:
             return
         self._flow.reset()
+        self._end.is_exhausted &= not event.voids_end
         self.messages.source_lost(event.is_fatal, now)
         if event.is_fatal:
             self._fail(event.text, True, now, effects)

@@ -644,6 +644,21 @@ def test_what_is_present_is_not_complete_before_a_lost_source_was_reported() -> 
     assert Ended() in route.on(SourceOpened("ns"))
 
 
+def test_what_is_present_is_not_complete_before_a_source_that_delivers_again_has_reported_the_end_again() -> None:
+    """The locks ended with the connection: what was settled meanwhile comes again. The route ended before, and the next run moved it once more."""
+    route = running(only_present=True)
+    message = section.encode_message(b"x", annotations={Symbol("x-opt-enqueued-time"): Timestamp(1)})
+    route.on(Arrived((1,), (message,)))
+    route.on(Exhausted())
+    route.on(SourceLost("reset", voids_end=True))
+    route.on(Completed([(1, 1)]))
+    route.at(0.1)
+    assert not of(Ended, route.on(SourceOpened("ns")))
+    assert of(Settle, route.on(Arrived((1,), (message,)))) == [Settle(1, 1)]
+    assert Ended() in route.on(Exhausted())
+    assert route.report.is_exhausted
+
+
 def test_a_source_that_never_answers_a_drain_is_opened_again() -> None:
     route = running()
     route.on(TargetPaused("busy"))
