@@ -340,7 +340,7 @@ class RabbitSource(End):
         if isinstance(tags, IsthmusError):
             self.fail(tags)
             return
-        self._ack(tags)
+        self._ack(self._delivered.stored(tags))
         self._end_if_closed()
         self.mark()  # more may be delivered
 
