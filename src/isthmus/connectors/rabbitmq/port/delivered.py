@@ -169,12 +169,14 @@ class Delivered:
         return is_counted
 
     def lost(self, *, is_recall: bool = False) -> None:
-        """The connection is lost: its deliveries may be redelivered. `is_recall`: only its channel is closed, after all acknowledgements."""
+        """The connection is lost: its deliveries may be redelivered. `is_recall`: only its channel is closed, after all acknowledgements, unless the
+        connection is lost meanwhile.
+        """
         if len(self._counted) > REMEMBERED:
             self._counted.clear()
         if not is_recall:
             self._counted += Counter(map(fingerprint_of, self._unknown))
-        self._unknown.clear()
+            self._unknown.clear()
         self._aside.clear()
         outstanding = {position: entry._replace(tag=0) for position, entry in self._outstanding.items()}
         prints = {each.position: print_ for print_, entries in self._known.items() for each in entries}
