@@ -319,9 +319,9 @@ class RabbitSource(End):
         self._is_recalling = True
         connection.is_paused = False
         connection.write(wire.close_method(CHANNEL))
-        self._forget_channel()
+        self._forget_channel(is_recall=True)
 
-    def _forget_channel(self) -> None:
+    def _forget_channel(self, *, is_recall: bool = False) -> None:
         """Unsettled messages are redelivered; undelivered ones are forgotten."""
         for position in self._ready:
             self._delivered.take(position, position)
@@ -329,7 +329,7 @@ class RabbitSource(End):
         if self._present is not None:
             self._present.gone_back(len(self._unacked) - self._delivered.attached)
         self._ready.clear()
-        self._delivered.lost(is_recall=self._is_recalling)
+        self._delivered.lost(is_recall=is_recall)
         self._dead.detach()
         self._unacked.clear()
         self._is_consuming = self._is_cancelling = False

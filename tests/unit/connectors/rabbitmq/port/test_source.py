@@ -136,6 +136,22 @@ def test_a_message_whose_acknowledgement_was_lost_is_none_of_those_that_came_lat
     assert rig.take(10) == ([], True)
 
 
+def test_an_acknowledgement_that_was_lost_with_the_end_of_its_channel_is_counted_once() -> None:
+    """As above, where a released message had closed the channel before the connection was lost."""
+    rig = Rig(ordered=True, messages=3)
+    rig.deliver(b"1", b"2")
+    (first, second), _ = rig.take(2)
+    rig.source.settle(first, first)
+    rig.source.settle(second, second, Disposition("abandon"))
+    rig.lose()
+    rig.deliver(b"1", b"2", is_again=True)
+    rig.deliver(b"3", b"4")
+    positions, _ = rig.take(10)
+    assert len(positions) == 3
+    rig.source.settle(positions[0], positions[-1])
+    assert rig.take(10) == ([], True)
+
+
 def test_the_end_waits_for_the_copies_of_messages_that_are_set_aside() -> None:
     """The owner closes the source at the end. Where the queue of dead letters is full, a run ended in good order, and the message stayed in its queue."""
     rig = Rig(ordered=True, messages=2)
