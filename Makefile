@@ -32,7 +32,7 @@ $(STAMP): requirements.lock requirements-build.lock pyproject.toml
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	@echo "installing what requirements.lock names into $(VENV) (a few minutes the first time)"
 	@$(PIP) install --require-hashes -r requirements-build.lock
-	@$(PIP) install --require-hashes --no-build-isolation -r requirements.lock
+	@$(PIP) install --require-hashes --no-build-isolation --no-compile -r requirements.lock
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
 

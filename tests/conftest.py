@@ -22,6 +22,7 @@ from harness.plugin.side_by_side import SideBySide
 from isthmus.testing.port import take_share
 
 SHORT_RUN_DIVISOR = 20
+SHORT_RUN_EXAMPLES = 50  # of hypothesis, for each test that asks for no other number
 STEPS_OF_ONE_EXAMPLE = 50
 STEPS_AT_LEAST = 32  # on average: some examples end early
 
@@ -39,9 +40,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 # No deadlines: on a shared machine they measure the other programs. The default run repeats the same examples, so that a
 # change is judged by what it changed; the long run looks for new ones.
-settings.register_profile("default", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile(
-    "soak", deadline=None, derandomize=False, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    "default",
+    deadline=None,
+    derandomize=True,
+    max_examples=SHORT_RUN_EXAMPLES,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "soak",
+    deadline=None,
+    derandomize=False,
+    print_blob=True,
+    max_examples=SHORT_RUN_EXAMPLES * SHORT_RUN_DIVISOR,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 
 

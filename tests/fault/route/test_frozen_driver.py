@@ -2,6 +2,8 @@
 
 The Java process and the Python workers of a frozen driver run on. The leases end by themselves before the claim can be taken
 by another run (`isthmus.bridge.lease.fence`); the other run moves what waits; the one that was frozen finds its claim lost.
+
+`make soak` runs it: it is about a minute of waiting for the claim beside two runs. `make test` has the fence in tests/unit/bridge/lease.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from harness.check.federation_check import check_moved
 from isthmus.testing.federation import FederationProcess, RunProcess
 from isthmus.topology.claim import CLAIM_LOCK_MS
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
 MESSAGES = 1000
 BODY_BYTES = 200

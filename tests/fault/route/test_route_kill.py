@@ -1,7 +1,7 @@
 """What is killed with -9 at a random moment under load comes back, and nothing is lost, doubled or out of order.
 
-Each test does 20 rounds (`make soak`). `make test` does one, of the driver: it kills workers and namespaces under load in test_many_routes.py,
-and at a change of leases in test_lease_change_kill.py. A round publishes, waits for a random moment at which at
+Each test does 20 rounds, with `make soak` only: `make test` kills workers and namespaces under load in test_many_routes.py, and a driver, a
+worker and a namespace at a change of leases in test_lease_change_kill.py. A round publishes, waits for a random moment at which at
 least 100 messages are unsettled, kills, lets `run` recover by itself or starts it again, and reconciles.
 Copies that a crash sends twice are known by their origin, and dropped.
 """
@@ -24,7 +24,7 @@ import pytest
 from harness.check.federation_check import check_moved
 from isthmus.testing.federation import FederationProcess, RunProcess
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
 ROUNDS = 20
 MESSAGES = 1000
@@ -94,7 +94,6 @@ def traffic(
         published.result()
 
 
-@pytest.mark.soak
 def test_a_namespace_is_killed(
     federation: FederationProcess, chance: random.Random, kills: list[int], long_count: Callable[[int], int]
 ) -> None:
@@ -146,7 +145,6 @@ def kill_a_worker(run: RunProcess, chance: random.Random) -> None:
     raise AssertionError(f"no worker to kill: {run.log()[-3000:]}")
 
 
-@pytest.mark.soak
 def test_a_worker_is_killed(
     federation: FederationProcess, chance: random.Random, kills: list[int], long_count: Callable[[int], int]
 ) -> None:

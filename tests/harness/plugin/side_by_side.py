@@ -25,7 +25,9 @@ SPARK_CHAINS: Mapping[str, tuple[str, ...]] = {
         "tests/fault/route/test_many_routes.py",
         "tests/fault/route/test_lease_change_kill.py",
         "tests/fault/route/test_frozen_driver.py",
+        "tests/fault/route/test_route_kill.py",
         "tests/fault/route/test_fault_matrix.py",
+        "tests/fault/route/test_batch_kill.py",
         "tests/spark/federation/test_pause.py",
         "tests/spark/federation/test_failover.py",
         "tests/spark/federation/test_counts.py",
@@ -47,10 +49,8 @@ SPARK_CHAINS: Mapping[str, tuple[str, ...]] = {
     ),
     "spark-3": (
         "tests/spark/federation/test_archive.py",
-        "tests/fault/route/test_route_kill.py",
         "tests/fault/route/test_secret.py",
         "tests/fault/route/test_secret_kinds.py",
-        "tests/fault/route/test_batch_kill.py",
         # In the process of the tests:
         "tests/spark/source/test_batch_source.py",
         "tests/spark/source/test_shared_query.py",

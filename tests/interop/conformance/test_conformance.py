@@ -1,4 +1,7 @@
-"""The conformance scenarios between real systems: Service Bus and Kafka, each as source and as target."""
+"""The conformance scenarios between real systems: Service Bus and Kafka, each as source and as target.
+
+Each kind with itself has all scenarios; from one to the other those of `ACROSS` run with all tests, the others with --soak.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.conformance.conformance_suite import CASE, LEAST, Suite, asked, cases, make_suite, servicebus_end
+from harness.conformance.conformance_suite import ACROSS, CASE, LEAST, Suite, asked, cases, make_suite, servicebus_end
 from harness.conformance.kafka_end import KafkaEnd
 from harness.server.kafka_broker import broker
 from isthmus.testing.bridge.system_pair import SystemEnd
@@ -26,7 +29,7 @@ def kafka_end(folder: Path) -> Iterator[SystemEnd]:
 suite = make_suite({"servicebus": servicebus_end, "kafka": kafka_end})
 
 
-@pytest.mark.parametrize(CASE, cases(PAIRS))
+@pytest.mark.parametrize(CASE, cases(PAIRS, ACROSS))
 def test_scenario(suite: Suite, source: str, target: str, name: str) -> None:
     suite.result((source, target, name))
 

@@ -1,4 +1,7 @@
-"""The conformance scenarios of an HTTP target, on a receiver of its own process."""
+"""The conformance scenarios of an HTTP target, on a receiver of its own process.
+
+What concerns the target runs with all tests, the others with --soak: their source is Service Bus, which has them with itself.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from harness.conformance.conformance_suite import CASE, LEAST, Suite, asked, cases, make_suite, servicebus_end
+from harness.conformance.conformance_suite import ACROSS, CASE, LEAST, Suite, asked, cases, make_suite, servicebus_end
 from harness.conformance.http_end import HttpEnd
 from harness.server.http_server import http_receiver
+from isthmus.testing.bridge.scenario import SCENARIOS
 from isthmus.testing.bridge.system_pair import SystemEnd
 
 PAIRS = [("servicebus", "http")]
+OF_THE_TARGET = ACROSS | {name for name in SCENARIOS if "target" in name or "refuse" in name}
 
 
 @contextmanager
@@ -25,7 +30,7 @@ def http_end(folder: Path) -> Iterator[SystemEnd]:
 suite = make_suite({"servicebus": servicebus_end, "http": http_end})
 
 
-@pytest.mark.parametrize(CASE, cases(PAIRS))
+@pytest.mark.parametrize(CASE, cases(PAIRS, OF_THE_TARGET))
 def test_scenario(suite: Suite, source: str, target: str, name: str) -> None:
     suite.result((source, target, name))
 

@@ -31,12 +31,7 @@ ALWAYS = {
     "the_server_of_the_source_is_killed",
     "the_server_of_the_target_is_killed",
 }
-ALWAYS_ACROSS = {
-    "empty_messages",
-    "a_message_that_is_too_large_for_the_target",
-    "reader_killed_after_a_settlement",
-    "sink_killed_after_a_store",
-}
+ALWAYS_ACROSS = {"empty_messages", "a_message_that_is_too_large_for_the_target"}
 
 
 @contextmanager

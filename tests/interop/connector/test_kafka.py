@@ -142,7 +142,9 @@ def test_broker_restart_neither_loses_nor_doubles(kafka: KafkaBroker) -> None:
     }
 
 
-@pytest.mark.parametrize("grown", [0, 10, 50])
+@pytest.mark.parametrize(
+    "grown", [pytest.param(0, marks=pytest.mark.soak), 10, pytest.param(50, marks=pytest.mark.soak)]
+)
 def test_log_that_was_truncated_while_nobody_read_is_read_from_there(kafka: KafkaBroker, grown: int) -> None:
     """The group's offset is in the log again, and those before it are other records: they were passed over. Of a log that
     has not grown past it everything was moved again.

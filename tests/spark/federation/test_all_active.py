@@ -38,6 +38,7 @@ def published(federation: FederationProcess, *aliases: str) -> int:
     return sum(federation.published[alias] for alias in aliases or MEMBERS)
 
 
+@pytest.mark.soak  # a start of Spark of its own
 def test_the_closing_of_its_terminal_ends_a_run_as_ctrl_c_does(federation: FederationProcess) -> None:
     """What it left is moved by the run of the next test, which proves that nothing was lost."""
     screen, terminal = os.openpty()

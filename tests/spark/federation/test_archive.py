@@ -111,6 +111,7 @@ def check(federation: FederationProcess, count: int) -> None:
         assert not (own / "spool" / "quarantine").exists()
 
 
+@pytest.mark.soak  # three starts of Spark; the spool under kills: tests/interop/route/test_spool.py
 def test_each_message_is_in_the_table_once_whatever_is_killed(
     federation: FederationProcess,
     chance: random.Random,

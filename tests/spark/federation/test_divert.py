@@ -206,6 +206,7 @@ def test_what_fails_is_at_the_divert_queue_and_the_rest_at_the_target(
     assert result.total("diverted") == 0
 
 
+@pytest.mark.soak  # three starts of Spark
 def test_nothing_is_lost_or_doubled_whatever_is_killed(
     federation: FederationProcess, long_count: Callable[[int], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -249,6 +250,7 @@ def kill_worker(run: RunProcess, *, reads: bool) -> None:
             continue
 
 
+@pytest.mark.soak  # a minute of waiting beside a run of its own
 def test_a_divert_target_that_is_unavailable_pauses_the_route_and_loses_nothing(
     federation: FederationProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:

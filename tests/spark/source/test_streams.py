@@ -205,6 +205,7 @@ def test_both_directions_in_one_run(streams: Streams) -> None:
     assert PASSWORD not in run.log() + json.dumps(after)
 
 
+@pytest.mark.soak  # two further starts of Spark; what a kill does is asked of every kind by the conformance scenarios
 def test_a_kill_doubles_nothing_and_a_second_run_is_refused(streams: Streams) -> None:
     run = streams.running()
     before = moved(run)

@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,14 @@ from isthmus.pairing.state.state import Fence, PairState, Phase
 from isthmus.pairing.state.state_file import NotPairedError, SupersededError
 from isthmus.topology.pair.description import Description
 
+# Each two of four settings have each pair of values in one of them.
+EACH_PAIR_OF_VALUES = {
+    (False, False, False, False),
+    (False, True, True, True),
+    (True, False, True, True),
+    (True, True, False, True),
+    (True, True, True, False),
+}
 START = PairState(pair="contoso", active="ewr", standby="jfk")
 
 
@@ -280,10 +289,13 @@ class Killed(BaseException):
     """The process was killed."""
 
 
-@pytest.mark.parametrize("is_settled", [False, True])
-@pytest.mark.parametrize("goes_back", [False, True])
-@pytest.mark.parametrize("is_fenced", [False, True])
-@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize(
+    ("is_settled", "goes_back", "is_fenced", "is_killed"),
+    [
+        pytest.param(*each, marks=[] if each in EACH_PAIR_OF_VALUES else pytest.mark.soak)
+        for each in product((False, True), repeat=4)
+    ],
+)
 def test_i5_whenever_another_machine_forces_it_both_end_at_one_member(
     tmp_path: Path, is_settled: bool, goes_back: bool, is_fenced: bool, is_killed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -380,8 +392,15 @@ def test_a_forced_fail_over_that_is_killed_anywhere_ends_where_it_leads(
     assert at > 4
 
 
-@pytest.mark.parametrize("goes_back", [False, True])
-@pytest.mark.parametrize("is_fenced", [False, True])
+@pytest.mark.parametrize(
+    ("goes_back", "is_fenced"),
+    [
+        (False, True),
+        (True, False),
+        pytest.param(False, False, marks=pytest.mark.soak),
+        pytest.param(True, True, marks=pytest.mark.soak),
+    ],
+)
 def test_a_planned_fail_over_that_is_killed_anywhere_ends_the_same_beside_a_run_elsewhere(
     tmp_path: Path, goes_back: bool, is_fenced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

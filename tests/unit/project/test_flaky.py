@@ -49,8 +49,8 @@ def run(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
         (FAILS_ONCE.format(name="one"), 0, ["one"]),
         (FAILS_ONCE.format(name="one") + FAILS_ONCE.format(name="two"), 1, ["one", "two"]),
         (FAILS_ONCE.format(name="one") + FAILS, 1, ["one"]),
-        (FAILS, 1, []),
-        ("def test_fine():\n    assert True\n", 0, []),
+        pytest.param(FAILS, 1, [], marks=pytest.mark.soak),
+        pytest.param("def test_fine():\n    assert True\n", 0, [], marks=pytest.mark.soak),
     ],
     ids=["one flaky", "two flaky", "one flaky and one broken", "one broken", "none"],
 )
