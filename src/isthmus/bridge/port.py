@@ -110,10 +110,13 @@ class Exhausted(NamedTuple):
 
 
 class SourceLost(NamedTuple):
-    """The connection is lost or could not be made. `is_fatal`: waiting does not help, e.g. there is no such entity."""
+    """The connection is lost or could not be made. `is_fatal`: waiting does not help, e.g. there is no such entity. `voids_end`: messages may be
+    delivered again, and `Exhausted` is reported again after them.
+    """
 
     text: str
     is_fatal: bool = False
+    voids_end: bool = False
 
 
 class Noted(NamedTuple):

@@ -202,6 +202,7 @@ class RouteLease:
             return
         self._source.backoff.reset()
         positions, payloads, sizes = self.messages.admit(positions, payloads, sizes, now, effects)
+        self._end.may_be_refused |= any(type(each) is e.Settle and each.disposition is not None for each in effects)
         if text := self.messages.replaced_text:
             self._fail(text, False, now, effects)
             return
@@ -219,6 +220,7 @@ class RouteLease:
         if not self.handle:
             return
         self._flow.reset()
+        self._end.is_exhausted &= not event.voids_end
         self.messages.source_lost(event.is_fatal, now)
         if event.is_fatal:
             self._fail(event.text, True, now, effects)

@@ -36,7 +36,14 @@ from isthmus.connectors.eventhubs.partition.growth import PartitionGrowth
 from isthmus.connectors.eventhubs.partition.hub_query import HubQuery
 from isthmus.connectors.eventhubs.partition.link_set import PartitionLinks
 from isthmus.connectors.eventhubs.partition.loss import Losses
-from isthmus.connectors.eventhubs.partition.opening import Opening, added, distinct_created_ms, opening, remade
+from isthmus.connectors.eventhubs.partition.opening import (
+    Opening,
+    added,
+    distinct_created_ms,
+    opening,
+    reached,
+    remade,
+)
 from isthmus.connectors.eventhubs.partition.reading import Reading
 from isthmus.connectors.eventhubs.pool import HubPool
 from isthmus.connectors.eventhubs.reader_choice import reader_of
@@ -271,8 +278,7 @@ class EventHubsSource(End):
         for number, each in openings.items():
             self._reading.assign(number, begins_again=each.begins_again, first=each.begin.sequence)
             if present is not None:
-                view = query.views[number]
-                present.reached(number, view.last + 1 if view.is_empty else max(0, each.begin.sequence))
+                present.reached(number, reached(query.views[number], each.begin))
             self._links.open(client, self.path, number, each.begin)
         self._reading.rewind.clear()
 

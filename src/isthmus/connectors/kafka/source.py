@@ -51,6 +51,7 @@ class KafkaSource:
         self._key = key
         self._options = options
         self._thread = thread(options, self._mark, only_present=only_present)
+        self._only_present = only_present
         self._is_draining = False
         self._is_closed = False
         self._refused = Refused()
@@ -107,7 +108,7 @@ class KafkaSource:
         """Settles delivered positions."""
         if disposition is None or disposition.kind == "complete":
             self._thread.settle(first, last)
-            if self._refused.text:
+            if self._refused.text or self._only_present:
                 self._mark()
         elif disposition.kind == "abandon":
             self._thread.release(first, last)

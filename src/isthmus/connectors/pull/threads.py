@@ -8,6 +8,7 @@ Invariants:
     I2. A settled message is completed at the system until it has answered, over as many connections as that takes.
     I3. After a failure no request is made until the source is opened again; the opening does not wait for a receive that waits for messages.
     I4. At the end, settled messages are completed and the others released, for `CLOSE_SECONDS`.
+    I5. With `only_present` the end is reported only once the system has answered the settlement of all messages.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class PullThreads:
         with self._condition:
             locked_messages = self._locks.take(self._credit)
             self._credit -= len(locked_messages)
-            waits = self._locks.waiting > 0
+            waits = len(self._locks) > 0  # one that cannot be set aside is delivered again
             state_events = [each for each in self._state_events if not (waits and isinstance(each, Exhausted))]
             self._state_events = deque(each for each in self._state_events if waits and isinstance(each, Exhausted))
         return state_events, locked_messages
@@ -318,4 +319,7 @@ class PullThreads:
             taken = [puller.set_aside(locked.lease, locked.message, locked.disposition or Disposition("dead-letter"))]
         with self._condition:
             self._locks.done(job, locked_messages, [lease.receipt for lease in leases], taken)
+            is_last = not len(self._locks)
             self._condition.notify_all()
+        if is_last and self._present is not None:
+            self._wake()  # the end may be reported

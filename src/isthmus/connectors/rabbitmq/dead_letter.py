@@ -161,6 +161,12 @@ class DeadLetters:
         """Whether confirms are outstanding."""
         return bool(self._waiting or self._unpublished) and not self._has_failed
 
+    def may_come(self, outstanding: int) -> bool:
+        """Whether copies are unconfirmed, or messages that are with the source's owner may have to be set aside: a source that reports the end of
+        what exists would be closed, and what becomes of them would not be known.
+        """
+        return bool(self._queue) and (outstanding > 0 or self.is_waiting)
+
     @property
     def is_full(self) -> bool:
         """Whether so many copies are unconfirmed that the source must deliver nothing more."""

@@ -147,7 +147,7 @@ class StreamSource(End):
             if batches and self.fault is None and (lost := self._continuity.losses.delivered()) is not None:
                 self.fail(lost)
         if self._was_reported and self.fault is None:
-            if self._reading.is_over():
+            if not self._settlement.dead.may_come(self._reading.outstanding) and self._reading.is_over():
                 events.append(Exhausted())
             self._refill()
             self._settlement.dead.check(now)

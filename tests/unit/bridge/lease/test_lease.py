@@ -644,6 +644,21 @@ def test_what_is_present_is_not_complete_before_a_lost_source_was_reported() -> 
     assert Ended() in route.on(SourceOpened("ns"))
 
 
+def test_what_is_present_is_not_complete_before_a_source_that_delivers_again_has_reported_the_end_again() -> None:
+    """The locks ended with the connection: what was settled meanwhile comes again. The route ended before, and the next run moved it once more."""
+    route = running(only_present=True)
+    message = section.encode_message(b"x", annotations={Symbol("x-opt-enqueued-time"): Timestamp(1)})
+    route.on(Arrived((1,), (message,)))
+    route.on(Exhausted())
+    route.on(SourceLost("reset", voids_end=True))
+    route.on(Completed([(1, 1)]))
+    route.at(0.1)
+    assert not of(Ended, route.on(SourceOpened("ns")))
+    assert of(Settle, route.on(Arrived((1,), (message,)))) == [Settle(1, 1)]
+    assert Ended() in route.on(Exhausted())
+    assert route.report.is_exhausted
+
+
 def test_a_source_that_never_answers_a_drain_is_opened_again() -> None:
     route = running()
     route.on(TargetPaused("busy"))
@@ -714,6 +729,22 @@ def test_i8_a_disposition_that_the_source_takes_is_the_end_once_it_was_polled() 
     assert not of(Ended, route.on(Disposed(1, 1, Disposition("dead-letter"))))
     assert Ended() in route.on(Tick())
     assert route.report.is_exhausted
+
+
+def test_i8_a_message_that_crashes_workers_is_set_aside_only_if_its_source_does_not_refuse_it() -> None:
+    """It is set aside unread. A log without a place for it is lost, and the route ended in good order before."""
+    route = running(only_present=True)
+    route.on(Planned(Plan(window=1, set_aside=7, deaths=3)))
+    assert [each.first for each in of(Settle, route.arrive(7)) if isinstance(each, Settle)] == [7]
+    assert not of(Ended, route.on(Exhausted()))
+    assert CloseSource() in route.on(SourceLost("it would have to be set aside", is_fatal=True))
+    assert not route.lease.has_ended
+    route.at(route.lease.deadline(route.now))
+    route.on(SourceOpened("ns"))
+    route.on(TargetReady())
+    route.arrive(7)
+    assert not of(Ended, route.on(Exhausted()))
+    assert Ended() in route.on(Tick())
 
 
 def test_a_failure_after_the_last_message_came_does_not_pass_for_the_end() -> None:

@@ -77,7 +77,15 @@ class Hub:
         taken, self.answers = self.answers, []
         return taken
 
-    def open(self, last: int, begin: int = 0, checkpoint: int = -1, created_ms: int = 0, kept_ms: int = 0) -> list[Any]:
+    def open(
+        self,
+        last: int,
+        begin: int = 0,
+        checkpoint: int = -1,
+        created_ms: int = 0,
+        kept_ms: int = 0,
+        kept_offset: str = "",
+    ) -> list[Any]:
         """The namespace answers what there is; what is reported to the owner. `created_ms`: when the hub was made, `kept_ms`: that of the checkpoint."""
         source = self.source
         source.step = Step.ATTACHING
@@ -87,7 +95,8 @@ class Hub:
             advance=lambda: None, close=lambda: None, error=None, is_done=True, views={0: view}, created_ms=created_ms
         )
         kept = Checkpoint(checkpoint, str(checkpoint * 10), created_ms=kept_ms)
-        source._checkpoints.kept = {0: kept} if checkpoint >= 0 else {}
+        kept = Checkpoint(checkpoint, kept_offset) if kept_offset else kept
+        source._checkpoints.kept = {0: kept} if checkpoint >= 0 or kept_offset else {}
         reported = list(source.poll(0.0))
         source.grant(100)
         return reported
@@ -109,6 +118,18 @@ class Hub:
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
     return Hub(monkeypatch)
+
+
+@pytest.mark.parametrize(("offset", "is_over"), [("490", True), ("480", False)])
+def test_a_checkpoint_without_sequence_number_at_the_end_leaves_nothing_to_read(
+    hub: Hub, offset: str, is_over: bool
+) -> None:
+    """As some SDKs write it: a run for what exists never ended, because nothing arrives."""
+    hub.source._reading.present = Present()
+    reported = hub.open(last=49, kept_offset=offset)
+    assert (Exhausted() in [*reported, *hub.source.poll(0.0)]) == is_over
+    if not is_over:
+        assert hub.give(49, 50) == [49]
 
 
 def lost(reported: list[Any]) -> str:

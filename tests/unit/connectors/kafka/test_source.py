@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from isthmus.bridge.delivery_event import Disposition
-from isthmus.bridge.port import Arrived, Drained, Exhausted, SourceLost
+from isthmus.bridge.port import Arrived, Drained, Exhausted, SourceLost, SourceOpened
 from isthmus.connectors.end_pool import EndPool
 from isthmus.connectors.kafka import dead_letter
 from isthmus.connectors.kafka.cluster import TopicView, consumer_settings
@@ -107,7 +107,7 @@ class Consumer:
 class Rig:
     """A source whose thread is not started: the test runs its iterations."""
 
-    def __init__(self, **options: str) -> None:
+    def __init__(self, *, only_present: bool = False, **options: str) -> None:
         self.pool = EndPool()
         made: list[Any] = []
 
@@ -115,7 +115,8 @@ class Rig:
             made.append(ConsumerThread(*arguments, **settings))
             return made[0]
 
-        self.source = KafkaSource(self.pool, 1, read_source({**OPTIONS, **options}), only_present=False, thread=make)
+        read = read_source({**OPTIONS, **options})
+        self.source = KafkaSource(self.pool, 1, read, only_present=only_present, thread=make)
         self.thread = made[0]
         self.thread._delivered.account.assign([0, 1])
         self.consumer = self.thread._consumer = Consumer()
@@ -471,9 +472,9 @@ def test_i8_released_records_are_delivered_again_before_the_end(present: Rig) ->
     present.source.grant(100)
     assert Exhausted() not in present.poll()
     present.read(0, 1, 2)
-    first, second = present.poll()
-    assert list(first.positions) == [0, 1, 2]
-    assert second == Exhausted()
+    assert present.positions() == [0, 1, 2]
+    present.source.settle(0, 2)
+    assert present.poll() == [Exhausted()]
     assert Exhausted() not in present.poll(), "it is reported once"
 
 
@@ -489,7 +490,68 @@ def test_i8_what_another_consumer_reads_again_is_delivered_before_the_end(presen
     present.thread._take_in([End(0, 1), Message(0)])
     assert Exhausted() not in present.poll()
     present.thread._take_in([Message(1), Message(2), End(3)])
+    present.poll()
+    present.source.settle(0, 2)
     assert present.poll()[-1] == Exhausted()
+
+
+def test_i8_what_was_settled_while_the_cluster_was_away_is_committed_before_the_end(present: Rig) -> None:
+    """The run ended in good order as soon as the cluster was back. If the group had given the reader up, the next run moved all of it again."""
+    thread = present.thread
+    present.thread._take_in([End(0, 1), Message(0), Message(1), Message(2), End(3)])
+    assert present.positions() == [0, 1, 2]
+    thread._report(SourceLost("all brokers are down"))
+    present.source.settle(0, 2)
+    assert [type(each) for each in present.poll()] == [SourceLost]
+    thread._report(SourceOpened())
+    assert [type(each) for each in present.poll()] == [SourceOpened]
+    commits = thread._commits.begin(time.monotonic() + 1)
+    assert Exhausted() not in present.poll()
+    thread._commits.answered(commits, (0,), time.monotonic())
+    assert Exhausted() not in present.poll()
+    thread._commits.answered(thread._commits.begin(time.monotonic() + 1), (), 0.0)
+    assert present.poll() == [Exhausted()]
+
+
+def test_i8_the_end_of_what_the_group_gives_again_is_that_of_the_next_member(present: Rig) -> None:
+    """As above: it has no offsets of these records to commit any more."""
+    thread = present.thread
+    present.thread._take_in([End(0, 1), Message(0), Message(1), Message(2), End(3)])
+    present.poll()
+    thread._report(SourceLost("all brokers are down"))
+    present.source.settle(0, 2)
+    thread._report(SourceOpened())
+    present.poll()
+    thread._assignment._forget([0, 1])
+    thread._commits.begin(time.monotonic() + 1)
+    assert Exhausted() not in present.poll()
+    thread._delivered.account.assign([0, 1])
+    present.source.grant(10)
+    present.thread._take_in([End(0, 1), Message(0), Message(1), Message(2), End(3)])
+    assert present.positions() == [0, 1, 2]
+    present.source.settle(0, 2)
+    thread._commits.answered(thread._commits.begin(time.monotonic() + 1), (), 0.0)
+    assert present.poll() == [Exhausted()]
+
+
+def test_i8_the_end_waits_for_the_records_that_are_set_aside() -> None:
+    """Where the dead-letter topic refuses one, a run ended in good order, and the record was read again by the next."""
+    rig = Rig(dead_letter_topic="aside", only_present=True)
+    existing = rig.thread._delivered.present
+    assert existing is not None
+    existing.ends = {0: 2, 1: 0}
+    rig.source.grant(10)
+    rig.thread._take_in([End(0, 1), Message(0), Message(1), End(2)])
+    assert Exhausted() not in rig.poll()
+    rig.source.settle(1, 1, Disposition("dead-letter", "Bad", "it is"))
+    rig.pool.service({}, 0.0)
+    rig.source.settle(0, 0)
+    assert rig.pool.service({}, 0.0) == [1], "it is polled"
+    assert Exhausted() not in rig.poll()
+    rig.thread.settle(1, 1)  # the topic has acknowledged it
+    assert rig.poll() == [Exhausted()]
+    rig.source.close()
+    rig.pool.close()
 
 
 def test_a_batch_that_cannot_be_decoded_is_told_and_not_passed_over(rig: Rig) -> None:

@@ -120,6 +120,49 @@ def test_the_end_of_what_was_there_is_reported_though_what_came_later_cannot_be_
     threads.join(WAIT_SECONDS)
 
 
+def test_i5_the_end_waits_for_a_message_that_cannot_be_set_aside() -> None:
+    """A run ended in good order, and counted the message as dead-lettered; it was nowhere but at its source."""
+
+    class Refusing(Fake):
+        """The place for messages that are set aside accepts the second one."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.failures = [PullError("the poison queue may not be written", True)]
+
+        def receive(self, count: int) -> Sequence[Pulled]:
+            return [self._messages.pop()] if self._messages else ()
+
+        def set_aside(self, lease: Lease, message: bytes, disposition: Disposition) -> bool:
+            if self.failures:
+                raise self.failures.pop()
+            return True
+
+    fake = Refusing()
+    threads = PullThreads(fake, parallel=1, most=10, pause_seconds=0.01, only_present=True, wake=lambda: None)
+    order: list[object] = []
+
+    def look() -> list[object]:
+        reported, messages = threads.take()
+        order.extend(type(each) for each in reported)
+        order.extend(each.position for each in messages)
+        return order
+
+    threads.open()
+    threads.grant(10)
+    until(lambda: len(look()) == 2)
+    until(lambda: threads._present is not None and threads._present.is_over)
+    assert Exhausted not in look()
+    position = order[-1]
+    assert isinstance(position, int)
+    threads.settle(position, position, Disposition("dead-letter", "Bad", "it is"))
+    until(lambda: look()[-1] is SourceLost)
+    threads.open()
+    until(lambda: Exhausted in look())
+    threads.stop()
+    threads.join(WAIT_SECONDS)
+
+
 def test_what_another_reader_has_locked_is_waited_for_though_something_is_completed_meanwhile() -> None:
     class Shared(Fake):
         """A second message is with another reader, which dies; the first is completed while the messages are counted."""

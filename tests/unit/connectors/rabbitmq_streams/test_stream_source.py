@@ -99,6 +99,18 @@ def test_only_what_was_present_is_given(stream: Stream, clock: Clock) -> None:
     assert Exhausted() in reported
 
 
+def test_the_end_waits_for_the_copies_of_messages_that_are_set_aside(stream: Stream, clock: Clock) -> None:
+    """The owner closes the source at the end. Where the copy is refused then, a run ended in good order, and the message was not set aside."""
+    reader = Reader(stream, clock, only_present=True, dead_letter_topic="aside")
+    assert opened(reader) == list(range(30))
+    assert Exhausted() not in reader.events
+    reader.source.settle(1, 29)
+    reader.source.settle(0, 0, Disposition("dead-letter", "Bad", "it is"))
+    assert Exhausted() not in reader.run()
+    reader.confirm()
+    assert Exhausted() in reader.run()
+
+
 def test_a_drain_is_answered(stream: Stream, clock: Clock) -> None:
     reader = Reader(stream, clock)
     opened(reader, 2)

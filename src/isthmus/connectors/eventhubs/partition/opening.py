@@ -21,7 +21,7 @@ from isthmus.connectors.checkpoint.checkpoint import Checkpoint
 from isthmus.connectors.eventhubs.partition.address import START_OFFSET, Begin
 from isthmus.connectors.eventhubs.partition.hub_query import PartitionView
 
-__all__ = ["Opening", "added", "opening", "remade", "distinct_created_ms"]
+__all__ = ["Opening", "added", "opening", "reached", "remade", "distinct_created_ms"]
 
 
 class Opening(NamedTuple):
@@ -98,6 +98,12 @@ def opening(
         kept = Checkpoint(view.last, view.last_offset)
         return Opening(Begin(view.last + 1, view.last_offset), checkpoint=kept)
     return Opening(Begin())
+
+
+def reached(view: PartitionView, begin: Begin) -> int:
+    """The sequence number up to which a partition has been read where its link begins. Of a checkpoint without one it is known only at the end."""
+    is_at_end = view.is_empty or (begin.sequence < 0 and begin.offset != "" and begin.offset == view.last_offset)
+    return view.last + 1 if is_at_end else max(0, begin.sequence)
 
 
 def _from(view: PartitionView, begin: Begin) -> Opening:

@@ -56,6 +56,11 @@ class Commits:
         """Whether a commit has no answer yet."""
         return bool(self._outstanding)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the cluster has confirmed the offsets of all settled records, as far as they can be committed."""
+        return not (self._due or self._outstanding or self._limited)
+
     def settled(self, now: float) -> None:
         """Records were settled."""
         self._due = self._due or now + self._seconds

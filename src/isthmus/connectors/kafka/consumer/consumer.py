@@ -83,7 +83,7 @@ class ConsumerThread(threading.Thread):
         self._commits = Commits(self._delivered.account, note=self._delivered.note)
         self._committer = Committer(options.topic, self._commits, self._is_due)
         self._state_events: deque[StateEvent] = deque()
-        self._wants_open = self._stops = False
+        self._wants_open = self._stops = self._is_lost = self._was_lost = False
         self._consumer: Any = None
         self._known = ""  # the topic that is read, in the form of `offset_note`; empty: unknown
         self._check_due = math.inf  # when to check that it is the same; infinite while nothing has arrived since
@@ -123,7 +123,8 @@ class ConsumerThread(threading.Thread):
             batches = self._delivered.take()
             state_events = list(self._state_events)
             self._state_events.clear()
-            if self._delivered.is_over():
+            # After a loss the group may have another reader, or this one as another member: what was not committed is read again.
+            if not self._is_lost and (not self._was_lost or self._commits.is_idle) and self._delivered.is_over():
                 state_events.append(Exhausted())
             if batches:
                 self._is_due.notify()
@@ -192,6 +193,8 @@ class ConsumerThread(threading.Thread):
                 elif not self._removed.is_asking and not self._fault.is_absent:
                     self._committer.commit(self._consumer, self._removed.unlooked)
             self._serve_dead()
+            if self._was_lost and self._delivered.present is not None:
+                self._wake()  # the end may be reported
         except KafkaException as error:
             self._fault.lose(error_of(error.args[0], self._options.topic))
         except IsthmusError as error:
@@ -207,6 +210,8 @@ class ConsumerThread(threading.Thread):
     def _report(self, event: StateEvent) -> None:
         with self._is_due:
             self._state_events.append(event)
+            self._is_lost = isinstance(event, SourceLost)
+            self._was_lost |= self._is_lost
         self._wake()
 
     # ---- connecting

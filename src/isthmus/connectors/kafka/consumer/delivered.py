@@ -12,7 +12,8 @@ Invariants:
         and the source is lost: no record is skipped.
     I6. Records that should precede a record, or the end of its partition, and did not arrive, are noted (`removed`).
     I7. After a batch that the client cannot decode nothing of its partition is delivered: the client may continue behind it.
-    I8. With `only_present` the end is reported only after all records were delivered, those included that were released, or could not be read.
+    I8. With `only_present` the end is reported only after all records have an outcome, those included that were released, or could not be read: the owner
+        may close the source at the end, and one that cannot be set aside, or whose offset cannot be committed, is read again.
 """
 
 from __future__ import annotations
@@ -249,7 +250,7 @@ class Delivered:
         """Whether all records of the first opening were read and taken, for the first time, and none has to be read again."""
         if self.present is None or self.queue.count or not self.present.is_over(self.account.partitions):
             return False
-        if self.rewind or self.account.has_returned:
+        if self.rewind or self.account.has_returned or self.outstanding:
             return False
         self.present.is_reported = True
         return True

@@ -19,12 +19,14 @@ Invariants:
     I3. A message without message-id that was settled before the loss is not recognised, nor is any that was settled more than
         `REMEMBERED` messages before it.
     I4. However often the connection is lost, no more than `REMEMBERED` settled messages are known.
+    I5. For a source that is read once, a message without message-id that was settled shortly before the loss is known to have been counted; so is one
+        that was set aside.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from isthmus.connectors.rabbitmq.mapping.fingerprint import Traits, fingerprint_of
@@ -52,13 +54,21 @@ class Entry(NamedTuple):
 
 
 class Delivered:
-    """The account of one source."""
+    """The account of one source.
 
-    def __init__(self) -> None:
+    Args:
+        is_counting: whether the source counts the messages that arrive (I5).
+    """
+
+    def __init__(self, *, is_counting: bool = False) -> None:
         self._outstanding: dict[int, Entry] = {}
         self._settled: deque[Entry] = deque(maxlen=REMEMBERED)
         self._known: dict[int, deque[Entry]] = {}
         self._due: set[int] = set()
+        # Messages that were acknowledged and are not recognised: without message-id, or set aside.
+        self._unknown: deque[Traits] = deque(maxlen=REMEMBERED if is_counting else 0)
+        self._aside: dict[int, Traits] = {}  # by tag, those that may be
+        self._counted: Counter[int] = Counter()  # those before the last losses, by fingerprint
 
     def __len__(self) -> int:
         return len(self._outstanding)
@@ -72,6 +82,11 @@ class Delivered:
     def is_owed(self) -> bool:
         """Whether some were settled while they could not be acknowledged: otherwise the next source would receive them."""
         return not self._due <= self._outstanding.keys()
+
+    @property
+    def attached(self) -> int:
+        """Outstanding messages that the present channel has delivered."""
+        return sum(1 for each in self._outstanding.values() if each.tag)
 
     def add(self, entry: Entry) -> None:
         """Adds a message that is delivered to the owner."""
@@ -107,6 +122,8 @@ class Delivered:
                 tags.append(entry.tag)
                 if entry.is_named:
                     self._settled.append(entry)
+                else:
+                    self._unknown.append(entry.traits)
         return tags
 
     def take(self, first: int, last: int) -> list[Entry]:
@@ -116,7 +133,14 @@ class Delivered:
         if gone:
             self._due -= gone
             self._forget(gone)
+        if self._unknown.maxlen:
+            self._aside |= {entry.tag: entry.traits for entry in entries if entry.tag}
         return entries
+
+    def stored(self, tags: Sequence[int]) -> Sequence[int]:
+        """The copies of deliveries that were set aside are stored; returns their tags, which are acknowledged."""
+        self._unknown.extend(self._aside.pop(tag) for tag in tags if tag in self._aside)
+        return tags
 
     def _take(self, first: int, last: int) -> Iterator[Entry]:
         outstanding = self._outstanding
@@ -137,8 +161,23 @@ class Delivered:
             else:
                 del self._known[fingerprint]
 
-    def lost(self) -> None:
-        """The connection is lost: its deliveries may be redelivered."""
+    def counted(self, traits: Traits) -> bool:
+        """Whether an unknown message that is redelivered was settled before the loss, and its acknowledgement was lost (I5)."""
+        fingerprint = fingerprint_of(traits) if self._counted else 0
+        is_counted = self._counted[fingerprint] > 0
+        self._counted[fingerprint] -= is_counted
+        return is_counted
+
+    def lost(self, *, is_recall: bool = False) -> None:
+        """The connection is lost: its deliveries may be redelivered. `is_recall`: only its channel is closed, after all acknowledgements, unless the
+        connection is lost meanwhile.
+        """
+        if len(self._counted) > REMEMBERED:
+            self._counted.clear()
+        if not is_recall:
+            self._counted += Counter(map(fingerprint_of, self._unknown))
+            self._unknown.clear()
+        self._aside.clear()
         outstanding = {position: entry._replace(tag=0) for position, entry in self._outstanding.items()}
         prints = {each.position: print_ for print_, entries in self._known.items() for each in entries}
         before = (each for entries in self._known.values() for each in entries)

@@ -9,6 +9,8 @@ Invariants:
         connection is lost.
     I2. It ends: messages that other consumers have are not waited for once the queue is empty.
     I3. A count without the messages that the broker keeps for a lost connection does not mark the end.
+    I4. Messages that return with their channel, or were released, are existing ones when they are redelivered: also those that were set aside, and
+        whose copy is not confirmed.
 """
 
 from __future__ import annotations
@@ -71,8 +73,11 @@ class Present:
         """A message arrived, or may arrive: the queue is not idle."""
         self.quiet_at = now + QUIET_SECONDS
 
-    def came(self, tag: int, now: float) -> bool:
-        """An unknown message arrived; returns whether it is one of the existing ones."""
+    def came(self, tag: int, now: float, *, again: bool = False) -> bool:
+        """An unknown message arrived; returns whether it is one of the existing ones. `again`: it was counted when it arrived first."""
+        if again:
+            self.moved(now)
+            return True
         if self.is_over:
             self._late.append(tag)
             return False
@@ -82,10 +87,10 @@ class Present:
         return True
 
     def gone_back(self, messages: int) -> None:
-        """The channel is closed; so many received messages were not delivered to the owner: they are redelivered."""
+        """The channel is closed; so many of its messages are redelivered as unknown ones, later ones included."""
+        self.released(messages - len(self._late))
         self._late.clear()
         self.is_asking = False
-        self.released(messages)
 
     def released(self, messages: int) -> None:
         """So many received messages are released: they are redelivered, and are not later ones."""

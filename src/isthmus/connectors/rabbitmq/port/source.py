@@ -61,7 +61,7 @@ class RabbitSource(End):
         self.options = options
         self._is_ordered = ordered
         self._is_exclusive = options.consumer == "exclusive" or (options.consumer == "auto" and ordered)
-        self._delivered = Delivered()
+        self._delivered = Delivered(is_counting=only_present)
         # Positions of a later source of the same queue are higher: no message is taken for one of another process.
         self._position = (int(time.time() * 1000) - _EPOCH_MS) << 8
         self._dead = DeadLetters(options, options, pool, self._confirmed)
@@ -135,7 +135,7 @@ class RabbitSource(End):
         if disposition is None or disposition.kind == "complete":
             self._dead.forget(first, last)
             self._ack(self._delivered.settle(first, last))
-            if self._refused.text:
+            if self._refused.text or self._present is not None:
                 self.mark()
         elif disposition.kind == "abandon":
             self.release(first, last)
@@ -207,9 +207,7 @@ class RabbitSource(End):
 
     def on_method(self, channel: int, which: tuple[int, int], arguments: bytes) -> None:
         """A method arrived."""
-        if channel == DEAD_CHANNEL:
-            return  # the queue of dead letters exists
-        if which == M.QUEUE_DECLARE_OK:
+        if which == M.QUEUE_DECLARE_OK and channel != DEAD_CHANNEL:  # the queue of dead letters exists
             self._counted(_COUNT(arguments, 1 + arguments[0])[0])
         elif which == M.BASIC_QOS_OK:
             self.opened()
@@ -243,7 +241,7 @@ class RabbitSource(End):
         if self.is_closed:
             return  # it is returned
         if self._present is not None:
-            is_late = not self._present.came(tag, time.monotonic())
+            is_late = not self._present.came(tag, time.monotonic(), again=is_again and self._delivered.counted(traits))
             self._check_late()
             if is_late:
                 return
@@ -312,25 +310,26 @@ class RabbitSource(End):
         connection = self.connection
         if connection is None or not tags or self._is_recalling:
             return
-        if self._is_ordered:
-            self._is_recalling = True
-            connection.is_paused = False
-            connection.write(wire.close_method(CHANNEL))
-            self._forget_channel()
-            return
         for tag in tags:
-            connection.write(wire.requeue(CHANNEL, tag))
             self._unacked.remove(tag)
+        if not self._is_ordered:
+            connection.write(b"".join(wire.requeue(CHANNEL, tag) for tag in tags))
+            self._consume()  # they may be existing messages that return after the last one
+            return
+        self._is_recalling = True
+        connection.is_paused = False
+        connection.write(wire.close_method(CHANNEL))
+        self._forget_channel(is_recall=True)
 
-    def _forget_channel(self) -> None:
+    def _forget_channel(self, *, is_recall: bool = False) -> None:
         """Unsettled messages are redelivered; undelivered ones are forgotten."""
         for position in self._ready:
             self._delivered.take(position, position)
             self._dead.forget(position, position)
         if self._present is not None:
-            self._present.gone_back(len(self._ready))
+            self._present.gone_back(len(self._unacked) - self._delivered.attached)
         self._ready.clear()
-        self._delivered.lost()
+        self._delivered.lost(is_recall=is_recall)
         self._dead.detach()
         self._unacked.clear()
         self._is_consuming = self._is_cancelling = False
@@ -341,7 +340,7 @@ class RabbitSource(End):
         if isinstance(tags, IsthmusError):
             self.fail(tags)
             return
-        self._ack(tags)
+        self._ack(self._delivered.stored(tags))
         self._end_if_closed()
         self.mark()  # more may be delivered
 
@@ -361,15 +360,16 @@ class RabbitSource(End):
     def _counted(self, messages: int) -> None:
         if self._present is not None and self.connection is not None:
             is_idle = not self._ready and not len(self._delivered)
-            kept_until = self.pool.kept_until(self.connection.broker)
-            self._present.counted(messages, time.monotonic(), is_idle=is_idle, kept_until=kept_until)
+            kept = self.pool.kept_until(self.connection.broker)
+            self._present.counted(messages, time.monotonic(), is_idle=is_idle, kept_until=kept)
             self._check_late()
             self.mark()
 
     def _check_end(self, events: list[SourceEvent], now: float) -> None:
         if (present := self._present) is None:
             return
-        if not self._ready and present.is_at_end(now, is_waiting=self._delivered.is_waiting):
+        has_all = not self._ready and not self._dead.may_come(len(self._delivered))
+        if has_all and present.is_at_end(now, is_waiting=self._delivered.is_waiting):
             events.append(Exhausted())
         elif now >= present.due_at:
             can_ask = self._is_consuming and not len(self._delivered)

@@ -157,7 +157,8 @@ class Front:
         if not self._ttl_ms and kept == self._last_kept:
             return self._last
         if self._ttl_ms:
-            left = min(max(1, self._ttl_ms - max(0, now_ms - fields[self.enqueued])), self._most_ms)
+            enqueued_ms = fields[self.enqueued] or now_ms  # 0: unknown
+            left = min(max(1, self._ttl_ms - max(0, now_ms - enqueued_ms)), self._most_ms)
             pieces += [out[: self._ttl_at], U32.pack(left)]
             at = self._ttl_at + 4
         for start, stop, index in self._kept:

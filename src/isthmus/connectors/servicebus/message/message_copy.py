@@ -267,7 +267,7 @@ class _Found:
             if is_own:
                 with suppress(codec.CodecError):
                     self.values[name.decode()] = codec.decode(b, value)[0]
-            elif name == mark_name:
+            elif mark_name and name == mark_name:
                 self.mark = b[key:after]
                 continue
             elif name == _RULE_NAME:

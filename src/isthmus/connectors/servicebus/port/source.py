@@ -9,7 +9,7 @@ Invariants:
     I1. The link's credit never exceeds the owner's unused grant.
     I2. Deliveries of a lost link are renewed and settled by lock token once the source is open again.
     I3. In an ordered source no message is delivered while an earlier one is locked by an earlier reader.
-    I4. With `only_present` no message is delivered that was enqueued after the first opening.
+    I4. With `only_present` no message is delivered that was enqueued after the first opening, and the end is reported again after a lost link.
     I5. Undelivered messages are released before the link is detached, at any end of it; at a close unsettled ones are, too.
 """
 
@@ -389,7 +389,7 @@ class ServiceBusSource(End):
         if self._credit.draining:
             events.append(Drained())
         self._credit = OwnerCredit()
-        events.append(SourceLost(str(error), not may_pass(error)))
+        events.append(SourceLost(str(error), not may_pass(error), voids_end=self._present is not None))
 
     def _end_links(self) -> None:
         receiver, self._receiver = self._receiver, None

@@ -265,6 +265,14 @@ def test_used_up_hops_are_dead_lettered() -> None:
     assert (verdict.disposition, verdict.reason) == ("dead-letter", HOPS_USED_UP)
 
 
+@pytest.mark.parametrize("mark", [None, Mark("m")])
+def test_a_property_without_a_name_stays(mark: Mark | None) -> None:
+    """Where copies have no mark, it was taken for the mark, and the copy did not have it."""
+    copy = MessageRewriter("ewr/q", "lga", mark=mark).copy(stored(own={"": Int(5), "a": "b"}), NOW_MS)
+    assert isinstance(copy, bytes)
+    assert (application(copy)[""], application(copy)["a"]) == (5, "b")
+
+
 def test_rule_name_goes_as_a_key_only() -> None:
     own = {"note": "RuleName", "RuleName": "replication", "raw": b"\xa1\x08RuleName\xa1\x01x", "replication": Int(1)}
     for sequence in (7, 1 << 33):
@@ -288,6 +296,14 @@ def test_remaining_time_to_live_is_recomputed_and_delivery_count_dropped_i4() ->
         for _ in range(3):
             copy = copied(stored(header=Header(True, 4, ttl_ms, False, 3)), rewriter)
             assert section.decode_header(copy, locate(copy).header) == Header(True, 4, left, False, 0)
+
+
+def test_i7_a_message_that_was_enqueued_at_an_unknown_time_keeps_its_time_to_live() -> None:
+    """As an event without a time: the second copy expired at once, where the first kept all of it."""
+    unknown = {"x-opt-enqueued-time": Timestamp(0)}
+    message = stored(header=Header(True, 4, 60_000, False, 0), annotations=unknown)
+    copies, _ = MessageRewriter("ewr/q", "lga").copy_all(message * 4, [at * len(message) for at in range(5)], NOW_MS)
+    assert [section.decode_header(copy, locate(copy).header).ttl_ms for copy in copies] == [60_000] * 4
 
 
 def test_a_missing_message_id_is_made_of_the_duplicate_key() -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from isthmus.amqp import section
-from isthmus.bridge.port import Arrived, SourceLost, SourceOpened
+from isthmus.bridge.port import Arrived, Exhausted, SourceLost, SourceOpened
 from isthmus.connectors.servicebus.port.connector import ServiceBusSources
+from isthmus.errors import ConnectionLostError
 from isthmus.testing import peer as peer_module
 from isthmus.testing.peer import Peer
 
@@ -103,3 +104,25 @@ def test_a_dead_letter_queue_shows_that_its_messages_keep_their_times(
         loop.until(lambda: loop.has(SourceOpened))
         assert [each.keeps_times for each in loop.events] == [keeps_times]
         loop.close()
+
+
+def test_i4_the_end_is_reported_again_after_a_lost_link(peer: Peer) -> None:
+    """What was settled in between may be delivered again: its lock may have ended."""
+    with peer.lock:
+        peer.queues["q"].put(section.encode_message(b"x"))
+    loop = Loop(only_present=True)
+    loop.until(lambda: loop.has(SourceOpened))
+    loop.source.grant(10)
+    loop.until(lambda: loop.has(Exhausted))
+    loop.source.fail(ConnectionLostError("gone"))  # type: ignore[attr-defined]
+    loop.until(lambda: loop.has(SourceLost))
+    [lost] = [each for each in loop.events if isinstance(each, SourceLost)]
+    assert lost.voids_end
+    loop.events.clear()
+    loop.source.open()
+    loop.until(lambda: loop.has(SourceOpened))
+    assert not loop.has(Exhausted)
+    loop.source.settle(1, 1)
+    loop.source.grant(10)
+    loop.until(lambda: loop.has(Exhausted))
+    loop.close()

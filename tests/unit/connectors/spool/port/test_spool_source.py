@@ -299,3 +299,23 @@ def test_a_source_has_left_only_when_its_thread_is_done(tmp_path: Path, monkeypa
         goes_on.set()
         end.wait(lambda: end.source.has_left)
         assert SpoolFolder(tmp_path).taken() == 1
+
+
+def test_what_is_set_aside_just_before_the_end_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run for what exists closes its source then: the message was released, and counted as set aside."""
+    write(tmp_path, 0)
+    look = thread_module.SpoolSourceThread._set_aside_all
+    with watched(tmp_path, only_present=True) as end:
+        end.source.grant(10)
+        end.wait(lambda: end.arrived == [0])
+
+        def then_the_owner_ends_it(thread: thread_module.SpoolSourceThread) -> None:
+            look(thread)
+            monkeypatch.setattr(thread_module.SpoolSourceThread, "_set_aside_all", look)
+            end.source.settle(0, 0, Disposition("dead-letter", "Bad", "it is"))
+            end.source.close()
+
+        monkeypatch.setattr(thread_module.SpoolSourceThread, "_set_aside_all", then_the_owner_ends_it)
+        until(lambda: end.source.has_left)
+    assert count_refused(tmp_path) == 1
+    assert SpoolFolder(tmp_path).taken() == 1
