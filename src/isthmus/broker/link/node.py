@@ -11,6 +11,7 @@ Invariants:
         have messages that were deleted for the client.
     I4. A request in a transaction that cannot take part is rejected and answered: some clients wait for the one, some for the
         other.
+    I5. Where this side ends the links, requests that were taken are answered before: without the reply a client makes its change twice.
 """
 
 from __future__ import annotations
@@ -88,6 +89,9 @@ class Requests(NodeLink):
         self._answer = answer
         self._client = client
         self._transactions = transactions
+        self._unanswered = 0
+        # Called to end the link, once all requests that were taken are answered.
+        self._on_answered_all: Callable[[], None] | None = None
 
     def open(self) -> None:
         """Grant the first credit."""
@@ -95,12 +99,24 @@ class Requests(NodeLink):
 
     def on_transfers(self, event: Transfers) -> None:
         """Answer requests."""
+        if self._on_answered_all is not None:  # as if the link had ended already
+            return
         for number, payload in enumerate(event.payloads):
             self._take(payload, (event.first_delivery_id + number) & 0xFFFFFFFF, event.settled, event.state)
         self.top_up()
 
     def on_credit(self) -> None:
         self.top_up()
+
+    def when_sent(self, run: Callable[[], None]) -> None:
+        if self._unanswered:
+            self._on_answered_all = run
+        else:
+            run()
+
+    def close(self) -> None:
+        """The link is gone."""
+        self._on_answered_all = None
 
     def top_up(self) -> None:
         """Grant credit again, once half of it is used up."""
@@ -130,7 +146,11 @@ class Requests(NodeLink):
             self.link.dispose(delivery_id, delivery_id)
         request.desk = self._client.large
         request.can_reply = lambda: self._can_reply(request)
-        self._answer(request, lambda reply: self._respond(request, reply))
+        expected_on = self._replies(request)
+        if expected_on is not None:
+            expected_on.expected += 1
+        self._unanswered += 1
+        self._answer(request, lambda reply: self._finish(request, reply, expected_on))
 
     def _transaction(self, state: Any) -> Transaction:
         """The transaction that a transfer's state names.
@@ -142,6 +162,18 @@ class Requests(NodeLink):
         if self._transactions is None or not isinstance(state, TransactionalState):
             raise NotAllowedError("Requests to this node cannot take part in a transaction.")
         return self._transactions.find(state.txn_id, self.link.amqp_session)
+
+    def _finish(self, request: Request, reply: Reply, expected_on: Replies | None) -> None:
+        """Replies to a request that was taken, and ends the links that wait for that (I5)."""
+        if expected_on is not None:
+            expected_on.expected -= 1
+        self._respond(request, reply)
+        if expected_on is not None and expected_on.is_ending:
+            expected_on.flush()
+        self._unanswered -= 1
+        if self._on_answered_all is not None and not self._unanswered:
+            run, self._on_answered_all = self._on_answered_all, None
+            run()
 
     def _respond(self, request: Request, reply: Reply) -> None:
         if reply.status >= 400:
@@ -164,7 +196,8 @@ class Requests(NodeLink):
         return find_replies(self._client.replies(), request, self.node, self.link)
 
     def _can_reply(self, request: Request) -> bool:
-        replies = None if self.takes_no_more or self.link.detached else self._replies(request)
+        is_ending = self.takes_no_more or self.link.detached or self._on_answered_all is not None
+        replies = None if is_ending else self._replies(request)
         if replies is None or replies.is_ending or replies.link.detached:
             return False
         if not replies.has_room(self.link.max_message_size_bytes):

@@ -10,7 +10,7 @@ Invariants:
         of the same session from the same node.
     I3. No reply waits forever for a client that grants credit once and then never again: azure-servicebus for Python grants 10,000 when it
         attaches, and would wait forever for the reply to its request number 10,001.
-    I4. Where this side ends the link, replies with messages that were deleted for the client, or are being deleted, are sent before.
+    I4. Where this side ends the link, replies to requests that were taken, and with messages that were deleted, are sent before.
 """
 
 from __future__ import annotations
@@ -222,6 +222,7 @@ class Replies(NodeLink):
     Attributes:
         waiting_bytes: in memory, of replies that wait for credit.
         promised: replies that are not sent yet, or to come, with messages that are being deleted for the client.
+        expected: replies that are to come, to requests that were taken.
     """
 
     def __init__(self, link: Link, node: str, way: Way | None = None) -> None:
@@ -229,17 +230,15 @@ class Replies(NodeLink):
         self.node = node
         self._way = way
         self._waiting: deque[tuple[bytes | Rope, bool]] = deque()  # with whether it was promised
-        self.waiting_bytes = self.promised = 0
+        self.waiting_bytes = self.promised = self.expected = 0
         self._count = 0
         self._stream: Stream | None = None
-        self._grants = 0
+        self._grants = self._overdrawn = 0
         self._granted_to = link.delivery_count
-        self._overdrawn = 0
         self._starved_at: float | None = None
         self._counts_replies = True
         self._is_behind_window = self._has_sent_promised = False
-        # Called to end the link, once all promised replies have been sent.
-        self._on_sent_all: Callable[[], None] | None = None
+        self._on_sent_all: Callable[[], None] | None = None  # ends the link, once nothing is expected or promised
 
     @property
     def owes(self) -> bool:
@@ -278,7 +277,7 @@ class Replies(NodeLink):
         """Sends waiting replies, as far as the credit allows."""
         self._flush()
         run = self._on_sent_all
-        is_owed = self.promised > 0 or (self._has_sent_promised and self._is_held_up)
+        is_owed = self.expected > 0 or self.promised > 0 or (self._has_sent_promised and self._is_held_up)
         if run is not None and (self.link.detached or not is_owed):
             self._on_sent_all = None
             run()

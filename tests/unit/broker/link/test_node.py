@@ -8,9 +8,9 @@ import pytest
 from harness.check.until import passes, until_async
 from isthmus.amqp import codec, section
 from isthmus.amqp.performative import Source, Target
-from isthmus.amqp.types import Array, Int, Long, UInt
+from isthmus.amqp.types import Array, Int, Long, Timestamp, UInt
 from isthmus.entities import Large, QueueDescription
-from isthmus.errors import UnauthorizedError
+from isthmus.errors import QuotaExceededError, UnauthorizedError
 from isthmus.store import BlobFolder
 
 LONGS = 0x81
@@ -137,6 +137,31 @@ async def test_replies_with_deleted_messages_are_sent_before_this_side_ends_thei
     assert await asker.answers(1) == [(200, 4)]
     await until_async(lambda: client.pump() or client.detached(asker.replies))
     assert links.handlers == {}
+
+
+@pytest.mark.parametrize("cause", ["an expired token", "a connection that is given up"])
+async def test_requests_that_were_taken_are_answered_before_this_side_ends_their_links_i5(broker, message, cause):
+    """Without the reply the client schedules the message twice. What it asks for from then on is not done."""
+    due = Timestamp(broker.clock.wall_ms() + 60_000)
+    item = {"message": message("later", annotations={"x-opt-scheduled-enqueue-time": due})}
+    client = broker.client()
+    asker = Asker(client, "orders")
+    broker.store.gate.clear()
+    asker.ask("schedule-message", {"messages": [item]})
+    await passes(5, client.pump)
+    links = client.peer._links
+    if cause == "an expired token":
+        for link in list(links.handlers):
+            links.drop(link, UnauthorizedError("expired"))
+    else:
+        client.peer._give_up(QuotaExceededError("too much"))
+    asker.ask("schedule-message", {"messages": [item]})
+    await passes(5, client.pump)
+    broker.store.gate.set()
+    await until_async(lambda: client.pump() or client.detached(asker.requests) or client.closed_with())
+    assert [asker.read(each) for each in client.payloads(asker.replies)] == [(200, 0)]
+    assert links.handlers == {}
+    assert broker.engine.runtime("orders").scheduled_message_count == 1
 
 
 async def test_nothing_is_deleted_for_a_client_without_a_link_for_the_reply(broker, message):
