@@ -242,8 +242,9 @@ class Replies(NodeLink):
 
     @property
     def owes(self) -> bool:
-        """Whether a reply, which may have messages that were deleted for the client, waits for its window or is sent in parts."""
-        return not self.link.detached and (self._is_held_up or (bool(self._waiting) and self.link.credit > 0))
+        """Whether a reply waits for its window or is sent in parts, or one with messages that were deleted for the client for credit."""
+        is_waiting = self.promised > 0 or (bool(self._waiting) and self.link.credit > 0)
+        return not self.link.detached and (self._is_held_up or is_waiting)
 
     @property
     def _is_held_up(self) -> bool:
