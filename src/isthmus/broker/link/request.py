@@ -387,7 +387,7 @@ def find_replies(links: Iterable[Replies], request: Request | None, node: str, a
             if replies.link.name == wanted:
                 return replies
     same = [each for each in candidates if each.node == node and each.link.amqp_session is arrived_on.amqp_session]
-    return same[-1] if same else None
+    return min(reversed(same), key=lambda each: each.is_ending, default=None)
 
 
 def _address(terminus: Any) -> str | None:
