@@ -6,8 +6,7 @@ Spec: docs/explanation/protocol.md, Tokens, Management; AMQP management (working
 
 Invariants:
     I1. correlation-id of the reply is the message-id of the request with the identical AMQP type.
-    I2. A reply goes to the link whose target is the request's reply-to, else to the link of that name, else to the link
-        of the same session from the same node.
+    I2. A reply goes to the link whose target is the request's reply-to, else to that of this name, else to that of its session and node.
     I3. No reply waits forever for a client that grants credit once and then never again: azure-servicebus for Python grants 10,000 when it
         attaches, and would wait forever for the reply to its request number 10,001.
     I4. Where this side ends the link, replies to requests that were taken, and with messages that were deleted, are sent before.
@@ -242,9 +241,13 @@ class Replies(NodeLink):
 
     @property
     def owes(self) -> bool:
-        """Whether a reply waits for its window or is sent in parts, or one with messages that were deleted for the client for credit."""
-        is_waiting = self.promised > 0 or (bool(self._waiting) and self.link.credit > 0)
-        return not self.link.detached and (self._is_held_up or is_waiting)
+        """Whether a reply waits for its window, is sent in parts, or is due."""
+        return not self.link.detached and (self._is_held_up or self._is_due)
+
+    @property
+    def _is_due(self) -> bool:
+        """Whether a reply with credit waits for one before it, or one with deleted messages for credit."""
+        return self.promised > 0 or (bool(self._waiting) and self.link.credit > 0)
 
     @property
     def _is_held_up(self) -> bool:
@@ -277,9 +280,11 @@ class Replies(NodeLink):
     def flush(self) -> None:
         """Sends waiting replies, as far as the credit allows."""
         self._flush()
-        run = self._on_sent_all
-        is_owed = self.expected > 0 or self.promised > 0 or (self._has_sent_promised and self._is_held_up)
-        if run is not None and (self.link.detached or not is_owed):
+        if (run := self._on_sent_all) is None:
+            return
+        # A large reply alone, to a peek that the client may not read, is broken off.
+        is_awaited = self._stream is None or self._has_sent_promised
+        if self.link.detached or not (self.expected or self._is_due or (is_awaited and self._is_held_up)):
             self._on_sent_all = None
             run()
 
@@ -363,11 +368,6 @@ class Replies(NodeLink):
             self.link.drained()
         if self._way is not None:
             self._way.touch()
-
-    @property
-    def waiting(self) -> int:
-        """Replies that wait for credit."""
-        return len(self._waiting)
 
 
 def _memory_bytes(message: bytes | Rope) -> int:

@@ -164,6 +164,33 @@ async def test_requests_that_were_taken_are_answered_before_this_side_ends_their
     assert broker.engine.runtime("orders").scheduled_message_count == 1
 
 
+async def test_the_reply_to_a_change_is_sent_though_a_large_one_is_before_it_as_their_link_is_ended_i5(broker, message):
+    await defer(broker, message, 4)
+    client = broker.client(incoming_window=1, max_frame_size_bytes=1 << 12)
+    asker = Asker(client, "orders")
+    asker.ask("peek-message", {"from-sequence-number": Long(0), "message-count": Int(4)})
+    due = Timestamp(broker.clock.wall_ms() + 60_000)
+    item = {"message": message("later", annotations={"x-opt-scheduled-enqueue-time": due})}
+    asker.ask("schedule-message", {"messages": [item]})
+    await until_async(lambda: client.send_only() or broker.engine.runtime("orders").scheduled_message_count)
+    await broker.namespace.commits.wait_idle()
+    for link in list(client.peer._links.handlers):
+        client.peer._links.drop(link, UnauthorizedError("expired"))
+    await until_async(lambda: client.pump() or client.detached(asker.replies))
+    assert [asker.read(each) for each in client.payloads(asker.replies)] == [(200, 4), (200, 0)]
+
+
+async def test_a_large_reply_that_is_not_read_does_not_keep_its_link_i5(broker, message):
+    await defer(broker, message, 4)
+    client = broker.client(incoming_window=1, max_frame_size_bytes=1 << 12)
+    asker = Asker(client, "orders")
+    asker.ask("peek-message", {"from-sequence-number": Long(0), "message-count": Int(4)})
+    await passes(20, client.send_only)
+    for link in list(client.peer._links.handlers):
+        client.peer._links.drop(link, UnauthorizedError("expired"))
+    assert client.peer._links.handlers == {}
+
+
 async def test_nothing_is_deleted_for_a_client_without_a_link_for_the_reply(broker, message):
     await defer(broker, message, 1, 10)
     asker = Asker(broker.client(), "orders")
