@@ -8,7 +8,7 @@ Invariants:
     I1. A request that can be read is accepted before it is answered: one SDK waits for that. One that cannot is rejected.
     I2. A reply without a link for it is dropped; a client without a reply link gets only the outcome of its request.
     I3. Replies that wait for credit have at most the size limit of a request together, plus one reply, and those that
-        have messages that were deleted for the client.
+        have messages that were deleted for the client. Beyond that no request is carried out, and its link is ended.
     I4. A request in a transaction that cannot take part is rejected and answered: some clients wait for the one, some for the
         other.
     I5. Where this side ends the links, requests that were taken are answered before: without the reply a client makes its change twice.
@@ -99,9 +99,9 @@ class Requests(NodeLink):
 
     def on_transfers(self, event: Transfers) -> None:
         """Answer requests."""
-        if self._on_answered_all is not None:  # as if the link had ended already
-            return
         for number, payload in enumerate(event.payloads):
+            if self.link.detached or self._on_answered_all is not None:
+                return  # as for the requests that arrive behind the end of the link
             self._take(payload, (event.first_delivery_id + number) & 0xFFFFFFFF, event.settled, event.state)
         self.top_up()
 
@@ -142,11 +142,13 @@ class Requests(NodeLink):
             status, condition, text = refusal(error)
             self._respond(request, Reply(status, text, None, condition))
             return
+        expected_on = self._replies(request)
+        if expected_on is not None and not self._has_room(expected_on):
+            return
         if not settled:
             self.link.dispose(delivery_id, delivery_id)
         request.desk = self._client.large
         request.can_reply = lambda: self._can_reply(request)
-        expected_on = self._replies(request)
         if expected_on is not None:
             expected_on.expected += 1
         self._unanswered += 1
@@ -183,13 +185,18 @@ class Requests(NodeLink):
             )  # fmt: skip
         replies = request.promised_on or self._replies(request)
         is_promised = request.promised_on is not None
-        if replies is not None and not is_promised and not replies.has_room(self.link.max_message_size_bytes):
-            error = QuotaExceededError("Replies wait for which the client grants no credit, or that it does not read.")
-            _log.warning("requests refused: peer=%s node=%.300r reason=%s", self._client.name, self.node, error)
-            self.link.detach(amqp_error(error))
-        elif replies is not None:
+        if replies is not None and (is_promised or self._has_room(replies)):
             replies.send(reply.encode(request, self._style), is_promised=is_promised)
             self._client.touch()
+
+    def _has_room(self, replies: Replies) -> bool:
+        """Whether one more reply may wait (I3); ends the link where it may not."""
+        if replies.has_room(self.link.max_message_size_bytes):
+            return True
+        error = QuotaExceededError("Replies wait for which the client grants no credit, or that it does not read.")
+        _log.warning("requests refused: peer=%s node=%.300r reason=%s", self._client.name, self.node, error)
+        self.link.detach(amqp_error(error))
+        return False
 
     def _replies(self, request: Request) -> Replies | None:
         """The link for the reply to a request; None if the client has none."""

@@ -104,6 +104,21 @@ async def test_nothing_is_deleted_for_a_client_that_grants_no_credit_beyond_what
     assert await asker.answers(1) == [(200, 4)]
 
 
+async def test_no_request_is_carried_out_whose_reply_has_no_room_i3(broker, message):
+    await defer(broker, message, 4)
+    asker = Asker(broker.client(), "orders", credit=0)
+    asker.ask("peek-message", {"from-sequence-number": Long(0), "message-count": Int(4)})
+    due = Timestamp(broker.clock.wall_ms() + 60_000)
+    item = {"message": message("later", annotations={"x-opt-scheduled-enqueue-time": due})}
+    for _ in range(2):
+        asker.ask("schedule-message", {"messages": [item]})
+    await asker.client.settle()
+    assert asker.client.detached(asker.requests) == "amqp:resource-limit-exceeded"
+    assert broker.engine.runtime("orders").scheduled_message_count == 0
+    asker.replies.grant(9)
+    assert await asker.answers(1) == [(200, 4)]
+
+
 async def test_what_was_deleted_together_for_a_client_without_credit_is_sent_when_it_grants_some(broker, message):
     await defer(broker, message, 8)
     asker = Asker(broker.client(), "orders", credit=0)
