@@ -229,12 +229,15 @@ class AmqpSession:
         self._sent.settle(first, last)
 
     def forget_link(self, link: Link) -> None:
-        """Forgets a link that is about to be detached: its queued frames are dropped, and its sent deliveries are not settled here."""
+        """Forgets a link that is about to be detached: its queued frames are dropped, and its sent deliveries are not settled here.
+        A server's peer that does not know yet that the link has ended may dispose of them: that is reported until it detaches, too.
+        """
         if self._waiting:
             self._waiting = deque(entry for entry in self._waiting if entry[0] is not link)
             if not self.end_sent:
                 self._flush_waiting()
-        self._sent.forget(link)
+        if link.peer_detached or not self.connection.server:
+            self._sent.forget(link)
 
     def release(self) -> None:
         """Drops the references to the links; see `Connection.release`."""
@@ -268,6 +271,7 @@ class AmqpSession:
             raise AmqpSessionError("amqp:session:handle-in-use", f"handle {attach.handle} is in use by {known.name!r}")
         if known is not None:  # detached from this side, and the peer took its handle again instead of an answer
             known.peer_detached = True
+            self._sent.forget(known)
             self.release_link(known)
         role = Role(not attach.role)
         link = self._by_name.get((attach.name, role))
@@ -334,6 +338,9 @@ class AmqpSession:
         self._received_frames(1)
         link = self._attached(transfer.handle)
         if link.detached:
+            state = link.lost_state if transfer.state is None else transfer.state
+            if state is not None:
+                events.append(Transfers(link, int(transfer.delivery_id or 0), [], [], 0, bool(transfer.settled), state))
             return None
         if link.role is Role.SENDER:
             raise AmqpSessionError("amqp:not-allowed", f"transfer on link {link.name!r}, whose sender is this side")
@@ -477,6 +484,7 @@ class AmqpSession:
         link = self._attached(detach.handle)
         del self.links[detach.handle]
         link.peer_detached = True
+        self._sent.forget(link)
         if link.detached and not link.is_detach_due:
             self.release_link(link)
         if not link.detached:

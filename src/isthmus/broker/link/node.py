@@ -101,6 +101,8 @@ class Requests(NodeLink):
         """Answer requests."""
         for number, payload in enumerate(event.payloads):
             if self.link.detached or self._on_answered_all is not None:
+                if self._transactions is not None:
+                    self._transactions.lose(event.state)
                 return  # as for the requests that arrive behind the end of the link
             self._take(payload, (event.first_delivery_id + number) & 0xFFFFFFFF, event.settled, event.state)
         self.top_up()

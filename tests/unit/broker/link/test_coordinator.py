@@ -23,11 +23,12 @@ from isthmus.amqp.performative import (
     Source,
     Target,
     TransactionalState,
+    Transfer,
 )
 from isthmus.amqp.types import Array, Symbol, Timestamp
 from isthmus.entities import AuthorizationRule, QueueDescription
 from isthmus.entities.catalog.tier import TIERS
-from isthmus.errors import NotAllowedError, StoreError
+from isthmus.errors import NotAllowedError, StoreError, UnauthorizedError
 from isthmus.transport.sender import envelope
 
 
@@ -250,6 +251,34 @@ async def test_a_settled_disposition_that_is_refused_dooms_its_transaction(broke
     assert broker.engine.runtime("other").locked_message_count == 0
     assert condition(await control.discharge(txn_id)) == "amqp:transaction:rollback"
     assert (contents(broker), contents(broker, "other")) == (["one", "two"], ["far"])
+
+
+@pytest.mark.parametrize("settled", [False, True])
+@pytest.mark.parametrize("what", ["a message", "a message in two frames", "a settlement"])
+async def test_what_arrives_behind_the_end_of_its_link_dooms_its_transaction_i6(
+    broker: Any, control: Control, what: str, settled: bool
+) -> None:
+    """The client has not been told yet that this side has ended the link, and waits for no outcome before it discharges."""
+    await put(broker, "a")
+    client = control.client
+    link = client.receiver("orders", credit=1) if what == "a settlement" else client.sender("orders", "s")
+    await client.settle()
+    txn_id = await control.declare()
+    if what == "a message in two frames":
+        first = Transfer(handle=link.handle, delivery_id=9, delivery_tag=b"9", more=True, state=within(txn_id))
+        link.amqp_session.write(first)
+        client.peer.receive(client.connection.take())
+    [attached] = [each for each in client.peer._links.handlers if each.name == link.name]
+    client.peer._links.drop(attached, UnauthorizedError("expired"))
+    if what == "a settlement":
+        link.dispose(0, 0, within(txn_id, Accepted()), settled)
+        link.detach()  # as a client does that closes its consumer before it commits
+    elif what == "a message":
+        send_with_state(link, make("b"), within(txn_id), settled=settled)
+    else:
+        link.amqp_session.write(Transfer(handle=link.handle, delivery_id=9, settled=settled, more=False))
+    assert condition(await control.discharge(txn_id)) == "amqp:transaction:rollback"
+    assert contents(broker) == ["a"]
 
 
 async def test_what_the_disk_refuses_settles_deliveries_as_lost_i5(broker: Any, control: Control) -> None:
