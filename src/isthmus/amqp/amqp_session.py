@@ -338,9 +338,7 @@ class AmqpSession:
         self._received_frames(1)
         link = self._attached(transfer.handle)
         if link.detached:
-            state = link.lost_state if transfer.state is None else transfer.state
-            if state is not None:
-                events.append(Transfers(link, int(transfer.delivery_id or 0), [], [], 0, bool(transfer.settled), state))
+            self._lose(link, link.lost_state if transfer.state is None else transfer.state, events)
             return None
         if link.role is Role.SENDER:
             raise AmqpSessionError("amqp:not-allowed", f"transfer on link {link.name!r}, whose sender is this side")
@@ -377,6 +375,7 @@ class AmqpSession:
                 Symbol("amqp:link:message-size-exceeded"),
                 f"The message is over the link's limit of {link.max_message_size_bytes} bytes.",
             )
+            self._lose(link, partial.state, events)
             self._detach(link, error, events)
             return None
         if transfer.more:
@@ -388,10 +387,10 @@ class AmqpSession:
             return None
         link.drop_partial()
         if partial.is_reported:
-            if self._take(link, 1, events):
+            if self._take(link, 1, events, partial.state):
                 self._report_parts(link, partial, True, events)
             return None
-        if self._take(link, 1, events):
+        if self._take(link, 1, events, partial.state):
             whole = payload if single else b"".join(partial.parts)
             self._report(link, partial, whole, events)
             return link if single and partial.state is None else None
@@ -447,14 +446,21 @@ class AmqpSession:
         if self._unannounced * 2 >= self._incoming_window:
             self.write_flow(Flow())
 
-    def _take(self, link: Link, count: int, events: list[Event]) -> bool:
+    def _take(self, link: Link, count: int, events: list[Event], state: Any = None) -> bool:
         """Counts deliveries against the link's credit; detaches a link that exceeds it."""
         link.delivery_count = (link.delivery_count + count) & MASK32
         if link.use_credit(count):
             return True
         error = Error(Symbol("amqp:link:transfer-limit-exceeded"), "More deliveries came than the link had credit for.")
+        self._lose(link, state, events)
         self._detach(link, error, events)
         return False
+
+    @staticmethod
+    def _lose(link: Link, state: Any, events: list[Event]) -> None:
+        """Reports the state of a delivery that is dropped."""
+        if state is not None:
+            events.append(Transfers(link, 0, [], [], 0, False, state))
 
     def _detach(self, link: Link, error: Error, events: list[Event]) -> None:
         """Detaches a link whose peer broke its limits."""

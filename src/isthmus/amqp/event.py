@@ -88,7 +88,7 @@ class Transfers:
         message_format: of all of them; 0x80013700 marks batch envelopes.
         settled: whether the sender settled them.
         state: delivery state sent along, e.g. TransactionalState; such deliveries come in runs of one, and in a run of none where
-            they came behind the end of their link, and were dropped.
+            they came behind the end of their link, or ended it, and were dropped.
     """
 
     link: Link

@@ -12,8 +12,8 @@ Invariants:
         first operation, and goes via the transaction's entity, which is how clients use transactions across entities.
     I5. A discharge commits only if the connection still has every right that the operations needed; otherwise the
         transaction is rolled back.
-    I6. A transaction is rolled back at its discharge if a message or a settlement of it arrived behind the end of its link, from this side:
-        nobody answers it, and a client may discharge without waiting for an answer.
+    I6. A transaction is rolled back at its discharge if a message or a settlement of it was dropped, e.g. since this side had ended its
+        link: nobody answers it, and a client may discharge without waiting for an answer.
 """
 
 from __future__ import annotations
@@ -146,7 +146,9 @@ class Transactions:
         """A message or settlement with this state is not taken, and not answered (I6)."""
         found = self._open.get(state.txn_id) if isinstance(state, TransactionalState) else None
         if found is not None:
-            found[0].doom(NotAllowedError("a message or a settlement arrived when its link had been ended"))
+            found[0].doom(
+                NotAllowedError("a message or a settlement was refused, or arrived behind the end of its link")
+            )
 
     def drop(self, owner: Coordinator) -> None:
         """Rolls back the transactions that were declared on a link and not discharged."""
