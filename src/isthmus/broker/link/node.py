@@ -89,7 +89,8 @@ class Requests(NodeLink):
         self._answer = answer
         self._client = client
         self._transactions = transactions
-        self._unanswered = 0
+        # By their identities, the requests that were taken, and the link on which the reply to each is expected.
+        self._unanswered: dict[int, Replies | None] = {}
         # Called to end the link, once all requests that were taken are answered.
         self._on_answered_all: Callable[[], None] | None = None
 
@@ -153,8 +154,8 @@ class Requests(NodeLink):
         request.can_reply = lambda: self._can_reply(request)
         if expected_on is not None:
             expected_on.expected += 1
-        self._unanswered += 1
-        self._answer(request, lambda reply: self._finish(request, reply, expected_on))
+        self._unanswered[id(request)] = expected_on
+        self._answer(request, lambda reply: self._finish(request, reply))
 
     def _transaction(self, state: Any) -> Transaction:
         """The transaction that a transfer's state names.
@@ -167,14 +168,16 @@ class Requests(NodeLink):
             raise NotAllowedError("Requests to this node cannot take part in a transaction.")
         return self._transactions.find(state.txn_id, self.link.amqp_session)
 
-    def _finish(self, request: Request, reply: Reply, expected_on: Replies | None) -> None:
-        """Replies to a request that was taken, and ends the links that wait for that (I5)."""
+    def _finish(self, request: Request, reply: Reply) -> None:
+        """Replies to a request that was taken, once, and ends the links that wait for that (I5)."""
+        if id(request) not in self._unanswered:
+            return
+        expected_on = self._unanswered.pop(id(request))
         if expected_on is not None:
             expected_on.expected -= 1
         self._respond(request, reply)
         if expected_on is not None and expected_on.is_ending:
             expected_on.flush()
-        self._unanswered -= 1
         if self._on_answered_all is not None and not self._unanswered:
             run, self._on_answered_all = self._on_answered_all, None
             run()

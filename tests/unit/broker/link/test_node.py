@@ -9,6 +9,8 @@ from harness.check.until import passes, until_async
 from isthmus.amqp import codec, section
 from isthmus.amqp.performative import Source, Target
 from isthmus.amqp.types import Array, Int, Long, Timestamp, UInt
+from isthmus.broker.link.node import Requests
+from isthmus.broker.link.request import Reply
 from isthmus.entities import Large, QueueDescription
 from isthmus.errors import QuotaExceededError, UnauthorizedError
 from isthmus.store import BlobFolder
@@ -177,6 +179,20 @@ async def test_requests_that_were_taken_are_answered_before_this_side_ends_their
     assert [asker.read(each) for each in client.payloads(asker.replies)] == [(200, 0)]
     assert links.handlers == {}
     assert broker.engine.runtime("orders").scheduled_message_count == 1
+
+
+async def test_a_request_that_fails_twice_has_one_reply_and_does_not_keep_its_links_i5(broker):
+    """As one that schedules messages in two partitions, of which one refuses and then the store of the other fails."""
+    asker = Asker(broker.client(), "orders")
+    links = asker.client.peer._links
+    [requests] = [each for each in links.handlers.values() if isinstance(each, Requests)]
+    requests._answer = lambda request, respond: [respond(Reply(500, "one")), respond(Reply(500, "two"))]
+    asker.ask("schedule-message", {})
+    asker.client.pump()
+    for link in list(links.handlers):
+        links.drop(link, UnauthorizedError("expired"))
+    assert links.handlers == {}
+    assert await asker.answers(1) == [(500, 0)]
 
 
 async def test_the_reply_to_a_change_is_sent_though_a_large_one_is_before_it_as_their_link_is_ended_i5(broker, message):
