@@ -102,9 +102,8 @@ class Requests(NodeLink):
         """Answer requests."""
         for number, payload in enumerate(event.payloads):
             if self.link.detached or self._on_answered_all is not None:
-                if self._transactions is not None:
-                    self._transactions.lose(event.state)
-                return  # as for the requests that arrive behind the end of the link
+                self._lose(event.state)  # as for the requests that arrive behind the end of the link
+                return
             self._take(payload, (event.first_delivery_id + number) & 0xFFFFFFFF, event.settled, event.state)
         self.top_up()
 
@@ -147,6 +146,7 @@ class Requests(NodeLink):
             return
         expected_on = self._replies(request)
         if expected_on is not None and not self._has_room(expected_on):
+            self._lose(state)
             return
         if not settled:
             self.link.dispose(delivery_id, delivery_id)
@@ -167,6 +167,11 @@ class Requests(NodeLink):
         if self._transactions is None or not isinstance(state, TransactionalState):
             raise NotAllowedError("Requests to this node cannot take part in a transaction.")
         return self._transactions.find(state.txn_id, self.link.amqp_session)
+
+    def _lose(self, state: Any) -> None:
+        """A request with this state is not carried out, and not answered."""
+        if self._transactions is not None:
+            self._transactions.lose(state)
 
     def _finish(self, request: Request, reply: Reply) -> None:
         """Replies to a request that was taken, once, and ends the links that wait for that (I5)."""

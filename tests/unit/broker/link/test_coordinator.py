@@ -28,6 +28,7 @@ from isthmus.amqp.performative import (
     Transfer,
 )
 from isthmus.amqp.types import Array, Symbol, Timestamp
+from isthmus.broker.link.request import Replies
 from isthmus.entities import AuthorizationRule, QueueDescription
 from isthmus.entities.catalog.tier import TIERS
 from isthmus.errors import NotAllowedError, StoreError, UnauthorizedError
@@ -958,6 +959,23 @@ async def test_what_cannot_take_part_is_refused_by_a_reply(broker: Any, control:
     assert len(control.client.payloads(replies)) == before + 1
     for _ in range(60):  # such requests use up no credit for good
         await ask(node, "peek-message", {}, txn_id)
+
+
+async def test_a_request_whose_reply_has_no_room_dooms_its_transaction_i6(
+    broker: Any, control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(control.client, "orders")
+    txn_id = await control.declare()
+    monkeypatch.setattr(Replies, "has_room", lambda *_: False)
+    request = section.encode_message(
+        later(broker, "a"),
+        properties={"message_id": "asked", "reply_to": node.reply_to},
+        application_properties={"operation": "com.microsoft:schedule-message"},
+        value_body=True,
+    )
+    send_with_state(node.requests, request, within(txn_id))
+    assert condition(await control.discharge(txn_id)) == "amqp:transaction:rollback"
+    assert control.client.detached(node.requests) == "amqp:resource-limit-exceeded"
 
 
 async def test_a_tier_without_transactions_refuses_the_coordinator(broker: Any) -> None:
