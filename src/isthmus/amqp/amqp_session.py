@@ -229,12 +229,15 @@ class AmqpSession:
         self._sent.settle(first, last)
 
     def forget_link(self, link: Link) -> None:
-        """Forgets a link that is about to be detached: its queued frames are dropped, and its sent deliveries are not settled here."""
+        """Forgets a link that is about to be detached: its queued frames are dropped, and its sent deliveries are not settled here.
+        A server's peer that does not know yet that the link has ended may dispose of them: that is reported until it detaches, too.
+        """
         if self._waiting:
             self._waiting = deque(entry for entry in self._waiting if entry[0] is not link)
             if not self.end_sent:
                 self._flush_waiting()
-        self._sent.forget(link)
+        if link.peer_detached or not self.connection.server:
+            self._sent.forget(link)
 
     def release(self) -> None:
         """Drops the references to the links; see `Connection.release`."""
@@ -268,6 +271,7 @@ class AmqpSession:
             raise AmqpSessionError("amqp:session:handle-in-use", f"handle {attach.handle} is in use by {known.name!r}")
         if known is not None:  # detached from this side, and the peer took its handle again instead of an answer
             known.peer_detached = True
+            self._sent.forget(known)
             self.release_link(known)
         role = Role(not attach.role)
         link = self._by_name.get((attach.name, role))
@@ -334,6 +338,7 @@ class AmqpSession:
         self._received_frames(1)
         link = self._attached(transfer.handle)
         if link.detached:
+            self._lose(link, link.lost_state if transfer.state is None else transfer.state, events)
             return None
         if link.role is Role.SENDER:
             raise AmqpSessionError("amqp:not-allowed", f"transfer on link {link.name!r}, whose sender is this side")
@@ -370,6 +375,7 @@ class AmqpSession:
                 Symbol("amqp:link:message-size-exceeded"),
                 f"The message is over the link's limit of {link.max_message_size_bytes} bytes.",
             )
+            self._lose(link, partial.state, events)
             self._detach(link, error, events)
             return None
         if transfer.more:
@@ -381,10 +387,10 @@ class AmqpSession:
             return None
         link.drop_partial()
         if partial.is_reported:
-            if self._take(link, 1, events):
+            if self._take(link, 1, events, partial.state):
                 self._report_parts(link, partial, True, events)
             return None
-        if self._take(link, 1, events):
+        if self._take(link, 1, events, partial.state):
             whole = payload if single else b"".join(partial.parts)
             self._report(link, partial, whole, events)
             return link if single and partial.state is None else None
@@ -440,14 +446,21 @@ class AmqpSession:
         if self._unannounced * 2 >= self._incoming_window:
             self.write_flow(Flow())
 
-    def _take(self, link: Link, count: int, events: list[Event]) -> bool:
+    def _take(self, link: Link, count: int, events: list[Event], state: Any = None) -> bool:
         """Counts deliveries against the link's credit; detaches a link that exceeds it."""
         link.delivery_count = (link.delivery_count + count) & MASK32
         if link.use_credit(count):
             return True
         error = Error(Symbol("amqp:link:transfer-limit-exceeded"), "More deliveries came than the link had credit for.")
+        self._lose(link, state, events)
         self._detach(link, error, events)
         return False
+
+    @staticmethod
+    def _lose(link: Link, state: Any, events: list[Event]) -> None:
+        """Reports the state of a delivery that is dropped."""
+        if state is not None:
+            events.append(Transfers(link, 0, [], [], 0, False, state))
 
     def _detach(self, link: Link, error: Error, events: list[Event]) -> None:
         """Detaches a link whose peer broke its limits."""
@@ -477,6 +490,7 @@ class AmqpSession:
         link = self._attached(detach.handle)
         del self.links[detach.handle]
         link.peer_detached = True
+        self._sent.forget(link)
         if link.detached and not link.is_detach_due:
             self.release_link(link)
         if not link.detached:

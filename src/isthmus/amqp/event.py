@@ -87,7 +87,8 @@ class Transfers:
         payloads: encoded messages, one a delivery.
         message_format: of all of them; 0x80013700 marks batch envelopes.
         settled: whether the sender settled them.
-        state: delivery state sent along, e.g. TransactionalState; such deliveries come in runs of one.
+        state: delivery state sent along, e.g. TransactionalState; such deliveries come in runs of one, and in a run of none where
+            they came behind the end of their link, or ended it, and were dropped.
     """
 
     link: Link
@@ -132,7 +133,9 @@ class CreditChanged:
 
 @dataclass(slots=True)
 class Disposed:
-    """The peer, as receiver, disposed of deliveries first to last that we sent on `link`."""
+    """The peer, as receiver, disposed of deliveries first to last that we sent on `link`. A server is told so also where it has ended the
+    link itself.
+    """
 
     link: Link
     first: int

@@ -70,6 +70,7 @@ class Link:
         context: free for the owner.
         parts_above_bytes: a receiver's: single messages larger than this are reported as `TransferParts`; 0 is none.
         is_sending: whether a delivery that is sent in parts is not whole yet.
+        lost_state: of the delivery that was dropped as this side ended the link.
     """
 
     def __init__(self, amqp_session: AmqpSession, name: str, role: Role, handle: int) -> None:
@@ -96,6 +97,7 @@ class Link:
         self._detach: Detach | None = None  # decided, not sent yet
         self.context: Any = None
         self.partial: PartialDelivery | None = None
+        self.lost_state: Any = None
         self.shape: Shape | None = None
         self.shape_meaning = (False, 0)  # settled and message format of transfers of that shape
         self.parts_above_bytes = 0
@@ -201,6 +203,7 @@ class Link:
             return
         self.detached = True
         self._detach = Detach(self.handle, closed, error)
+        self.lost_state = None if self.partial is None else self.partial.state
         self.drop_partial()
         self.amqp_session.forget_link(self)
 

@@ -118,7 +118,7 @@ class Peer:
             namespace, self, self._links, self._authentication, self._access, self._transactions, self._pressure
         )
         links = self._links
-        links.attach = self._attachments.attach
+        links.attach, links.on_lost = self._attachments.attach, self._transactions.lose
         self._partial = PartialAccount(namespace, self._limits.max_partial_bytes)
         self._awaited = AwaitedBytes(wire)
         self._received_at = now

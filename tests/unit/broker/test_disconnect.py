@@ -143,7 +143,8 @@ async def test_a_message_that_was_deleted_for_a_client_is_sent_to_its_end_i6(bro
     assert broker.engine.runtime("big").active_message_count == 1
 
 
-async def test_a_deferred_message_that_was_deleted_for_a_client_is_sent_to_its_end_i6(broker, message):
+@pytest.mark.parametrize("late", ["the window", "credit"])
+async def test_a_deferred_message_that_was_deleted_for_a_client_is_sent_to_its_end_i6(broker, message, late):
     """The reply to the request that took it, in parts."""
     broker.engine.create_queue("big", QueueDescription(max_message_size_in_kilobytes=4096))
     other = broker.client()
@@ -153,11 +154,12 @@ async def test_a_deferred_message_that_was_deleted_for_a_client_is_sent_to_its_e
     queue.defer(queue.acquire(1).tags)
     await other.settle()
     other.peer.lost()
-    client = broker.client(incoming_window=1, max_frame_size_bytes=1 << 12)
+    client = broker.client(incoming_window=1 if late == "the window" else 5000, max_frame_size_bytes=1 << 12)
     requests = client.session.attach_sender("q", Target(address="big/$management"), source=Source(address="me"))
     replies = client.session.attach_receiver("a", Source(address="big/$management"), target=Target(address="me"))
     client.pump()
-    replies.grant(10)
+    if late == "the window":
+        replies.grant(10)
     requests.send(
         section.encode_message(
             {"sequence-numbers": Array(0x81, [1]), "receiver-settle-mode": UInt(0)},
@@ -170,6 +172,8 @@ async def test_a_deferred_message_that_was_deleted_for_a_client_is_sent_to_its_e
     await until_async(lambda: client.send_only() or broker.engine.runtime("big").message_count == 0)
     await passes(20, client.send_only)
     stopping = asyncio.create_task(broker.namespace.disconnect())
+    await passes(5, client.send_only)
+    replies.grant(10)
     await until_async(lambda: client.pump() or stopping.done())
     assert client.closed_with() == "amqp:connection:forced"
     assert [len(reply) > 3 << 19 for reply in client.payloads(replies)] == [True]

@@ -11,6 +11,7 @@ Invariants:
         detached.
     I3. The end of a link or session is sent after its outstanding outcomes (`isthmus.broker.link.departure`).
     I4. While nothing more is taken, no message and no request reaches a link; the client's settlements do.
+    I5. A message or a settlement that a client sent before it knew that this side has ended the link is reported with its state (`on_lost`).
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ class LinkTable:
 
     Attributes:
         attach: decides about a link that the client wants, or raises IsthmusError.
+        on_lost: called with the state of a message or settlement that nobody takes or answers (I5).
         handlers: the handler of each link.
         waits: links that wait for a session.
         replies: of `handlers`, those on which replies of nodes go to the client.
@@ -73,6 +75,7 @@ class LinkTable:
     """
 
     attach: Callable[[Link], None]
+    on_lost: Callable[[Any], None]
 
     def __init__(
         self,
@@ -112,20 +115,28 @@ class LinkTable:
         """Deliveries came."""
         handler = self.handlers.get(event.link)
         self._early.request(len(event.payloads))
-        if handler is not None and not self.takes_no_more:
+        if handler is None or not event.payloads:
+            self.on_lost(event.state)
+        elif not self.takes_no_more:
             handler.on_transfers(event)
 
     def on_parts(self, event: TransferParts) -> None:
         """Parts of a large message came."""
         handler = self.handlers.get(event.link)
         self.is_taking_large = not event.is_last
-        if handler is not None and not self.takes_no_more:
+        if handler is None:
+            self.on_lost(event.state)
+        elif not self.takes_no_more:
             handler.on_parts(event)
 
     def on_disposed(self, event: Disposed) -> None:
         """The client disposed of deliveries."""
         handler = self.handlers.get(event.link)
-        if handler is not None:
+        link = event.link
+        is_ended_here = link.detached and not link.peer_detached and not link.amqp_session.ended
+        if handler is None or is_ended_here:
+            self.on_lost(event.state)
+        else:
             handler.on_disposed(event.first, event.last, event.state, event.settled)
 
     def on_credit(self, event: CreditChanged) -> None:
@@ -265,7 +276,7 @@ class LinkTable:
         self.is_over = True
         self.departures.clear()
         self._touch = _nothing
-        self.attach = _refuse_all
+        self.attach = self.on_lost = _refuse_all
 
     def _drop(self, link: Link, error: IsthmusError) -> None:
         if not link.detached:
@@ -297,8 +308,8 @@ def _nothing() -> None:
     """Nobody is told."""
 
 
-def _refuse_all(link: Link) -> None:
-    """No link is attached any more."""
+def _refuse_all(what: Any) -> None:
+    """No link is attached any more, and nobody is told of what is lost."""
 
 
 def address_of(link: Link) -> Any:

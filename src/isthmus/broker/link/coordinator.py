@@ -12,6 +12,8 @@ Invariants:
         first operation, and goes via the transaction's entity, which is how clients use transactions across entities.
     I5. A discharge commits only if the connection still has every right that the operations needed; otherwise the
         transaction is rolled back.
+    I6. A transaction is rolled back at its discharge if a message or a settlement of it was dropped, e.g. since this side had ended its
+        link: nobody answers it, and a client may discharge without waiting for an answer.
 """
 
 from __future__ import annotations
@@ -19,9 +21,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
 from isthmus.amqp import AmqpSession, CodecError, Link, Transfers, section
-from isthmus.amqp.performative import Composite, Declare, Declared, Discharge, Rejected, decode
+from isthmus.amqp.performative import (
+    Composite,
+    Declare,
+    Declared,
+    Discharge,
+    Rejected,
+    TransactionalState,
+    decode,
+)
 from isthmus.broker.link.condition import amqp_error
 from isthmus.broker.link.departure import Owed
 from isthmus.broker.link.handler import LinkHandler
@@ -130,6 +141,14 @@ class Transactions:
         for key in [key for key in self._ways if key[0] == txn_id]:
             del self._ways[key]
         return self._open.pop(txn_id)[0]
+
+    def lose(self, state: Any) -> None:
+        """A message or settlement with this state is not taken, and not answered (I6)."""
+        found = self._open.get(state.txn_id) if isinstance(state, TransactionalState) else None
+        if found is not None:
+            found[0].doom(
+                NotAllowedError("a message or a settlement was refused, or arrived behind the end of its link")
+            )
 
     def drop(self, owner: Coordinator) -> None:
         """Rolls back the transactions that were declared on a link and not discharged."""

@@ -174,6 +174,8 @@ class ReceiverLink(IncomingLink):
                 self.store([payload], *self._outcomes(first, 1, size_bytes, settled))
                 self._await(size_bytes)
         except IsthmusError as error:
+            if settled:
+                self._transactions.lose(event.state)
             self.reject(first, 1, error, settled)
         else:
             if event.state is not None:

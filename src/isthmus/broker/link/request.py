@@ -6,11 +6,10 @@ Spec: docs/explanation/protocol.md, Tokens, Management; AMQP management (working
 
 Invariants:
     I1. correlation-id of the reply is the message-id of the request with the identical AMQP type.
-    I2. A reply goes to the link whose target is the request's reply-to, else to the link of that name, else to the link
-        of the same session from the same node.
+    I2. A reply goes to the link whose target is the request's reply-to, else to that of this name, else to that of its session and node.
     I3. No reply waits forever for a client that grants credit once and then never again: azure-servicebus for Python grants 10,000 when it
         attaches, and would wait forever for the reply to its request number 10,001.
-    I4. Where this side ends the link, replies with messages that were deleted for the client, or are being deleted, are sent before.
+    I4. Where this side ends the link, replies to requests that were taken, and with messages that were deleted, are sent before.
 """
 
 from __future__ import annotations
@@ -222,6 +221,7 @@ class Replies(NodeLink):
     Attributes:
         waiting_bytes: in memory, of replies that wait for credit.
         promised: replies that are not sent yet, or to come, with messages that are being deleted for the client.
+        expected: replies that are to come, to requests that were taken.
     """
 
     def __init__(self, link: Link, node: str, way: Way | None = None) -> None:
@@ -229,22 +229,25 @@ class Replies(NodeLink):
         self.node = node
         self._way = way
         self._waiting: deque[tuple[bytes | Rope, bool]] = deque()  # with whether it was promised
-        self.waiting_bytes = self.promised = 0
+        self.waiting_bytes = self.promised = self.expected = 0
         self._count = 0
         self._stream: Stream | None = None
-        self._grants = 0
+        self._grants = self._overdrawn = 0
         self._granted_to = link.delivery_count
-        self._overdrawn = 0
         self._starved_at: float | None = None
         self._counts_replies = True
         self._is_behind_window = self._has_sent_promised = False
-        # Called to end the link, once all promised replies have been sent.
-        self._on_sent_all: Callable[[], None] | None = None
+        self._on_sent_all: Callable[[], None] | None = None  # ends the link, once nothing is expected or promised
 
     @property
     def owes(self) -> bool:
-        """Whether a reply, which may have messages that were deleted for the client, waits for its window or is sent in parts."""
-        return not self.link.detached and (self._is_held_up or (bool(self._waiting) and self.link.credit > 0))
+        """Whether a reply waits for its window, is sent in parts, or is due."""
+        return not self.link.detached and (self._is_held_up or self._is_due)
+
+    @property
+    def _is_due(self) -> bool:
+        """Whether a reply with credit waits for one before it, or one with deleted messages for credit."""
+        return self.promised > 0 or (bool(self._waiting) and self.link.credit > 0)
 
     @property
     def _is_held_up(self) -> bool:
@@ -277,9 +280,11 @@ class Replies(NodeLink):
     def flush(self) -> None:
         """Sends waiting replies, as far as the credit allows."""
         self._flush()
-        run = self._on_sent_all
-        is_owed = self.promised > 0 or (self._has_sent_promised and self._is_held_up)
-        if run is not None and (self.link.detached or not is_owed):
+        if (run := self._on_sent_all) is None:
+            return
+        # A large reply alone, to a peek that the client may not read, is broken off.
+        is_awaited = self._stream is None or self._has_sent_promised
+        if self.link.detached or not (self.expected or self._is_due or (is_awaited and self._is_held_up)):
             self._on_sent_all = None
             run()
 
@@ -364,11 +369,6 @@ class Replies(NodeLink):
         if self._way is not None:
             self._way.touch()
 
-    @property
-    def waiting(self) -> int:
-        """Replies that wait for credit."""
-        return len(self._waiting)
-
 
 def _memory_bytes(message: bytes | Rope) -> int:
     return message.memory_bytes if isinstance(message, Rope) else len(message)
@@ -387,7 +387,7 @@ def find_replies(links: Iterable[Replies], request: Request | None, node: str, a
             if replies.link.name == wanted:
                 return replies
     same = [each for each in candidates if each.node == node and each.link.amqp_session is arrived_on.amqp_session]
-    return same[-1] if same else None
+    return min(reversed(same), key=lambda each: each.is_ending, default=None)
 
 
 def _address(terminus: Any) -> str | None:

@@ -41,10 +41,8 @@ __all__ = ["Carrier", "SenderLink"]
 _log = logging.getLogger(__name__)
 
 _PRESETTLED = 1
-# Bytes of the messages of one iteration: large ones must not fill the memory of the connection.
-_TURN_BYTES = 1 << 20
-# The assumed size of a message before the first one was seen.
-_EXPECTED_BYTES = 16 * 1024
+_TURN_BYTES = 1 << 20  # of the messages of one iteration: large ones must not fill the memory of the connection
+_EXPECTED_BYTES = 16 * 1024  # of a message, before the first one was seen
 
 
 class Carrier(Way, Protocol):
@@ -96,17 +94,13 @@ class SenderLink(LinkHandler):
         self._settlement = self.settlement_type(link, path, queue, transactions, carrier.touch)
         self.owed = self._settlement.owed
         self._deletes = link.snd_settle_mode == _PRESETTLED
-        self._reserved = 0
+        self._reserved = self._delivered = 0
         self._is_large_reserved = False
-        # The lock of a large message whose body is being read, before it is deleted.
-        self._unchecked = b""
-        # Called to end the link, once all deleted messages have been sent.
-        self._on_sent_all: Callable[[], None] | None = None
+        self._unchecked = b""  # the lock of a large message whose body is being read, before it is deleted
+        self._on_sent_all: Callable[[], None] | None = None  # ends the link, once all deleted messages have been sent
         self._mean_bytes = _EXPECTED_BYTES
-        self._delivered = 0
         self._stream: Stream | None = None
-        # Taken, and waiting until a large message before them has been sent.
-        self._behind: deque[tuple[Payload, bytes]] = deque()
+        self._behind: deque[tuple[Payload, bytes]] = deque()  # taken, and waiting for a large message before them
 
     @property
     def is_ready(self) -> bool:
@@ -234,6 +228,7 @@ class SenderLink(LinkHandler):
         """The link is gone; the locks stay."""
         self.closed = True
         self._on_sent_all = None
+        self._give_back()
         self._settlement.close()
         self._behind.clear()
         if self._stream is not None:
@@ -268,14 +263,20 @@ class SenderLink(LinkHandler):
         self._unchecked = token
         check_bodies(self._carrier.large, [payload.blob], self._checked, retries=RETRIES)
 
-    def _checked(self, unreadable: IsthmusError | None) -> None:
+    def _give_back(self) -> None:
+        """The message whose body is being read goes to another client at once."""
         token, self._unchecked = self._unchecked, b""
+        if token:
+            with suppress(IsthmusError):  # the entity or the session has ended
+                self.queue.release([token])
+
+    def _checked(self, unreadable: IsthmusError | None) -> None:
         is_ending = self.closed or self.link.detached or self.takes_no_more or self._on_sent_all is not None
         if is_ending or not self.link.credit:
-            with suppress(IsthmusError):  # it goes to another client at once
-                self.queue.release([token])
+            self._give_back()
             self.offer()
             return
+        token, self._unchecked = self._unchecked, b""
         if unreadable is None:
             try:
                 self.keep(token)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from isthmus.amqp import Transfers
-from isthmus.amqp.performative import Accepted, Source, Target
+from isthmus.amqp.performative import Accepted, Released, Source, Target
 from isthmus.amqp.types import Described, Symbol
 from isthmus.entities import EntityStatus, QueueDescription, TopicDescription
+from isthmus.errors import UnauthorizedError
 
 HEARTBEAT = b"\0\0\0\x08\2\0\0\0"
 
@@ -113,6 +114,20 @@ async def test_while_nothing_more_is_taken_what_the_client_settles_is_i4(broker,
     await client.settle()
     runtime = broker.engine.runtime("orders")
     assert runtime.active_message_count == 0, "b was not taken, and a was settled"
+
+
+async def test_what_comes_behind_the_end_of_its_link_is_reported_with_its_state_i5(broker, message, monkeypatch):
+    client = broker.client()
+    sender, receiver = client.sender("orders"), client.receiver("orders", 1)
+    sender.send(message("a"), b"1")
+    await client.settle()
+    lost = []
+    monkeypatch.setattr(client.peer._links, "on_lost", lost.append)
+    [attached] = [each for each in client.peer._links.handlers if each.name == receiver.name]
+    client.peer._links.drop(attached, UnauthorizedError("expired"))
+    receiver.dispose(0, 0, Released())
+    await client.settle()
+    assert lost == [Released()]
 
 
 async def test_the_links_of_replies_are_known_until_they_end(broker):

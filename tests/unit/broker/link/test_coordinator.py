@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tests.unit.broker.management.test_management import Node
 from harness.client.cbs import put_token, send_token
 from harness.client.transaction_client import attach_coordinator, declare, discharge, send_with_state, within
 from isthmus.amqp import BATCH_FORMAT, Disposed, SentSettled, Transfers, codec, section
+from isthmus.amqp.frame import frame
 from isthmus.amqp.performative import (
     Accepted,
     Declared,
@@ -23,11 +25,14 @@ from isthmus.amqp.performative import (
     Source,
     Target,
     TransactionalState,
+    Transfer,
 )
 from isthmus.amqp.types import Array, Symbol, Timestamp
+from isthmus.broker.link.request import Replies
 from isthmus.entities import AuthorizationRule, QueueDescription
 from isthmus.entities.catalog.tier import TIERS
-from isthmus.errors import NotAllowedError, StoreError
+from isthmus.errors import NotAllowedError, StoreError, UnauthorizedError
+from isthmus.store import BlobFolder
 from isthmus.transport.sender import envelope
 
 
@@ -250,6 +255,66 @@ async def test_a_settled_disposition_that_is_refused_dooms_its_transaction(broke
     assert broker.engine.runtime("other").locked_message_count == 0
     assert condition(await control.discharge(txn_id)) == "amqp:transaction:rollback"
     assert (contents(broker), contents(broker, "other")) == (["one", "two"], ["far"])
+
+
+@pytest.mark.parametrize("settled", [False, True])
+@pytest.mark.parametrize("what", ["a message", "a message in two frames", "a settlement"])
+async def test_what_arrives_behind_the_end_of_its_link_dooms_its_transaction_i6(
+    broker: Any, control: Control, what: str, settled: bool
+) -> None:
+    """The client has not been told yet that this side has ended the link, and waits for no outcome before it discharges."""
+    await put(broker, "a")
+    client = control.client
+    link = client.receiver("orders", credit=1) if what == "a settlement" else client.sender("orders", "s")
+    await client.settle()
+    txn_id = await control.declare()
+    if what == "a message in two frames":
+        first = Transfer(handle=link.handle, delivery_id=9, delivery_tag=b"9", more=True, state=within(txn_id))
+        link.amqp_session.write(first)
+        client.peer.receive(client.connection.take())
+    [attached] = [each for each in client.peer._links.handlers if each.name == link.name]
+    client.peer._links.drop(attached, UnauthorizedError("expired"))
+    if what == "a settlement":
+        link.dispose(0, 0, within(txn_id, Accepted()), settled)
+        link.detach()  # as a client does that closes its consumer before it commits
+    elif what == "a message":
+        send_with_state(link, make("b"), within(txn_id), settled=settled)
+    else:
+        link.amqp_session.write(Transfer(handle=link.handle, delivery_id=9, settled=settled, more=False))
+    assert condition(await control.discharge(txn_id)) == "amqp:transaction:rollback"
+    assert contents(broker) == ["a"]
+
+
+async def test_a_message_that_ends_its_link_dooms_its_transaction_i6(broker: Any, control: Control) -> None:
+    """As one that is far above the limit of its entity."""
+    link = control.client.sender("orders", "s")
+    [attached] = [each for each in control.client.peer._links.handlers if each.name == link.name]
+    attached.max_message_size_bytes = 10
+    txn_id = await control.declare()
+    send_with_state(link, make("b"), within(txn_id))
+    assert condition(await control.discharge(txn_id)) == "amqp:transaction:rollback"
+    assert control.client.detached(link) == "amqp:link:message-size-exceeded"
+
+
+async def test_a_settled_large_message_that_is_refused_dooms_its_transaction(
+    broker: Any, control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.engine.blobs.files = BlobFolder(tmp_path)
+    monkeypatch.setattr("isthmus.broker.link.receiver_link.LARGE_BYTES", 100)
+    link = control.client.sender("orders", "s")
+    monkeypatch.setattr(broker.engine.blobs.files, "create", refuse)
+    txn_id = await control.declare()
+    session, payload = link.amqp_session, section.encode_message(bytes(300), properties={"message_id": "b"})
+    for content, more in ((payload[:150], True), (payload[150:], False)):
+        state = within(txn_id) if more else None
+        transfer = Transfer(handle=link.handle, delivery_id=0, delivery_tag=b"1", settled=True, more=more, state=state)
+        data = frame(session.channel, transfer)
+        session.connection.write((len(data) + len(content)).to_bytes(4, "big") + data[4:] + content)
+    assert condition(await control.discharge(txn_id)) == "amqp:transaction:rollback"
+
+
+def refuse(number: int) -> Any:
+    raise StoreError("no space left on device")
 
 
 async def test_what_the_disk_refuses_settles_deliveries_as_lost_i5(broker: Any, control: Control) -> None:
@@ -894,6 +959,23 @@ async def test_what_cannot_take_part_is_refused_by_a_reply(broker: Any, control:
     assert len(control.client.payloads(replies)) == before + 1
     for _ in range(60):  # such requests use up no credit for good
         await ask(node, "peek-message", {}, txn_id)
+
+
+async def test_a_request_whose_reply_has_no_room_dooms_its_transaction_i6(
+    broker: Any, control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(control.client, "orders")
+    txn_id = await control.declare()
+    monkeypatch.setattr(Replies, "has_room", lambda *_: False)
+    request = section.encode_message(
+        later(broker, "a"),
+        properties={"message_id": "asked", "reply_to": node.reply_to},
+        application_properties={"operation": "com.microsoft:schedule-message"},
+        value_body=True,
+    )
+    send_with_state(node.requests, request, within(txn_id))
+    assert condition(await control.discharge(txn_id)) == "amqp:transaction:rollback"
+    assert control.client.detached(node.requests) == "amqp:resource-limit-exceeded"
 
 
 async def test_a_tier_without_transactions_refuses_the_coordinator(broker: Any) -> None:

@@ -8,9 +8,11 @@ import pytest
 from harness.check.until import passes, until_async
 from isthmus.amqp import codec, section
 from isthmus.amqp.performative import Source, Target
-from isthmus.amqp.types import Array, Int, Long, UInt
+from isthmus.amqp.types import Array, Int, Long, Timestamp, UInt
+from isthmus.broker.link.node import Requests
+from isthmus.broker.link.request import Reply
 from isthmus.entities import Large, QueueDescription
-from isthmus.errors import UnauthorizedError
+from isthmus.errors import QuotaExceededError, UnauthorizedError
 from isthmus.store import BlobFolder
 
 LONGS = 0x81
@@ -104,6 +106,21 @@ async def test_nothing_is_deleted_for_a_client_that_grants_no_credit_beyond_what
     assert await asker.answers(1) == [(200, 4)]
 
 
+async def test_no_request_is_carried_out_whose_reply_has_no_room_i3(broker, message):
+    await defer(broker, message, 4)
+    asker = Asker(broker.client(), "orders", credit=0)
+    asker.ask("peek-message", {"from-sequence-number": Long(0), "message-count": Int(4)})
+    due = Timestamp(broker.clock.wall_ms() + 60_000)
+    item = {"message": message("later", annotations={"x-opt-scheduled-enqueue-time": due})}
+    for _ in range(2):
+        asker.ask("schedule-message", {"messages": [item]})
+    await asker.client.settle()
+    assert asker.client.detached(asker.requests) == "amqp:resource-limit-exceeded"
+    assert broker.engine.runtime("orders").scheduled_message_count == 0
+    asker.replies.grant(9)
+    assert await asker.answers(1) == [(200, 4)]
+
+
 async def test_what_was_deleted_together_for_a_client_without_credit_is_sent_when_it_grants_some(broker, message):
     await defer(broker, message, 8)
     asker = Asker(broker.client(), "orders", credit=0)
@@ -137,6 +154,72 @@ async def test_replies_with_deleted_messages_are_sent_before_this_side_ends_thei
     assert await asker.answers(1) == [(200, 4)]
     await until_async(lambda: client.pump() or client.detached(asker.replies))
     assert links.handlers == {}
+
+
+@pytest.mark.parametrize("cause", ["an expired token", "a connection that is given up"])
+async def test_requests_that_were_taken_are_answered_before_this_side_ends_their_links_i5(broker, message, cause):
+    """Without the reply the client schedules the message twice. What it asks for from then on is not done."""
+    due = Timestamp(broker.clock.wall_ms() + 60_000)
+    item = {"message": message("later", annotations={"x-opt-scheduled-enqueue-time": due})}
+    client = broker.client()
+    asker = Asker(client, "orders")
+    broker.store.gate.clear()
+    asker.ask("schedule-message", {"messages": [item]})
+    await passes(5, client.pump)
+    links = client.peer._links
+    if cause == "an expired token":
+        for link in list(links.handlers):
+            links.drop(link, UnauthorizedError("expired"))
+    else:
+        client.peer._give_up(QuotaExceededError("too much"))
+    asker.ask("schedule-message", {"messages": [item]})
+    await passes(5, client.pump)
+    broker.store.gate.set()
+    await until_async(lambda: client.pump() or client.detached(asker.requests) or client.closed_with())
+    assert [asker.read(each) for each in client.payloads(asker.replies)] == [(200, 0)]
+    assert links.handlers == {}
+    assert broker.engine.runtime("orders").scheduled_message_count == 1
+
+
+async def test_a_request_that_fails_twice_has_one_reply_and_does_not_keep_its_links_i5(broker):
+    """As one that schedules messages in two partitions, of which one refuses and then the store of the other fails."""
+    asker = Asker(broker.client(), "orders")
+    links = asker.client.peer._links
+    [requests] = [each for each in links.handlers.values() if isinstance(each, Requests)]
+    requests._answer = lambda request, respond: [respond(Reply(500, "one")), respond(Reply(500, "two"))]
+    asker.ask("schedule-message", {})
+    asker.client.pump()
+    for link in list(links.handlers):
+        links.drop(link, UnauthorizedError("expired"))
+    assert links.handlers == {}
+    assert await asker.answers(1) == [(500, 0)]
+
+
+async def test_the_reply_to_a_change_is_sent_though_a_large_one_is_before_it_as_their_link_is_ended_i5(broker, message):
+    await defer(broker, message, 4)
+    client = broker.client(incoming_window=1, max_frame_size_bytes=1 << 12)
+    asker = Asker(client, "orders")
+    asker.ask("peek-message", {"from-sequence-number": Long(0), "message-count": Int(4)})
+    due = Timestamp(broker.clock.wall_ms() + 60_000)
+    item = {"message": message("later", annotations={"x-opt-scheduled-enqueue-time": due})}
+    asker.ask("schedule-message", {"messages": [item]})
+    await until_async(lambda: client.send_only() or broker.engine.runtime("orders").scheduled_message_count)
+    await broker.namespace.commits.wait_idle()
+    for link in list(client.peer._links.handlers):
+        client.peer._links.drop(link, UnauthorizedError("expired"))
+    await until_async(lambda: client.pump() or client.detached(asker.replies))
+    assert [asker.read(each) for each in client.payloads(asker.replies)] == [(200, 4), (200, 0)]
+
+
+async def test_a_large_reply_that_is_not_read_does_not_keep_its_link_i5(broker, message):
+    await defer(broker, message, 4)
+    client = broker.client(incoming_window=1, max_frame_size_bytes=1 << 12)
+    asker = Asker(client, "orders")
+    asker.ask("peek-message", {"from-sequence-number": Long(0), "message-count": Int(4)})
+    await passes(20, client.send_only)
+    for link in list(client.peer._links.handlers):
+        client.peer._links.drop(link, UnauthorizedError("expired"))
+    assert client.peer._links.handlers == {}
 
 
 async def test_nothing_is_deleted_for_a_client_without_a_link_for_the_reply(broker, message):

@@ -98,11 +98,13 @@ def test_of_links_with_one_address_the_one_in_the_requests_session_is_answered_i
 
 def test_a_link_that_is_about_to_end_is_not_answered_on_where_the_client_has_another_i2():
     ending, new = (Replies(CreditedLink(), "q/$management") for _ in range(2))
+    new.link.amqp_session = ending.link.amqp_session
     ending.promised = 1
     ending.when_sent(lambda: None)
     asked = Request("m", "reply", "op", {}, None)
     for links in ([ending, new], [new, ending]):
         assert find_replies(links, asked, "q/$management", ending.link) is new
+        assert find_replies(links, Request("m", None, "op", {}, None), "q/$management", ending.link) is new
     assert find_replies([ending], asked, "q/$management", ending.link) is ending
 
 
@@ -161,7 +163,7 @@ def test_i3_a_client_that_counts_replies_gets_none_beyond_its_credit(first, seco
         replies.send(b"%d" % number)
     for now in range(10):
         replies.on_tick(float(now))
-    assert (len(link.sent), replies.waiting) == (first + second, 1)
+    assert (len(link.sent), len(replies._waiting)) == (first + second, 1)
 
 
 def test_i3_a_client_that_grants_late_counts_replies_again():
@@ -177,4 +179,4 @@ def test_i3_a_client_that_grants_late_counts_replies_again():
     replies.send(b"beyond")
     replies.on_tick(2.0)
     replies.on_tick(9.0)
-    assert (link.sent[-1], replies.waiting) == (b"granted", 1)
+    assert (link.sent[-1], len(replies._waiting)) == (b"granted", 1)

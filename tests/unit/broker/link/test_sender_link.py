@@ -497,6 +497,25 @@ async def test_nothing_is_deleted_for_a_link_that_ends_while_a_body_is_read_i4(b
     )
 
 
+@pytest.mark.parametrize("path", ["big", "sessions"])
+async def test_a_message_whose_body_is_being_read_comes_first_to_the_next_link_i2(broker, reading, path):
+    client = broker.client()
+    for name in ("first", "second"):
+        source = Source(address=path, filter={FILTER: "a"} if path == "sessions" else None)
+        link = client.session.attach_receiver(
+            name, source, target=Target(address="me"), snd_settle_mode=1, rcv_settle_mode=0
+        )
+        link.grant(4)
+        await until_async(lambda: client.pump() or reading.opens)
+        await client.settle()
+        if name == "first":
+            link.detach()
+            client.pump()
+    reading.gate.set()
+    await until_async(lambda: client.pump() or len(client.payloads(link)) == 4)
+    assert sizes(client, link) == [True, False, True, False]
+
+
 async def test_a_drain_waits_while_a_body_is_read(broker, reading):
     client = broker.client()
     link = client.receiver("big", snd_settle_mode=1, rcv_settle_mode=0)
