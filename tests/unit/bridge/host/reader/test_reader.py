@@ -546,16 +546,20 @@ def test_an_idle_lease_sleeps(make: Any, system: FakeSystem, monkeypatch: pytest
 def test_join_returns_after_the_systems_have_taken_in_what_was_settled(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bed = make(routes=[route("a")], lease_seconds=0.0)
-    bed.open(1)
     was_over: list[bool] = []
+    beds: list[Any] = []
+    is_made = threading.Event()  # the lease, which is over at once, may end before `make` has returned
     closes = FakePool.close
 
     def close(pool: FakePool) -> None:
-        was_over.append(bed.host._over.is_set())
+        assert is_made.wait(10.0)
+        was_over.append(beds[0].host._over.is_set())
         closes(pool)
 
     monkeypatch.setattr(FakePool, "close", close)
-    assert bed.end() == LeaseEnd(None)
-    bed.host.join(10.0)
+    beds.append(make(routes=[route("a")], lease_seconds=0.0))
+    is_made.set()
+    beds[0].open(1)
+    assert beds[0].end() == LeaseEnd(None)
+    beds[0].host.join(10.0)
     assert was_over == [False]
