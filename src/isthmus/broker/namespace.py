@@ -336,7 +336,7 @@ class Namespace:
         now = self.clock.monotonic()
         was_stopped, self._engine_looked_at = now - self._engine_looked_at > _STALL_SECONDS, now
         if was_stopped:
-            self.engine.count_idle_anew()
+            self.engine.restart_idle_counts()
         if now < self._engine_due_at:
             return
         now_ms = self.clock.wall_ms()

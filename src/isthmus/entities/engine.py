@@ -410,7 +410,7 @@ class Engine(Administration):
                 self._staging.is_stale = True
                 raise
             self._is_stale = False
-            self.count_idle_anew()
+            self.restart_idle_counts()
             call_all(self._staging.take_checks())
 
     def close(self) -> None:
@@ -484,9 +484,9 @@ class Engine(Administration):
 
     def _apply_partitioned(self) -> None:
         super()._apply_partitioned()
-        self.count_idle_anew()
+        self.restart_idle_counts()
 
-    def count_idle_anew(self) -> None:
+    def restart_idle_counts(self) -> None:
         """Restart all idle times: receivers could not reach the entities until now."""
         self._idle_time.restart()
 

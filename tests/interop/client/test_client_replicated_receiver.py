@@ -635,7 +635,7 @@ def test_a_namespace_that_accepts_and_says_nothing_is_connected_when_it_says_som
             receiver.complete_message(message)
 
 
-def test_a_connection_that_silently_carries_nothing_is_made_anew(
+def test_a_connection_that_silently_carries_nothing_is_made_again(
     pair: tuple[NamespaceProcess, NamespaceProcess], queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(branch, "QUIET_SECONDS", 0.5)

@@ -504,7 +504,7 @@ def test_a_detached_link_leaves_nothing_in_its_session() -> None:
     assert sender.amqp_session._sent.covered(0, 100) == []
 
 
-def test_a_handle_taken_anew_instead_of_an_answer_to_a_detach_is_free() -> None:
+def test_a_handle_taken_again_instead_of_an_answer_to_a_detach_is_free() -> None:
     peers = Peers().open()
     session = peers.client.begin()
     peers.pump()

@@ -441,7 +441,7 @@ def test_a_time_in_which_no_client_could_connect_makes_nothing_idle(namespace: A
     namespace.engine.create_queue("q", QueueDescription(auto_delete_on_idle_ms=300_000))
     namespace.commit()
     namespace.clock.advance(3_600_000)
-    namespace.engine.count_idle_anew()
+    namespace.engine.restart_idle_counts()
     namespace.advance(10_000)
     assert namespace.engine.get_queue("q") is not None
     namespace.advance(300_000)

@@ -503,7 +503,7 @@ def test_what_cannot_be_replaced_is_not_reported_as_created(
     assert after.made_here == ("orders", "other")
 
 
-def test_a_pair_that_is_created_anew_while_it_fails_over_elsewhere_leaves_that_alone(
+def test_a_pair_that_is_created_again_while_it_fails_over_elsewhere_leaves_that_alone(
     session: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On another machine, or where the state folder was lost; it can be forced then."""

@@ -54,7 +54,7 @@ def test_strangers_go_first_where_all_sockets_are_too_many_i1() -> None:
     assert enter(admission, 6) is None
 
 
-def test_a_descriptor_that_is_given_anew_counts_once() -> None:
+def test_a_descriptor_that_is_given_again_counts_once() -> None:
     admission = Admission()
     enter(admission, 7)
     admission.know(7)

@@ -41,7 +41,7 @@ def properties_of(message: bytes) -> dict[str, object]:
     "header", [None, Header(), Header(True, 7, 60_000, True, 9), Header(ttl_ms=0, delivery_count=1)]
 )
 @pytest.mark.parametrize("options", [{}, {"origin": "mq/orders", "target": "jfk"}])
-def test_the_header_is_made_anew(header: Header | None, options: dict[str, str]) -> None:
+def test_the_header_is_made_again(header: Header | None, options: dict[str, str]) -> None:
     """I2"""
     message = BODY if header is None else section.encode_header(header) + BODY
     wanted = header or Header()

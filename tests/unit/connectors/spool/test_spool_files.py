@@ -428,7 +428,7 @@ def test_a_spool_that_cannot_be_looked_at_keeps_its_identity(tmp_path: Path, mon
 
 
 def test_i8_what_goes_into_a_deleted_segment_does_not_count_as_written(tmp_path: Path) -> None:
-    """An operator removes the folder to begin anew, and the run continues: what came was settled at its source until the next segment began."""
+    """An operator removes the folder to begin again from nothing, and the run continues: what came was settled at its source until the next segment began."""
     writer = SpoolWriter(tmp_path / "spool").open()
     writer.append(records(0, 5))
     writer.sync()

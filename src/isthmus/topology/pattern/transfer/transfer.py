@@ -271,14 +271,14 @@ def flow(task: TransferTask, path: tuple[Transfer, ...]) -> Flow:
         and (bool(witness or first.subscription) or not last.to_log),
         target_is_consumed=not last.to_log and (not last.to_topic or name != AUDIT),
         changes=any(each.action for each in path),
-        drops=any(_decides_anew(each, later) for at, each in enumerate(path) for later in path[at + 1 :]),
+        drops=any(_decides_again(each, later) for at, each in enumerate(path) for later in path[at + 1 :]),
         audit_ms=(audit.default_ttl_ms or audit.initial_ttl_ms or 0) if audit is not None else 0,
         detection_ms=task.duplicate_detection_ms,
         goes_alone=last.goes_alone,
     )
 
 
-def _decides_anew(transfer: Transfer, later: Transfer) -> bool:
+def _decides_again(transfer: Transfer, later: Transfer) -> bool:
     """Whether the action of a transfer may change a property that the filter of a later one reads."""
     if not transfer.action or not later.filter:
         return False

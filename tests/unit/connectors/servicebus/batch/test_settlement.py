@@ -256,7 +256,7 @@ def lose_locks(peer: Peer, monkeypatch: pytest.MonkeyPatch, *lost: int) -> None:
             peer.queues["q"].give_back(number)
 
 
-def test_a_connection_that_ended_during_a_batch_is_made_anew(
+def test_a_connection_that_ended_during_a_batch_is_made_again(
     peer: Peer, store: BatchStore, settlement: BatchSettlement
 ) -> None:
     """A batch may last longer than a namespace keeps a connection on which nothing moves."""
