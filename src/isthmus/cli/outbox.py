@@ -101,9 +101,8 @@ def _drain(
                     if not status(path).messages:
                         break
                     time.sleep(min(_LOOK_SECONDS, seconds))  # another process delivers
-            sender.close(
-                is_patient=True
-            )  # else a batch that is under way over a slow network would be sent again by the next call
+            # Otherwise the next call would send a batch again that is under way over a slow network.
+            sender.close(is_patient=True)
         is_interrupted = is_stopped()
     found, state = status(path), sender.statistics().drain  # with the attempt that was under way
     damaged = found.damaged - before.damaged

@@ -1,6 +1,6 @@
 """A queue and a topic are kept in tables, each message once, whatever is killed.
 
-`make test` kills the driver once and a worker once; `make soak` each of them twenty times. A round publishes, kills at a random moment at
+`make soak` kills the driver and a worker, each twenty times; `make test` kills what fills a spool (tests/interop/route/test_spool.py). A round publishes, kills at a random moment at
 which messages are under way, and continues. At the end the tables have every message that was acknowledged, once, in the order of the source.
 """
 

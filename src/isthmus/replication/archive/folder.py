@@ -295,9 +295,8 @@ class ArchiveFolder:
         folders: set[Path] = set()
         for name in commit.files:
             source, target = staging / name, self.path / name
-            if not is_there(
-                source
-            ):  # an error must not count as absence: the file would be removed with its staging folder
+            # An error must not count as absence: the file would be removed with its staging folder.
+            if not is_there(source):
                 continue
             make_folder(target.parent, 0o777)
             source.rename(target)
@@ -320,9 +319,8 @@ def files_of(folder: Path) -> Iterator[Path]:
         OSError: a folder cannot be listed. `os.walk` would leave out what is in it.
     """
     for at, folders, names in os.walk(folder, onerror=_refuse):
-        folders[:] = [
-            each for each in folders if each.startswith(("date=", "hour="))
-        ]  # not a foreign one, which may be unreadable
+        # A foreign folder may be unreadable.
+        folders[:] = [each for each in folders if each.startswith(("date=", "hour="))]
         yield from (Path(at) / name for name in names if name.endswith(".parquet") and not name.startswith((".", "_")))
 
 

@@ -99,10 +99,9 @@ def verify(
                 what = error.filename or f"what is needed to verify task {each.name}"
                 raise FolderUnreadableError(f"{what} cannot be read: {error.strerror or error}") from error
             nothing = () if flows else (f"no messages that task {each.name} moves can be compared",)
-            has_lost = any(result.total("lost") for result in results)
-            absent = (
-                (*_absent_tables(chosen), *(_absent(spools) if state_folder is not None else ())) if has_lost else ()
-            )
+            absent: tuple[str, ...] = ()
+            if any(result.total("lost") for result in results):
+                absent = (*_absent_tables(chosen), *(_absent(spools) if state_folder is not None else ()))
             yield _merged(each.name, results, (*dict.fromkeys(reasons.values()), *nothing, *absent), by_hour=by_hour)
 
 
@@ -121,8 +120,8 @@ def _absent_tables(chosen: Mapping[str, Route]) -> Iterator[str]:
         table = route.options.table
         if table is not None and not SpoolReader(Path(table.spool)).identity:
             yield (
-                f"the spool {table.spool} of route {name} is not there, and messages in it count as lost: verify on a machine that has it, by the file "
-                "of the run"
+                f"the spool {table.spool} of route {name} is not found, and messages in it count as lost: run verify where it is, with the file that "
+                "the run uses"
             )
 
 

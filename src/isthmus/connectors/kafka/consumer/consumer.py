@@ -193,7 +193,8 @@ class ConsumerThread(threading.Thread):
                 elif not self._removed.is_asking and not self._fault.is_absent:
                     self._committer.commit(self._consumer, self._removed.unlooked)
             self._serve_dead()
-            if self._was_lost and self._delivered.present is not None:
+            present = self._delivered.present
+            if self._was_lost and present is not None and not present.is_reported:
                 self._wake()  # the end may be reported
         except KafkaException as error:
             self._fault.lose(error_of(error.args[0], self._options.topic))

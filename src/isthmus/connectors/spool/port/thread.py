@@ -241,10 +241,10 @@ class SpoolSourceThread(threading.Thread):
                 release_at = now + _RELEASE_SECONDS
                 self._release()
             with self._condition:
-                if self._must_end and not self._to_set_aside:
-                    return
                 if self._must_end:
-                    continue
+                    if not self._to_set_aside:
+                        return
+                    continue  # they are set aside first
                 if self._goes_back:
                     self._goes_back, is_waiting = False, False
                     records = _Following(self._records())
