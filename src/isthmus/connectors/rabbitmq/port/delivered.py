@@ -126,19 +126,19 @@ class Delivered:
                     self._unknown.append(entry.traits)
         return tags
 
-    def take(self, first: int, last: int) -> list[Entry]:
+    def take(self, first: int, last: int, *, is_release: bool = False) -> list[Entry]:
         """Positions are released, or set aside: they are forgotten."""
         entries = list(self._take(first, last))
         gone = {entry.position for entry in entries if not entry.tag}
         if gone:
             self._due -= gone
             self._forget(gone)
-        if self._unknown.maxlen:
+        if self._unknown.maxlen and not is_release:
             self._aside |= {entry.tag: entry.traits for entry in entries if entry.tag}
         return entries
 
     def stored(self, tags: Sequence[int]) -> Sequence[int]:
-        """The copies of deliveries that were set aside are stored; returns their tags, which are acknowledged."""
+        """The copies of deliveries that were set aside are stored, or the broker makes them; returns their tags, which are acknowledged, or rejected."""
         self._unknown.extend(self._aside.pop(tag) for tag in tags if tag in self._aside)
         return tags
 
