@@ -66,7 +66,7 @@ class RabbitSource(End):
         self._position = (int(time.time() * 1000) - _EPOCH_MS) << 8
         self._dead = DeadLetters(options, options, pool, self._confirmed)
         self._refused = Refused()
-        self._present = Present() if only_present else None
+        self._present = Present(options.prefetch // 2) if only_present else None
         self._last: Connection | None = None
         self._reset()
 
@@ -242,7 +242,8 @@ class RabbitSource(End):
         if self.is_closed:
             return  # it is returned
         if self._present is not None:
-            is_late = not self._present.came(tag, time.monotonic(), again=is_again and self._delivered.counted(traits))
+            again = self._delivered.again(traits) if is_again else ""
+            is_late = not self._present.came(tag, time.monotonic(), again)
             self._check_late()
             if is_late:
                 return

@@ -79,6 +79,21 @@ def test_released_messages_are_none_of_those_that_came_later(ordered: bool) -> N
     assert rig.take(10) == ([], False)
 
 
+def test_a_message_that_arrives_before_a_released_one_returns_is_a_later_one() -> None:
+    """It was taken for the released one, which stayed in the queue."""
+    rig = Rig(ordered=False, messages=2)
+    rig.deliver(b"1", b"2")
+    (first, second), _ = rig.take(10)
+    rig.source.settle(second, second)
+    rig.source.settle(first, first, Disposition("abandon"))
+    rig.deliver(b"3")
+    assert rig.take(10) == ([], False)
+    rig.deliver(b"1", is_again=True)
+    (again,), _ = rig.take(10)
+    rig.source.settle(again, again)
+    assert rig.take(10) == ([], True)
+
+
 def test_a_message_of_a_lost_channel_that_is_set_aside_is_none_of_those_that_came_later() -> None:
     """It is redelivered, and set aside then."""
     rig = Rig(ordered=True, messages=3)
