@@ -104,6 +104,8 @@ def test_what_is_not_settled_comes_again_and_the_rest_does_not(tmp_path: Path, r
     readers.pop().close()
     assert any((tmp_path / "hook" / "set-aside" / "segments").iterdir())
     readers.append(again := Reader(tmp_path, only_present="yes"))
+    again.wait(lambda: len(again.found) == 3)
+    again.source.settle(positions[0], positions[-1])
     again.wait(lambda: any(isinstance(each, Exhausted) for each in again.events))
     assert [position for position, _ in again.found] == [positions[2], *positions[4:]]
     assert [key_of(payload) for _, payload in again.found] == ["a/2", "a/4", "a/5"]

@@ -8,6 +8,7 @@ Invariants:
     I2. A settlement is on disk `SAVE_SECONDS` later, and at the end.
     I3. A message that is set aside is in the folder `set-aside` before it is settled.
     I4. A vault that does not answer delays no message: after the first read the secret is read again in another thread.
+    I5. With `only_present` the end is reported only once all messages are settled.
 """
 
 from __future__ import annotations
@@ -213,6 +214,8 @@ class ListenThread(threading.Thread):
         finally:
             with self._condition:
                 self._messages.extend(found)  # those before an unreadable one, too
+        if is_over and outgoing.positions(0, self._end):
+            is_over = False  # one that cannot be set aside is delivered again (I5)
         with self._condition:
             if is_over and not any(isinstance(each, Exhausted) for each in self._state_events):
                 self._state_events.append(Exhausted())

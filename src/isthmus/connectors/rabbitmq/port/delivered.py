@@ -20,18 +20,21 @@ Invariants:
         `REMEMBERED` messages before it.
     I4. However often the connection is lost, no more than `REMEMBERED` settled messages are known.
     I5. For a source that is read once, a message without message-id that was settled shortly before the loss is known to have been counted; so is one
-        that was set aside.
+        that was set aside. One that was released is known when it is redelivered.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from isthmus.connectors.rabbitmq.mapping.fingerprint import Traits, fingerprint_of
 
-__all__ = ["REMEMBERED", "Delivered", "Entry"]
+__all__ = ["REMEMBERED", "Again", "Delivered", "Entry"]
+
+Again = Literal["", "settled", "released"]
+"""What became of a message before it was redelivered, its acknowledgement lost if it was settled; empty: unknown."""
 
 # Written acknowledgements may not have reached the broker: those in the buffers of two sockets.
 REMEMBERED = 20_000
@@ -69,6 +72,7 @@ class Delivered:
         self._unknown: deque[Traits] = deque(maxlen=REMEMBERED if is_counting else 0)
         self._aside: dict[int, Traits] = {}  # by tag, those that may be
         self._counted: Counter[int] = Counter()  # those before the last losses, by fingerprint
+        self._released: Counter[int] = Counter()  # messages that return, by fingerprint
 
     def __len__(self) -> int:
         return len(self._outstanding)
@@ -126,7 +130,7 @@ class Delivered:
                     self._unknown.append(entry.traits)
         return tags
 
-    def take(self, first: int, last: int) -> list[Entry]:
+    def take(self, first: int, last: int, *, is_release: bool = False) -> list[Entry]:
         """Positions are released, or set aside: they are forgotten."""
         entries = list(self._take(first, last))
         gone = {entry.position for entry in entries if not entry.tag}
@@ -134,11 +138,13 @@ class Delivered:
             self._due -= gone
             self._forget(gone)
         if self._unknown.maxlen:
-            self._aside |= {entry.tag: entry.traits for entry in entries if entry.tag}
+            returned = [entry for entry in entries if is_release or not entry.tag]
+            self._released.update(fingerprint_of(entry.traits) for entry in returned)
+            self._aside |= {entry.tag: entry.traits for entry in entries if entry.tag and not is_release}
         return entries
 
     def stored(self, tags: Sequence[int]) -> Sequence[int]:
-        """The copies of deliveries that were set aside are stored; returns their tags, which are acknowledged."""
+        """The copies of deliveries that were set aside are stored, or the broker makes them; returns their tags, which are acknowledged, or rejected."""
         self._unknown.extend(self._aside.pop(tag) for tag in tags if tag in self._aside)
         return tags
 
@@ -161,12 +167,18 @@ class Delivered:
             else:
                 del self._known[fingerprint]
 
-    def counted(self, traits: Traits) -> bool:
-        """Whether an unknown message that is redelivered was settled before the loss, and its acknowledgement was lost (I5)."""
-        fingerprint = fingerprint_of(traits) if self._counted else 0
+    def again(self, traits: Traits) -> Again:
+        """What became of an unknown message that is redelivered, as far as it is known (I5)."""
+        if not self._released and not self._counted:
+            return ""
+        fingerprint = fingerprint_of(traits)
+        if messages := self._released.pop(fingerprint, 0):  # first: one that was settled may be gone
+            if messages > 1:
+                self._released[fingerprint] = messages - 1
+            return "released"
         is_counted = self._counted[fingerprint] > 0
         self._counted[fingerprint] -= is_counted
-        return is_counted
+        return "settled" if is_counted else ""
 
     def lost(self, *, is_recall: bool = False) -> None:
         """The connection is lost: its deliveries may be redelivered. `is_recall`: only its channel is closed, after all acknowledgements, unless the

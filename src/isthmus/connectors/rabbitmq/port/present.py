@@ -10,12 +10,14 @@ Invariants:
     I2. It ends: messages that other consumers have are not waited for once the queue is empty.
     I3. A count without the messages that the broker keeps for a lost connection does not mark the end.
     I4. Messages that return with their channel, or were released, are existing ones when they are redelivered: also those that were set aside, and
-        whose copy is not confirmed.
+        whose copy is not confirmed. While only released ones are left, another message is a later one, unless it may keep them from arriving.
 """
 
 from __future__ import annotations
 
 import math
+
+from isthmus.connectors.rabbitmq.port.delivered import Again
 
 __all__ = ["QUIET_SECONDS", "Present"]
 
@@ -26,16 +28,21 @@ QUIET_SECONDS = 0.5
 class Present:
     """The account of one source.
 
+    Args:
+        most_late: later messages that may be kept while a released one returns; they use up the prefetch.
+
     Attributes:
         quiet_at: when to query whether any message is left; infinite where none is waited for.
         count_at: when to query the first count again; infinite where it is known, or was not requested.
         is_asking: whether a query is in progress.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most_late: int = 0) -> None:
+        self._most_late = most_late
         self.quiet_at = self.count_at = math.inf
         self.is_asking = False
         self._left: int | None = None  # None: not counted yet
+        self._returning = 0  # of these, released ones
         self._has_reported = False
         self._late: list[int] = []  # tags
 
@@ -65,7 +72,7 @@ class Present:
         elif self._left is None:
             self._left = messages
         elif self.is_asking and not messages and is_idle:
-            self._left = 0  # other consumers had the rest
+            self._left = self._returning = 0  # other consumers had the rest
         self.is_asking = False
         self.moved(now)
 
@@ -73,29 +80,33 @@ class Present:
         """A message arrived, or may arrive: the queue is not idle."""
         self.quiet_at = now + QUIET_SECONDS
 
-    def came(self, tag: int, now: float, *, again: bool = False) -> bool:
-        """An unknown message arrived; returns whether it is one of the existing ones. `again`: it was counted when it arrived first."""
-        if again:
+    def came(self, tag: int, now: float, again: Again = "") -> bool:
+        """An unknown message arrived; returns whether it is one of the existing ones. `again`: where it is redelivered, what became of it before."""
+        if again == "settled":  # it was counted when it arrived first
             self.moved(now)
             return True
-        if self.is_over:
+        only_returning = self._left is not None and self._left <= self._returning
+        if self.is_over or (only_returning and not again and len(self._late) < self._most_late):
             self._late.append(tag)
             return False
         self.moved(now)
         if self._left is not None:
             self._left -= 1
+            self._returning = max(0, min(self._left, self._returning - (again == "released")))
         return True
 
     def gone_back(self, messages: int) -> None:
         """The channel is closed; so many of its messages are redelivered as unknown ones, later ones included."""
-        self.released(messages - len(self._late))
+        if self._left is not None:
+            self._left += messages - len(self._late)
         self._late.clear()
         self.is_asking = False
 
     def released(self, messages: int) -> None:
-        """So many received messages are released: they are redelivered, and are not later ones."""
+        """So many received messages are released: they are redelivered as such, and are not later ones."""
         if self._left is not None:
             self._left += messages
+            self._returning += messages
 
     def leave(self) -> list[int]:
         """The tags of later messages, which are released."""

@@ -66,7 +66,7 @@ class RabbitSource(End):
         self._position = (int(time.time() * 1000) - _EPOCH_MS) << 8
         self._dead = DeadLetters(options, options, pool, self._confirmed)
         self._refused = Refused()
-        self._present = Present() if only_present else None
+        self._present = Present(options.prefetch // 2) if only_present else None
         self._last: Connection | None = None
         self._reset()
 
@@ -132,11 +132,11 @@ class RabbitSource(End):
 
     def settle(self, first: int, last: int, disposition: Disposition | None = None) -> None:
         """Settles delivered positions."""
+        if self._refused.text or self._present is not None:
+            self.mark()  # the loss, or the end, may be reported
         if disposition is None or disposition.kind == "complete":
             self._dead.forget(first, last)
             self._ack(self._delivered.settle(first, last))
-            if self._refused.text or self._present is not None:
-                self.mark()
         elif disposition.kind == "abandon":
             self.release(first, last)
         elif disposition.kind != "dead-letter":
@@ -148,6 +148,7 @@ class RabbitSource(End):
                 if entry.tag and self.connection is not None and not self._is_recalling:
                     self.connection.write(wire.reject(CHANNEL, entry.tag, requeue=False))
                     self._unacked.remove(entry.tag)
+                    self._delivered.stored((entry.tag,))
         else:
             reason = f"{disposition.reason}: {disposition.description}".strip(": ")
             self._refuse(first, last, f"be set aside ({reason}); {NO_PLACE}")
@@ -241,7 +242,8 @@ class RabbitSource(End):
         if self.is_closed:
             return  # it is returned
         if self._present is not None:
-            is_late = not self._present.came(tag, time.monotonic(), again=is_again and self._delivered.counted(traits))
+            again = self._delivered.again(traits) if is_again else ""
+            is_late = not self._present.came(tag, time.monotonic(), again)
             self._check_late()
             if is_late:
                 return
@@ -300,7 +302,7 @@ class RabbitSource(End):
 
     def _disposed(self, first: int, last: int, *, is_release: bool = False) -> list[Entry]:
         """Positions that the owner disposes of. Released ones are redelivered, and so are those of an earlier channel."""
-        entries = self._delivered.take(first, last)
+        entries = self._delivered.take(first, last, is_release=is_release)
         if self._present is not None:
             self._present.released(sum(is_release or not entry.tag for entry in entries))
         return entries
@@ -359,8 +361,7 @@ class RabbitSource(End):
 
     def _counted(self, messages: int) -> None:
         if self._present is not None and self.connection is not None:
-            is_idle = not self._ready and not len(self._delivered)
-            kept = self.pool.kept_until(self.connection.broker)
+            is_idle, kept = not (self._ready or self._delivered), self.pool.kept_until(self.connection.broker)
             self._present.counted(messages, time.monotonic(), is_idle=is_idle, kept_until=kept)
             self._check_late()
             self.mark()
@@ -368,13 +369,12 @@ class RabbitSource(End):
     def _check_end(self, events: list[SourceEvent], now: float) -> None:
         if (present := self._present) is None:
             return
-        has_all = not self._ready and not self._dead.may_come(len(self._delivered))
-        if has_all and present.is_at_end(now, is_waiting=self._delivered.is_waiting):
+        outstanding = len(self._delivered)
+        may_return = self._dead.may_come(outstanding) or (self.options.dead_letter_exchange and outstanding)
+        if not (self._ready or may_return) and present.is_at_end(now, is_waiting=self._delivered.is_waiting):
             events.append(Exhausted())
-        elif now >= present.due_at:
-            can_ask = self._is_consuming and not len(self._delivered)
-            if present.is_due(now, can_ask=can_ask) and self.connection is not None:
-                self.connection.write(wire.declare_passive(CHANNEL, self.options.queue))
+        elif present.is_due(now, can_ask=self._is_consuming and not outstanding) and self.connection is not None:
+            self.connection.write(wire.declare_passive(CHANNEL, self.options.queue))
 
     def _check_late(self) -> None:
         """Stops consuming once all existing messages have arrived; later ones are not delivered, and return."""

@@ -97,3 +97,25 @@ def test_the_first_count_is_taken_once_the_broker_holds_nothing_for_a_lost_conne
     assert present.due_at > 41.0
     present.counted(1, 41.0, is_idle=False, kept_until=40.0)
     assert [present.came(tag, 41.0) for tag in (2, 3)] == [True, False]
+
+
+def test_while_only_released_messages_are_left_another_one_is_a_later_one_i4() -> None:
+    present = Present(most_late=2)
+    present.channel_begins()
+    present.counted(3, 0.0, is_idle=True)
+    assert present.came(1, 1.0)
+    present.released(1)
+    assert [present.came(tag, 2.0) for tag in (2, 3, 4)] == [True, True, False]
+    assert present.came(5, 2.0, "released")
+    assert present.is_over
+    assert present.leave() == [4]
+
+
+def test_later_messages_do_not_use_up_the_prefetch_while_a_released_one_returns_i4() -> None:
+    """It would never arrive, e.g. where the queue gives it back behind them."""
+    present = Present(most_late=1)
+    present.channel_begins()
+    present.counted(1, 0.0, is_idle=True)
+    assert present.came(1, 1.0)
+    present.released(1)
+    assert [present.came(tag, 2.0) for tag in (2, 3)] == [False, True]

@@ -22,14 +22,14 @@ from isthmus.errors import ConnectionLostError
 class Rig:
     """A source of the messages that exist, whose channel works, and what is written to it."""
 
-    def __init__(self, *, ordered: bool, messages: int, dead_letters: str = "d") -> None:
+    def __init__(self, *, ordered: bool, messages: int, dead_letters: str = "d", exchange: str = "") -> None:
         self.marked: list[int] = []
         pool: Any = SimpleNamespace(
             mark=self.marked.append, unmark=lambda _: None, kept_until=lambda _: -math.inf, drop=lambda _: None,
             connect=lambda *_: SimpleNamespace(end=None),
         )  # fmt: skip
         options = {"host": "localhost", "username": "u", "password": "env:P", "entity": "q", "entity_type": "queue"}
-        read = read_source({**options, "dead_letters": dead_letters})
+        read = read_source({**options, "dead_letters": dead_letters, "dead_letter_exchange": exchange or "false"})
         self.source = RabbitSource(pool, 1, read, ordered=ordered, only_present=True)
         self.written: list[bytes] = []
         self._tag = 0
@@ -77,6 +77,21 @@ def test_released_messages_are_none_of_those_that_came_later(ordered: bool) -> N
     assert is_over
     rig.deliver(b"4")
     assert rig.take(10) == ([], False)
+
+
+def test_a_message_that_arrives_before_a_released_one_returns_is_a_later_one() -> None:
+    """It was taken for the released one, which stayed in the queue."""
+    rig = Rig(ordered=False, messages=2)
+    rig.deliver(b"1", b"2")
+    (first, second), _ = rig.take(10)
+    rig.source.settle(second, second)
+    rig.source.settle(first, first, Disposition("abandon"))
+    rig.deliver(b"3")
+    assert rig.take(10) == ([], False)
+    rig.deliver(b"1", is_again=True)
+    (again,), _ = rig.take(10)
+    rig.source.settle(again, again)
+    assert rig.take(10) == ([], True)
 
 
 def test_a_message_of_a_lost_channel_that_is_set_aside_is_none_of_those_that_came_later() -> None:
@@ -133,6 +148,39 @@ def test_a_message_whose_acknowledgement_was_lost_is_none_of_those_that_came_lat
     rig.deliver(b"4")
     (last,), _ = rig.take(10)
     rig.source.settle(last, last)
+    assert rig.take(10) == ([], True)
+
+
+def test_a_message_whose_rejection_was_lost_is_none_of_those_that_came_later() -> None:
+    """As above, where the queue has a dead-letter exchange."""
+    rig = Rig(ordered=False, messages=3, dead_letters="", exchange="true")
+    rig.deliver(b"1", b"2")
+    (first, second), _ = rig.take(2)
+    rig.source.settle(first, first, Disposition("dead-letter", "Bad", "it is"))
+    rig.lose()
+    rig.deliver(b"1", b"2", is_again=True)
+    rig.deliver(b"3", b"4")
+    positions, is_over = rig.take(10)
+    assert len(positions) == 2  # "1" once more, and "3"
+    assert not is_over
+    rig.source.settle(second, positions[-1])
+    assert rig.take(10) == ([], True)
+
+
+def test_the_end_waits_for_messages_that_may_be_rejected() -> None:
+    """With a lost connection they are redelivered, and are rejected then: a run ended in good order, and the message stayed in its queue."""
+    rig = Rig(ordered=False, messages=1, dead_letters="", exchange="true")
+    rig.deliver(b"1")
+    (first,), is_over = rig.take(10)
+    assert not is_over
+    rig.lose()
+    rig.source.settle(first, first, Disposition("dead-letter", "Bad", "it is"))
+    assert rig.take(10) == ([], False)
+    rig.deliver(b"1", is_again=True)
+    (again,), _ = rig.take(10)
+    rig.marked.clear()
+    rig.source.settle(again, again, Disposition("dead-letter", "Bad", "it is"))
+    assert rig.marked
     assert rig.take(10) == ([], True)
 
 
