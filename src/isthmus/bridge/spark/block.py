@@ -48,7 +48,7 @@ def block_of(runs: Sequence[Run], padding: bytes = b"") -> bytes:
         padding: zeros; the cell has at least as many bytes.
     """
     heads, tables = [_COUNT.pack(len(runs))], []
-    messages: list[bytes] = []
+    messages: list[bytes | memoryview] = []
     for handle, positions, payloads in runs:
         count = len(payloads)
         offsets = np.fromiter(accumulate(map(len, payloads), initial=0), _OFFSET, count + 1)
@@ -60,7 +60,7 @@ def block_of(runs: Sequence[Run], padding: bytes = b"") -> bytes:
         messages += payloads
     pieces = [*heads, *tables, *messages]
     if padding and (missing := len(padding) - sum(map(len, pieces))) > 0:
-        pieces.append(padding[:missing])
+        pieces.append(memoryview(padding)[:missing])
     return b"".join(pieces)
 
 
