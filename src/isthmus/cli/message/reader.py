@@ -1,9 +1,10 @@
 """The reader of a command's output, which may end before the command does (`isthmus receive … | head`).
 
-What it is: a text written, and a wait until the program behind a pipe has read it. A pipe takes 64 KiB more than its reader does, and what is
+What it is: a text written, and a wait until the program behind a pipe has read it, or behind a socket, with which some programs start others. A pipe
+takes 64 KiB more than its reader does, and what is
 in it when the reader ends is lost: a message that is removed because it was printed must have been read. What it is not: a check of what the reader
-does with it.
-Specification: pipe(7), ioctl(2) FIONREAD, poll(2) POLLERR and POLLOUT.
+does with it, or, where that is on another machine, of more than that machine's receipt.
+Specification: pipe(7), ioctl(2) FIONREAD, unix(7) and tcp(7) SIOCOUTQ, poll(2) POLLERR and POLLOUT.
 
 Invariants:
     I1. No call blocks while the reader pauses: the caller is called back all the time, also within a text that is larger than the pipe.
@@ -32,7 +33,7 @@ _STOP_SECONDS = 1.0
 
 
 def hand_over(stream: Any, text: str, is_stopped: Callable[[], bool] = lambda: False) -> bool:
-    """Write a text, and wait until the reader of a pipe has read it.
+    """Write a text, and wait until the reader of a pipe or socket has read it.
 
     Args:
         stream: of text, flushed.
@@ -60,7 +61,7 @@ def hand_over(stream: Any, text: str, is_stopped: Callable[[], bool] = lambda: F
 
 
 def wait_read(stream: Any, is_stopped: Callable[[], bool] = lambda: False) -> bool:
-    """Wait until the reader of a pipe has read everything; returns at once where the stream is none.
+    """Wait until the reader of a pipe or socket has read everything; returns at once where the stream is neither.
 
     Args:
         stream: flushed.
@@ -77,10 +78,11 @@ def wait_read(stream: Any, is_stopped: Callable[[], bool] = lambda: False) -> bo
 
 
 def _pipe(stream: Any) -> int | None:
-    """The descriptor of a stream that is a pipe."""
+    """The descriptor of a stream that is a pipe or a socket."""
     try:
         descriptor = int(stream.fileno())
-        return descriptor if stat.S_ISFIFO(os.fstat(descriptor).st_mode) else None
+        mode = os.fstat(descriptor).st_mode
+        return descriptor if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) else None
     except (AttributeError, OSError, ValueError):  # not a file
         return None
 
@@ -99,7 +101,7 @@ def _wait(is_met: Callable[[], bool], is_stopped: Callable[[], bool]) -> bool:
 
 
 def _takes(descriptor: int) -> bool:
-    """Whether a pipe takes `PIPE_BUF` bytes; one without a reader does, with an error."""
+    """Whether a pipe or socket takes `PIPE_BUF` bytes; one without a reader does, with an error."""
     return bool(_poll(descriptor, select.POLLOUT))
 
 
@@ -109,16 +111,21 @@ def _has_read(descriptor: int) -> bool:
     Raises:
         BrokenPipeError: it has ended, and left something.
     """
-    if not _unread(descriptor):
+    is_socket = stat.S_ISSOCK(os.fstat(descriptor).st_mode)
+    question = termios.TIOCOUTQ if is_socket else termios.FIONREAD
+    is_read = not _unread(descriptor, question)
+    if is_read and not is_socket:
         return True
-    if _poll(descriptor) & (select.POLLERR | select.POLLNVAL) and _unread(descriptor):
+    has_failed = bool(_poll(descriptor) & (select.POLLERR | select.POLLNVAL))
+    # A socket keeps nothing for a reader that has ended, and reports an error if that has left something.
+    if has_failed and (is_socket or _unread(descriptor, question)):
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
-    return False
+    return is_read
 
 
-def _unread(descriptor: int) -> int:
+def _unread(descriptor: int, question: int) -> int:
     try:
-        return int(struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))[0])
+        return int(struct.unpack("i", fcntl.ioctl(descriptor, question, bytes(4)))[0])
     except OSError:  # a system that does not report it
         return 0
 
