@@ -7,7 +7,8 @@ does with it, or, where that is on another machine, of more than that machine's 
 Specification: pipe(7), ioctl(2) FIONREAD, unix(7) and tcp(7) SIOCOUTQ, poll(2) POLLERR and POLLOUT.
 
 Invariants:
-    I1. No call blocks while the reader pauses: the caller is called back all the time, also within a text that is larger than the pipe.
+    I1. No call blocks while the reader, or a terminal (Ctrl-S), pauses: the caller is called back all the time, also within a text that is larger
+        than the pipe.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def hand_over(stream: Any, text: str, is_stopped: Callable[[], bool] = lambda: F
         BrokenPipeError: the reader has ended, and left something.
         OSError: it cannot be written.
     """
-    descriptor = _pipe(stream)
+    descriptor = _pipe(stream, or_terminal=True)
     if descriptor is None:
         stream.write(text)
         stream.flush()
@@ -77,12 +78,13 @@ def wait_read(stream: Any, is_stopped: Callable[[], bool] = lambda: False) -> bo
     return descriptor is None or _wait(lambda: _has_read(descriptor), is_stopped)
 
 
-def _pipe(stream: Any) -> int | None:
-    """The descriptor of a stream that is a pipe or a socket."""
+def _pipe(stream: Any, *, or_terminal: bool = False) -> int | None:
+    """The descriptor of a stream that is a pipe or a socket, or a terminal if that counts."""
     try:
         descriptor = int(stream.fileno())
         mode = os.fstat(descriptor).st_mode
-        return descriptor if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) else None
+        has_reader = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or (or_terminal and os.isatty(descriptor))
+        return descriptor if has_reader else None
     except (AttributeError, OSError, ValueError):  # not a file
         return None
 
@@ -101,7 +103,7 @@ def _wait(is_met: Callable[[], bool], is_stopped: Callable[[], bool]) -> bool:
 
 
 def _takes(descriptor: int) -> bool:
-    """Whether a pipe or socket takes `PIPE_BUF` bytes; one without a reader does, with an error."""
+    """Whether a pipe, a socket or a terminal takes `PIPE_BUF` bytes; one without a reader does, with an error."""
     return bool(_poll(descriptor, select.POLLOUT))
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pty
 import socket
+import termios
 import threading
 import time
 from pathlib import Path
@@ -19,8 +21,8 @@ def test_what_was_written_to_a_pipe_has_been_read() -> None:
     with open(writing, "wb", buffering=0) as pipe:
         pipe.write(b"message\n")
         taking = threading.Timer(0.2, lambda: os.read(reading, 100))
-        taking.start()
         began = time.monotonic()
+        taking.start()
         assert wait_read(pipe)
         assert time.monotonic() - began >= 0.2
         taking.join()
@@ -143,6 +145,27 @@ def test_i1_within_a_text_larger_than_a_socket_the_caller_is_called_back() -> No
     with near, far, open(near.detach(), "w", encoding="utf-8") as stream:
         assert hand_over(stream, TEXT * 3, meanwhile)
     assert b"".join(taken) == TEXT.encode() * 3
+
+
+def test_i1_while_a_terminal_pauses_the_caller_is_called_back() -> None:
+    """As after Ctrl-S, or while text is selected in some terminals."""
+    near, far = pty.openpty()
+    termios.tcflow(far, termios.TCOOFF)
+    guard = threading.Timer(5.0, termios.tcflow, (far, termios.TCOON))  # else a call that blocks would never end
+    guard.start()
+    calls: list[None] = []
+
+    def meanwhile() -> bool:
+        calls.append(None)
+        termios.tcflow(far, termios.TCOON)
+        return False
+
+    with open(far, "w", encoding="utf-8") as stream:
+        assert hand_over(stream, "message\n", meanwhile)
+        assert calls
+        assert os.read(near, 100) == b"message\r\n"
+        guard.cancel()
+    os.close(near)
 
 
 def test_files_have_no_reader(tmp_path: Path) -> None:
