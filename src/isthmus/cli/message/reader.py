@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["hand_over", "wait_read"]
+__all__ = ["hand_over", "is_ready", "wait_read"]
 
 _FIRST_PAUSE_SECONDS = 0.00005
 _PAUSE_SECONDS = 0.02
@@ -76,6 +76,12 @@ def wait_read(stream: Any, is_stopped: Callable[[], bool] = lambda: False) -> bo
     """
     descriptor = _pipe(stream)
     return descriptor is None or _wait(lambda: _has_read(descriptor), is_stopped)
+
+
+def is_ready(stream: Any) -> bool:
+    """Whether a short text can be written now: false while the reader of a full pipe or socket, or a terminal, pauses."""
+    descriptor = _pipe(stream, or_terminal=True)
+    return descriptor is None or _takes(descriptor)
 
 
 def _pipe(stream: Any, *, or_terminal: bool = False) -> int | None:
