@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
+from isthmus.cli.message.reader import is_ready
 from isthmus.pairing.state.state import PairState, Phase
 
 if TYPE_CHECKING:
@@ -63,13 +64,14 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def progress_printer(on: Console) -> Callable[[str], None]:
-    """A function that prints a text about work that goes on; if it cannot be written, e.g. as a connection of ssh was lost, the work goes on all the
-    same: an interrupted fail-over would keep applications from both members.
+    """A function that prints a text about work that goes on; if it cannot be written, e.g. as a connection of ssh was lost, or a terminal pauses, the
+    work goes on all the same: an interrupted fail-over would keep applications from both members.
     """
 
     def note(text: str) -> None:
         with contextlib.suppress(OSError):
-            print_text(text, on)
+            if is_ready(on.file):
+                print_text(text, on)
 
     return note
 
@@ -84,7 +86,8 @@ def step_printer(on: Console, *, quiet: bool) -> Callable[[Step], None]:
 
     def show(step: Step) -> None:
         with contextlib.suppress(OSError):  # as for `progress_printer`
-            print_lines([str(step)], on)
+            if is_ready(on.file):
+                print_lines([str(step)], on)
 
     return (lambda step: None) if quiet else show
 

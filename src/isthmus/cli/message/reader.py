@@ -1,12 +1,14 @@
 """The reader of a command's output, which may end before the command does (`isthmus receive … | head`).
 
-What it is: a text written, and a wait until the program behind a pipe has read it. A pipe takes 64 KiB more than its reader does, and what is
+What it is: a text written, and a wait until the program behind a pipe has read it, or behind a socket, with which some programs start others. A pipe
+takes 64 KiB more than its reader does, and what is
 in it when the reader ends is lost: a message that is removed because it was printed must have been read. What it is not: a check of what the reader
-does with it.
-Specification: pipe(7), ioctl(2) FIONREAD, poll(2) POLLERR and POLLOUT.
+does with it, or, where that is on another machine, of more than that machine's receipt.
+Specification: pipe(7), ioctl(2) FIONREAD, unix(7) and tcp(7) SIOCOUTQ, poll(2) POLLERR and POLLOUT.
 
 Invariants:
-    I1. No call blocks while the reader pauses: the caller is called back all the time, also within a text that is larger than the pipe.
+    I1. No call blocks while the reader, or a terminal (Ctrl-S), pauses: the caller is called back all the time, also within a text that is larger
+        than the pipe.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["hand_over", "wait_read"]
+__all__ = ["hand_over", "is_ready", "wait_read"]
 
 _FIRST_PAUSE_SECONDS = 0.00005
 _PAUSE_SECONDS = 0.02
@@ -32,7 +34,7 @@ _STOP_SECONDS = 1.0
 
 
 def hand_over(stream: Any, text: str, is_stopped: Callable[[], bool] = lambda: False) -> bool:
-    """Write a text, and wait until the reader of a pipe has read it.
+    """Write a text, and wait until the reader of a pipe or socket has read it.
 
     Args:
         stream: of text, flushed.
@@ -46,7 +48,7 @@ def hand_over(stream: Any, text: str, is_stopped: Callable[[], bool] = lambda: F
         BrokenPipeError: the reader has ended, and left something.
         OSError: it cannot be written.
     """
-    descriptor = _pipe(stream)
+    descriptor = _pipe(stream, or_terminal=True)
     if descriptor is None:
         stream.write(text)
         stream.flush()
@@ -60,7 +62,7 @@ def hand_over(stream: Any, text: str, is_stopped: Callable[[], bool] = lambda: F
 
 
 def wait_read(stream: Any, is_stopped: Callable[[], bool] = lambda: False) -> bool:
-    """Wait until the reader of a pipe has read everything; returns at once where the stream is none.
+    """Wait until the reader of a pipe or socket has read everything; returns at once where the stream is neither.
 
     Args:
         stream: flushed.
@@ -76,11 +78,19 @@ def wait_read(stream: Any, is_stopped: Callable[[], bool] = lambda: False) -> bo
     return descriptor is None or _wait(lambda: _has_read(descriptor), is_stopped)
 
 
-def _pipe(stream: Any) -> int | None:
-    """The descriptor of a stream that is a pipe."""
+def is_ready(stream: Any) -> bool:
+    """Whether a short text can be written now: false while the reader of a full pipe or socket, or a terminal, pauses."""
+    descriptor = _pipe(stream, or_terminal=True)
+    return descriptor is None or _takes(descriptor)
+
+
+def _pipe(stream: Any, *, or_terminal: bool = False) -> int | None:
+    """The descriptor of a stream that is a pipe or a socket, or a terminal if that counts."""
     try:
         descriptor = int(stream.fileno())
-        return descriptor if stat.S_ISFIFO(os.fstat(descriptor).st_mode) else None
+        mode = os.fstat(descriptor).st_mode
+        has_reader = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or (or_terminal and os.isatty(descriptor))
+        return descriptor if has_reader else None
     except (AttributeError, OSError, ValueError):  # not a file
         return None
 
@@ -99,7 +109,7 @@ def _wait(is_met: Callable[[], bool], is_stopped: Callable[[], bool]) -> bool:
 
 
 def _takes(descriptor: int) -> bool:
-    """Whether a pipe takes `PIPE_BUF` bytes; one without a reader does, with an error."""
+    """Whether a pipe, a socket or a terminal takes `PIPE_BUF` bytes; one without a reader does, with an error."""
     return bool(_poll(descriptor, select.POLLOUT))
 
 
@@ -109,16 +119,21 @@ def _has_read(descriptor: int) -> bool:
     Raises:
         BrokenPipeError: it has ended, and left something.
     """
-    if not _unread(descriptor):
+    is_socket = stat.S_ISSOCK(os.fstat(descriptor).st_mode)
+    question = termios.TIOCOUTQ if is_socket else termios.FIONREAD
+    is_read = not _unread(descriptor, question)
+    if is_read and not is_socket:
         return True
-    if _poll(descriptor) & (select.POLLERR | select.POLLNVAL) and _unread(descriptor):
+    has_failed = bool(_poll(descriptor) & (select.POLLERR | select.POLLNVAL))
+    # A socket keeps nothing for a reader that has ended, and reports an error if that has left something.
+    if has_failed and (is_socket or _unread(descriptor, question)):
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
-    return False
+    return is_read
 
 
-def _unread(descriptor: int) -> int:
+def _unread(descriptor: int, question: int) -> int:
     try:
-        return int(struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))[0])
+        return int(struct.unpack("i", fcntl.ioctl(descriptor, question, bytes(4)))[0])
     except OSError:  # a system that does not report it
         return 0
 

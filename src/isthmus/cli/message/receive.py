@@ -32,7 +32,7 @@ _INTERRUPTED = "interrupted: printed messages are removed, and locked ones are r
 
 
 class _UnreadError(Exception):
-    """It was interrupted while the program behind a pipe had a message still to read, or while one was printed to a terminal that was closed."""
+    """It was interrupted while the program behind a pipe had a message still to read, or while a terminal paused or was closed."""
 
 
 def register(app: typer.Typer) -> None:
@@ -107,7 +107,7 @@ def run(
             error.add_note("write --session-id ID or --next-session")
         raise
     except _UnreadError:
-        print(f"{path}: 1 message is not removed: the program behind the pipe has not read it", file=sys.stderr)
+        print(f"{path}: 1 message is not removed: its reader has not read it", file=sys.stderr)
         raise typer.Exit(130) from None
     if done.left:
         print(f"{path}: {done.left} messages were printed and not removed: their locks had expired", file=sys.stderr)

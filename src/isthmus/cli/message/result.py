@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-__all__ = ["print_result", "unfailing"]
+__all__ = ["print_note", "print_result", "unfailing"]
 
 
 def print_result(text: str) -> None:
@@ -21,6 +21,12 @@ def print_result(text: str) -> None:
         print(text, flush=True)
     except OSError as error:
         _discard(error, text)
+
+
+def print_note(text: str) -> None:
+    """Print a line about the result on standard error, if that can be written."""
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -39,5 +45,5 @@ def _discard(error: OSError, text: str) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
-    with suppress(OSError):  # the same pipe, or a terminal that was closed
-        print(f"standard output cannot be written ({error.strerror}): {text}", file=sys.stderr, flush=True)
+    # It may be the same pipe, or a terminal that was closed.
+    print_note(f"standard output cannot be written ({error.strerror}): {text}")

@@ -53,7 +53,7 @@ def run(
     """
     from pathlib import Path
 
-    from isthmus.cli.message.result import print_result
+    from isthmus.cli.message.result import print_note, print_result
     from isthmus.cli.progress import progress
     from isthmus.errors import InvalidArgumentError
     from isthmus.operations.replay import Replay, Replayed, chosen, outside, parse_moment, replay
@@ -118,12 +118,11 @@ def run(
     else:
         print(f"{done.chosen:,} messages would be sent to {to}; --yes sends them")
     if waiting and not as_json:
-        typer.echo(
-            f"{waiting:,} messages are in the spool and not in the table yet, and were not selected: `isthmus run` moves them there",
-            err=True,
+        print_note(
+            f"{waiting:,} messages are in the spool and not in the table yet, and were not selected: `isthmus run` moves them there"
         )
     if done.damaged and not as_json:
-        typer.echo(f"{done.damaged:,} rows are damaged and not sent, first: {done.first_damage}", err=True)
+        print_note(f"{done.damaged:,} rows are damaged and not sent, first: {done.first_damage}")
     if is_interrupted or done.damaged:
         raise typer.Exit(130 if is_interrupted else 1)
 

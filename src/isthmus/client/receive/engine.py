@@ -320,7 +320,7 @@ class Engine:
             options: of that method.
 
         Raises:
-            TimeoutError: its namespace did not answer; the message is delivered again.
+            TimeoutError: its namespace did not answer; the message is delivered again, or is settled nevertheless.
             ServiceBusError: its namespace refused.
             SeenStoreError: the list does not answer; the call may not be repeated, and a copy may be handled again.
         """

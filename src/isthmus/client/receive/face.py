@@ -218,7 +218,7 @@ class TwoRegionReceiver:
 
         Raises:
             ConnectionError: neither namespace is connected; the message is delivered again.
-            TimeoutError: no answer arrived; the message is delivered again.
+            TimeoutError: no answer arrived; the message is delivered again, or is in the dead-letter queue nevertheless.
             ServiceBusError: the namespace refused; the message is delivered again.
         """
         self._engine.settle(message, "dead_letter_message", reason=reason, error_description=error_description)

@@ -8,7 +8,8 @@ Invariants:
     I2. A range that is read twice gives the same records.
     I3. A segment is deleted only by `release`, and only as a whole; one with damaged bytes is kept in quarantine, with a note of the
         missing records.
-    I4. A segment that is missing and was not deleted by `release` is an error that names it.
+    I4. If the next segment to read is missing and was not deleted by `release`, that is an error that names it. The records of one between
+        others count as missing from the segment before it (I3).
     I5. A reader that another one may overtake gets an error, too, where that one has deleted records that it has not read.
 """
 

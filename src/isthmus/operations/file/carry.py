@@ -24,6 +24,7 @@ from isthmus.entities.queue.run import RunSet
 from isthmus.entities.record.amend import with_message_id
 from isthmus.entities.record.parse import HeadCache, split
 from isthmus.errors import IsthmusError
+from isthmus.message.name import NAMESPACE_ID
 from isthmus.operations.deliver import UnconfirmedError, deliver
 from isthmus.operations.file.message_file import DamagedFileError, MessageReader, MessageWriter
 from isthmus.operations.file.progress_note import ProgressNote
@@ -122,7 +123,7 @@ def import_file(
         client: connected, authorised for `path`.
         path: queue or topic. The caller has checked with `operations.detection` whether messages may keep their MessageIds.
         file: that `export` wrote.
-        namespace: the target's name, for the note.
+        namespace: the target's name, for the note; a namespace that reports its identity is the same one under each of its names.
         created_at: when the entity was created; empty if unknown. The note of an import into an entity that
             was removed since does not count.
         new_message_ids: give each message a MessageId of its own. Messages that an interrupted import sends again have the same
@@ -140,7 +141,14 @@ def import_file(
     with MessageReader(file) as reader:
         reader.lock()  # two processes with one note would each send the other's messages again
         target = f"{namespace}/{path}".lower()
-        note = ProgressNote(file, str(reader.header.get("export_id")), target, created_at, client.namespace_id)
+        note = ProgressNote(
+            file,
+            str(reader.header.get("export_id")),
+            target,
+            created_at,
+            client.namespace_id,
+            is_reported=bool(client.peer_properties.get(NAMESPACE_ID)),
+        )
         passed_over = note.count
         sender = Sender(client, path).wait_ready()
         note.write()

@@ -10,6 +10,7 @@ Invariants:
         new note exists whole.
     I3. A note that cannot be read ends the import; it is never treated as missing.
     I4. The note of an interrupted import of the same file into another entity stays until that one is done.
+    I5. A namespace that reports its identity is the same one at every address.
 """
 
 from __future__ import annotations
@@ -35,13 +36,23 @@ class ProgressNote:
         export_id: from the file's header.
         target: namespace and entity.
         created_at: when the entity was created; empty if unknown.
-        identity: of the namespace; empty if it reports none.
+        identity: of the namespace; its address if it reports none.
+        is_reported: whether the namespace has reported the identity.
 
     Raises:
         InvalidArgumentError: there is a note that cannot be read.
     """
 
-    def __init__(self, file: Path, export_id: str, target: str, created_at: str = "", identity: str = "") -> None:
+    def __init__(
+        self,
+        file: Path,
+        export_id: str,
+        target: str,
+        created_at: str = "",
+        identity: str = "",
+        *,
+        is_reported: bool = False,
+    ) -> None:
         self._file = file.with_name(file.name + ".progress")
         self._known = {"export_id": export_id, "target": target}
         self._of = {"created_at": created_at, "identity": identity}
@@ -58,7 +69,10 @@ class ProgressNote:
             )
             if each.get("export_id") != export_id:
                 continue
-            if each.get("target") != target:
+            is_here = (
+                is_reported and each.get("identity") == identity and _entity(each.get("target")) == _entity(target)
+            )
+            if each.get("target") != target and not is_here:
                 self._others.append(each)
             elif not is_other_entity:
                 self._take(each)
@@ -156,3 +170,8 @@ class ProgressNote:
             f"'{self._file}', which records the progress of the import, cannot be written: "
             f"{error.strerror or error}; free space, or copy the file of messages to a folder that can be written"
         )
+
+
+def _entity(target: object) -> str:
+    """The entity of a target, without its namespace."""
+    return str(target).partition("/")[2]

@@ -36,7 +36,6 @@ __all__ = ["RENEWAL_SECONDS", "Taken", "sweep"]
 _PARTITION_BITS = 48
 _WINDOW = 500
 _FIRST_WINDOW = 20
-_AT_ONCE = 200
 _RENEWED_AT_ONCE = 500
 _DEFAULT_LOCK_SECONDS = 30.0
 RENEWAL_SECONDS = 1.5
@@ -65,6 +64,7 @@ def sweep(
     *,
     session_id: str | None = None,
     quiet_seconds: float = 3.0,
+    at_once: int = 100,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> int:
     """Pass the wanted messages on and complete those that were taken.
@@ -78,6 +78,7 @@ def sweep(
         session_id: of the session whose messages they are; None in an entity without sessions.
         quiet_seconds: the pass ends when no part of a message, and no message that may be followed by a wanted one, has arrived for so long, or for
             several round trips: the others are locked by others, or removed.
+        at_once: how many messages `take` gets at most; those behind them it gets only if their locks are still kept then.
         is_stopped: called repeatedly; the pass ends when it returns true.
 
     Returns:
@@ -97,7 +98,7 @@ def sweep(
     quiet_seconds = max(quiet_seconds, _ROUND_TRIPS * (time.monotonic() - began))
     pass_ = _Pass(client, path, receiver, session_id)
     try:
-        _carry(receiver, pass_, wanted, take, quiet_seconds, is_stopped)
+        _carry(receiver, pass_, wanted, take, quiet_seconds, at_once, is_stopped)
         return pass_.finish()
     except IsthmusError as error:
         error.attributes["completed"] = pass_.completed()
@@ -110,6 +111,7 @@ def _carry(
     wanted: RunSet,
     take: Take,
     quiet_seconds: float,
+    at_once: int,
     is_stopped: Callable[[], bool],
 ) -> None:
     """Pass the wanted messages on until no more of them arrive."""
@@ -138,10 +140,10 @@ def _carry(
                 if sequence in wanted:
                     chosen.append((sequence, taken))
             pass_.learn(run.payloads)
-            for start in range(0, len(chosen), _AT_ONCE):
+            for start in range(0, len(chosen), at_once):
                 pass_.renew()
                 part: list[Taken] = []
-                for sequence, taken in chosen[start : start + _AT_ONCE]:
+                for sequence, taken in chosen[start : start + at_once]:
                     if sequence not in wanted:
                         continue
                     if not pass_.has(taken):

@@ -160,7 +160,13 @@ class _Pass:
 
         try:
             self.count += sweep(
-                self._source, self._path, wanted, take, session_id=session_id, quiet_seconds=_QUIET_SECONDS
+                self._source,
+                self._path,
+                wanted,
+                take,
+                session_id=session_id,
+                quiet_seconds=_QUIET_SECONDS,
+                at_once=_AT_ONCE,
             )
         except IsthmusError as error:
             self.count += int(error.attributes.get("completed", 0))

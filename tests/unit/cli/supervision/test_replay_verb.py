@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections.abc import Callable
@@ -72,3 +73,23 @@ def test_ctrl_c_ends_a_replay_in_good_order(
     more = "; interrupted: --name first gives them the same ids again" if is_cut else ""
     assert out == f"100 messages were sent to ewr/orders; name of the replay: first{more}\n"
     assert err.startswith("interrupted: ")
+
+
+def test_a_replay_whose_notes_cannot_be_written_is_not_to_be_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in `isthmus replay … >log 2>&1` on a full disk."""
+    monkeypatch.setattr(
+        namespace_clients.NamespaceClients, "open", lambda *_: SimpleNamespace(close=lambda seconds: None)
+    )
+    monkeypatch.setattr("isthmus.operations.replay.outside", lambda *_: 7)
+    monkeypatch.setattr("isthmus.operations.replay.replay", lambda *_, **__: Replayed(chosen=100, sent=100))
+    (tmp_path / "isthmus.yaml").write_text(TEXT)
+    with open("/dev/full", "w") as output, open("/dev/full", "w") as errors, monkeypatch.context() as patch:
+        patch.setattr("sys.stdout", output)
+        patch.setattr("sys.stderr", errors)
+        with pytest.raises(SystemExit) as ended:
+            main(["replay", str(tmp_path / "isthmus.yaml"), "kept", "ewr/orders", "--yes", "--name", "first"])
+        for each in (output, errors):  # what they refused is refused again as they are closed
+            os.dup2(os.open(os.devnull, os.O_WRONLY), each.fileno())
+    assert not ended.value.code

@@ -10,6 +10,7 @@ import pytest
 
 from isthmus.amqp import section
 from isthmus.errors import IsthmusError
+from isthmus.message.name import NAMESPACE_ID
 from isthmus.operations.deliver import UnconfirmedError
 from isthmus.operations.file import carry
 from isthmus.operations.file.carry import import_file
@@ -42,7 +43,7 @@ def test_i2_only_what_was_not_answered_is_sent_again(tmp_path: Path, monkeypatch
         error.results = [None, error, None]
         raise error
 
-    client: Any = SimpleNamespace(namespace_id="one")
+    client: Any = SimpleNamespace(namespace_id="one", peer_properties={})
     monkeypatch.setattr(carry, "Sender", lambda *_: Target())
     monkeypatch.setattr(carry, "deliver", deliver)
     with pytest.raises(UnconfirmedError) as lost:
@@ -69,7 +70,7 @@ def test_another_namespace_at_the_same_address_gets_all(tmp_path: Path, monkeypa
     monkeypatch.setattr(carry, "Sender", lambda *_: Target())
     monkeypatch.setattr(carry, "deliver", deliver)
     monkeypatch.setattr(ProgressNote, "remove", removed)
-    first, second = (SimpleNamespace(namespace_id=each) for each in ("one", "two"))
+    first, second = (SimpleNamespace(namespace_id=each, peer_properties={}) for each in ("one", "two"))
     client: Any = first
     with pytest.raises(KeyboardInterrupt):
         import_file(client, "q", tmp_path / "file", namespace="ns")
@@ -77,6 +78,24 @@ def test_another_namespace_at_the_same_address_gets_all(tmp_path: Path, monkeypa
     client = second
     done = import_file(client, "q", tmp_path / "file", namespace="ns")
     assert (done.accepted, done.passed_over) == (1, 0)
+
+
+@pytest.mark.parametrize(("entity", "reported", "again"), [("q", "one", 1), ("other", "one", 2), ("q", "", 2)])
+def test_an_import_continues_at_another_address_of_its_namespace(
+    entity: str, reported: str, again: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with MessageWriter(tmp_path / "file", {}) as writer:
+        for body in (b"0", b"1"):
+            writer.write(section.encode_message(body), 0)
+        writer.finish()
+    client: Any = SimpleNamespace(namespace_id="one", peer_properties={NAMESPACE_ID: reported})
+    monkeypatch.setattr(carry, "Sender", lambda *_: Target())
+    monkeypatch.setattr(carry, "deliver", lambda client, sender, payloads: [None] * len(payloads))
+    monkeypatch.setattr(carry, "_GROUP", 1)
+    stops = iter([False, True])
+    import_file(client, "q", tmp_path / "file", namespace="localhost:1", is_stopped=lambda: next(stops))
+    done = import_file(client, entity, tmp_path / "file", namespace="127.0.0.1:2")
+    assert (done.accepted, done.passed_over) == (again, 2 - again)
 
 
 def test_i2_what_is_stopped_and_run_again_sends_each_message_once(
@@ -92,7 +111,7 @@ def test_i2_what_is_stopped_and_run_again_sends_each_message_once(
         sent.extend(payload[-1:] for payload in payloads)
         return [None] * len(payloads)
 
-    client: Any = SimpleNamespace(namespace_id="one")
+    client: Any = SimpleNamespace(namespace_id="one", peer_properties={})
     monkeypatch.setattr(carry, "Sender", lambda *_: Target())
     monkeypatch.setattr(carry, "deliver", deliver)
     monkeypatch.setattr(carry, "_GROUP", 2)
@@ -116,7 +135,7 @@ def test_an_import_that_is_stopped_while_its_last_messages_are_sent_is_complete(
         stopped.append(True)
         return [None] * len(payloads)
 
-    client: Any = SimpleNamespace(namespace_id="one")
+    client: Any = SimpleNamespace(namespace_id="one", peer_properties={})
     monkeypatch.setattr(carry, "Sender", lambda *_: Target())
     monkeypatch.setattr(carry, "deliver", deliver)
     done = import_file(client, "q", tmp_path / "file", namespace="ns", is_stopped=lambda: bool(stopped))

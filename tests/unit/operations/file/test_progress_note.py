@@ -53,6 +53,19 @@ def test_another_namespace_at_the_same_address_has_none_of_the_messages(tmp_path
     assert of("one").count == 2  # it names none
 
 
+def test_i5_a_namespace_is_known_by_its_identity(tmp_path: Path) -> None:
+    def of(target: str, identity: str = "one") -> ProgressNote:
+        return ProgressNote(tmp_path / "file", "export", target, "", identity, is_reported=True)
+
+    first = of("localhost:1/a/b")
+    first.add([0, 1], before=2)
+    again = of("127.0.0.1:2/a/b")
+    assert (again.count, again.message_id(0)) == (2, first.message_id(0))
+    assert [of("127.0.0.1:2/a/b", "two").count, of("127.0.0.1:2/b").count] == [0, 0]
+    again.remove()
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     "content", ["", "[]", "{", '{"others": [7]}', '{"export_id": "export", "target": "ns/q", "done": "x"}']
 )

@@ -244,6 +244,23 @@ def test_i7_a_message_whose_lock_is_lost_is_passed_on_when_it_comes_again(swept:
     assert passed == [(0,), (3, 4)]
 
 
+def test_i7_locks_are_looked_at_between_the_parts_that_are_sent(swept: Any) -> None:
+    """`resubmit` and `redrive` send a hundred at once: the second hundred would be sent after a stall during the first."""
+    passed: list[int] = []
+
+    def take(peer: Peer, taken: Any, renew: Any) -> Any:
+        passed.append(len(taken))
+        if len(passed) == 1:
+            peer.now += 60.0
+            peer.stalled_until = peer.now + 1.0
+        return taken
+
+    numbers = range(1, 151)
+    _, peer = swept([numbers, numbers[100:]], runs(*numbers), take)
+    assert passed == [100, 50]
+    assert [(first, last) for first, last, _ in peer.settled] == [(0, 99), (150, 199)]
+
+
 def test_i8_what_a_stalled_network_holds_back_is_not_called_locked_by_others(
     swept: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
