@@ -148,6 +148,7 @@ class Attachments:
                 self._client,
                 require=self._access.require,
                 account=self._pressure.account,
+                lose=self._transactions.lose,
                 drop=self._links.drop,
             )
         elif path.lower().endswith(MANAGEMENT_SUFFIX):

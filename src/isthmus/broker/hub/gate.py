@@ -88,6 +88,7 @@ class HubGate:
         *,
         require: Callable[[str, Right], None],
         account: Callable[[int], None],
+        lose: Callable[[Any], None],
         drop: Callable[[Link, IsthmusError], None],
     ) -> HubReceiverLink | HubSenderLink:
         """Decides about a link, and answers its attach.
@@ -98,6 +99,7 @@ class HubGate:
             client: the connection.
             require: raises UnauthorizedError if the connection lacks a right on a path.
             account: called with the link's bytes that begin or cease to wait for the disk.
+            lose: as for `HubReceiverLink`.
             drop: detaches a link of the connection with an error.
 
         Raises:
@@ -110,7 +112,7 @@ class HubGate:
         if address is None or hub is None:
             raise EntityNotFoundError(path)
         if right is Right.SEND:
-            return self._attach_receiver_link(link, path, hub, address, account)
+            return self._attach_receiver_link(link, path, hub, address, account, lose)
         return self._attach_sender_link(link, path, hub, address, client, drop)
 
     def management(self, require: Callable[[str, str | None], None]) -> HubManagement:
@@ -122,7 +124,13 @@ class HubGate:
         return {"event_hubs": len(self._hubs), **self._ownership.statistics()}
 
     def _attach_receiver_link(
-        self, link: Link, path: str, hub: EventHub, address: HubAddress, account: Callable[[int], None]
+        self,
+        link: Link,
+        path: str,
+        hub: EventHub,
+        address: HubAddress,
+        account: Callable[[int], None],
+        lose: Callable[[Any], None],
     ) -> HubReceiverLink:
         if address.group is not None:
             raise NotAllowedError(f"'{path}' takes no sends; send to the event hub or to one of its partitions.")
@@ -131,7 +139,7 @@ class HubGate:
         limit_bytes = hub.max_message_size_bytes
         link.accept(max_message_size=limit_bytes)
         link.max_message_size_bytes = limit_bytes + _OVERSIZE_BYTES
-        receiver_link = HubReceiverLink(link, path, hub, partition, account)
+        receiver_link = HubReceiverLink(link, path, hub, partition, account, lose)
         receiver_link.open()
         return receiver_link
 

@@ -8,6 +8,7 @@ Spec: docs/explanation/protocol.md, Sending, Event Hubs.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from isthmus.amqp import Link, Transfers
 from isthmus.broker.link.handler import LinkUse
@@ -28,14 +29,22 @@ class HubReceiverLink(IncomingLink):
         hub: where the events go.
         partition: the one in the address; None leaves the choice to the hub.
         account: as for `IncomingLink`.
+        lose: called with the state of an event that is refused, and whose producer waits for no outcome.
     """
 
     use = LinkUse("publisher", "EventHub")
 
     def __init__(
-        self, link: Link, path: str, hub: EventHub, partition: Partition | None, account: Callable[[int], None]
+        self,
+        link: Link,
+        path: str,
+        hub: EventHub,
+        partition: Partition | None,
+        account: Callable[[int], None],
+        lose: Callable[[Any], None],
     ) -> None:
         super().__init__(link, path, hub, account)
+        self._lose = lose
         self._hub = hub
         self._partition = partition
 
@@ -47,4 +56,6 @@ class HubReceiverLink(IncomingLink):
 
     def enlist(self, event: Transfers) -> None:
         error = NotAllowedError("Event hubs take no transactions.")
+        if event.settled:
+            self._lose(event.state)
         self.reject(event.first_delivery_id, len(event.payloads), error, event.settled)

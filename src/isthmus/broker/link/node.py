@@ -133,7 +133,9 @@ class Requests(NodeLink):
                 "request rejected: peer=%s node=%.300r condition=%s reason=%.300s",
                 self._client.name, self.node, refusal(error).condition, error,
             )  # fmt: skip
-            if not settled:
+            if settled:
+                self._lose(state)
+            else:
                 self.link.dispose(delivery_id, delivery_id, Rejected(amqp_error(error)))
             return
         try:

@@ -31,6 +31,7 @@ from isthmus.amqp.types import Array, Symbol, Timestamp
 from isthmus.broker.link.request import Replies
 from isthmus.entities import AuthorizationRule, QueueDescription
 from isthmus.entities.catalog.tier import TIERS
+from isthmus.entities.hub import EventHubDescription
 from isthmus.errors import NotAllowedError, StoreError, UnauthorizedError
 from isthmus.store import BlobFolder
 from isthmus.transport.sender import envelope
@@ -294,6 +295,19 @@ async def test_a_message_that_ends_its_link_dooms_its_transaction_i6(broker: Any
     send_with_state(link, make("b"), within(txn_id))
     assert condition(await control.discharge(txn_id)) == "amqp:transaction:rollback"
     assert control.client.detached(link) == "amqp:link:message-size-exceeded"
+
+
+@pytest.mark.parametrize("what", ["an event", "a request"])
+async def test_what_is_settled_and_refused_dooms_its_transaction_i6(broker: Any, control: Control, what: str) -> None:
+    """An event hub takes no transactions, and a request may be unreadable: neither has an answer."""
+    broker.engine.hubs.create("hub", EventHubDescription(partition_count=1))
+    client, orders = control.client, control.client.sender("orders")
+    link = client.sender("hub" if what == "an event" else "orders/$management", "refused")
+    txn_id = await control.declare()
+    await control.send(orders, make("a"), txn_id)
+    send_with_state(link, make("b"), within(txn_id), settled=True)
+    assert condition(await control.discharge(txn_id)) == "amqp:transaction:rollback"
+    assert contents(broker) == []
 
 
 async def test_a_settled_large_message_that_is_refused_dooms_its_transaction(
