@@ -96,6 +96,9 @@ def _leaves_open(item: pytest.Item) -> bool:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """By now the test modules have imported what they use."""
     stop_second_readers()
+    # The collected tests stay for the whole run: the collector need not look at them again, which takes 0.15 s each time.
+    gc.collect()
+    gc.freeze()
     if not session.config.getoption("--soak"):
         shorten_sleeps()
 
