@@ -11,6 +11,7 @@ from isthmus.bridge.host.control.client import dial_control
 from isthmus.connectors.spool.writer import SpoolWriter
 from isthmus.extra import require
 from isthmus.operations.address import CONNECTION_VARIABLE, find_address
+from isthmus.replication.shuffle.place import SpoolMaker, SpoolPlace
 from isthmus.replication.spark import executor_check, java
 from isthmus.replication.spark.checkpoint_check import checkpoint_fault
 from isthmus.replication.spark.class_archive import archive_of
@@ -49,6 +50,14 @@ def _spool(stage: Stage) -> None:
         SpoolWriter(stage.folder, 1 << 20).open()
     finally:
         first.close()
+
+
+@shows("… is missing; is its file system not mounted?")
+def _missing_spool(stage: Stage) -> None:
+    place = SpoolPlace(str(stage.folder / "spool"))
+    SpoolMaker(stage.folder).make([place])
+    (stage.folder / "spool").rename(stage.folder / "away")
+    SpoolMaker(stage.folder).make([place])
 
 
 @shows("another run keeps its checkpoints and its status in …")

@@ -112,7 +112,8 @@ def _end(route: Route, federation: Federation) -> End:
 def _spool(route: Route, kind: str) -> End:
     """The spool before a table; `kind` is the source's kind."""
     assert route.options.table is not None
-    end_options = {"path": route.options.table.spool, "source": f"{route.source.alias}/{route.source.entity}"}
+    source = f"{route.source.alias}/{route.source.entity}"
+    end_options = {"path": route.options.table.spool, "source": source, "made": "true"}
     return End("spool", TABLE, end_options | numbering_of(kind))
 
 

@@ -32,7 +32,7 @@ from isthmus.replication.ledger.ledger import LedgerWatch, check_ledgers, noted,
 from isthmus.replication.namespace_clients import NamespaceClients, name_places
 from isthmus.replication.query.shared_spark import SharedSettings, open_shared_run, query_slots, task_slots
 from isthmus.replication.route_spec import claim_key, route_spec
-from isthmus.replication.shuffle.place import note_places
+from isthmus.replication.shuffle.place import SpoolMaker, note_places
 from isthmus.replication.shuffle.start import SpoolStarter, check_spools, places_of, route_specs, spool_folder
 from isthmus.replication.spark.checkpoint_check import check_checkpoints
 from isthmus.replication.spark.early_java import EarlyJava
@@ -46,6 +46,7 @@ from isthmus.supervisor.condition import Condition
 from isthmus.supervisor.examination.preflight import preflight
 from isthmus.supervisor.left import warn_of_left
 from isthmus.supervisor.pause import PauseFile
+from isthmus.supervisor.running_route import RunningRoute
 from isthmus.supervisor.status import Footprint, StatusFile, describe
 from isthmus.supervisor.subscription_topic import check_topics, note_topics
 from isthmus.supervisor.supervisor import Settings, Supervisor
@@ -80,6 +81,7 @@ class RunOptions:
         lease_seconds: see `SharedSettings`.
         master: of Spark; empty for the federation file's.
         spark_options: further settings of Spark.
+        new_spools: make spools and tables again that are missing.
     """
 
     folder: Path
@@ -88,6 +90,7 @@ class RunOptions:
     lease_seconds: float = 0.0
     master: str = ""
     spark_options: dict[str, str] = field(default_factory=dict)
+    new_spools: bool = False
 
 
 def run_federation(
@@ -193,6 +196,7 @@ def run_federation(
                 check_checkpoints(spark, checkpoints, stop)
             of_routes = route_checkpoints(where.checkpoints, options)
             spools = SpoolStarter(spark, of_routes, options.folder)
+            maker = SpoolMaker(options.folder, makes_again=options.new_spools)
             archives = ArchiveStarter(spark, of_routes, available_now=options.settings.available_now)
             keys = {claim_key(route.task, route.claim_alias): (route.task, route.claim_alias) for route in claimed}
             carried = open_shared_run(
@@ -208,16 +212,17 @@ def run_federation(
                 stop,
             )
             try:
+
+                def start(route: Route) -> RunningRoute:
+                    maker.make(places_of([route], options.folder, federation.namespaces))
+                    specs, shown = carriers[route.name], _teller(federation, route)
+                    return archives.start(
+                        route, lambda: spools.start(route, specs, lambda spec: carried.start(spec, shown))
+                    )
+
                 supervisor = Supervisor(
                     chosen,
-                    lambda route: archives.start(
-                        route,
-                        lambda: spools.start(
-                            route,
-                            carriers[route.name],
-                            lambda spec: carried.start(spec, _teller(federation, route)),
-                        ),
-                    ),
+                    start,
                     claims=claims,
                     backlog=watch.backlog,
                     # A route that joins a running query costs little.

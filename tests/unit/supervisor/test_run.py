@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 
+from isthmus.connectors.spool.folder import SpoolError
 from isthmus.errors import InvalidArgumentError
 from isthmus.supervisor import run as run_module
 from isthmus.supervisor.claim.claim import Holder
@@ -17,6 +20,8 @@ from isthmus.supervisor.claim.folder_lock import FolderInUseError, locked_folder
 from isthmus.supervisor.run import RunOptions, TaskClaimedError, _decide, checkpoint_folder, route_checkpoints
 from isthmus.supervisor.status import read_status
 from isthmus.topology import read
+from isthmus.topology.model import Route
+from isthmus.topology.route import routes
 
 KEY = ("flights", "ewr")
 
@@ -86,6 +91,33 @@ def test_a_run_is_alive_while_spark_starts(tmp_path: Path, monkeypatch: pytest.M
     assert document is not None
     assert (document["alive"], document["state"]) == (True, "starting")
     assert [route["state"] for route in document["routes"]] == ["pending: Spark is starting"] * 2
+
+
+def test_a_spool_that_is_not_mounted_fails_its_route_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = f"isthmus: 1\nnamespaces:\n  ewr: {{connection: env:A}}\ntasks:\n  kept: {{pattern: archive, source: ewr, queue: a, table: {tmp_path}/t,"
+    federation = read(f"{text} spool: {tmp_path}/spool}}\n")
+    for name in ("ClaimKeeper", "_check", "_decide", "FillWatch", "BacklogWatch", "create_spark_session"):
+        monkeypatch.setattr(run_module, name, MagicMock())
+    monkeypatch.setattr(run_module, "open_shared_run", MagicMock())
+    starter = MagicMock()
+    monkeypatch.setattr(run_module, "ArchiveStarter", starter)
+    starts: list[Callable[[Route], object]] = []
+
+    def supervise(_: object, start: Callable[[Route], object], **__: object) -> MagicMock:
+        starts.append(start)
+        return MagicMock(conditions=list)
+
+    monkeypatch.setattr(run_module, "Supervisor", supervise)
+    (route,) = routes(federation)
+    for new_spools in (False, False, True):
+        run_module.run_federation(federation, RunOptions(tmp_path, new_spools=new_spools), threading.Event())
+        if len(starts) == 2:
+            with pytest.raises(SpoolError, match="is missing; is its file system not mounted"):
+                starts[-1](route)
+            continue
+        starts[-1](route)
+        shutil.rmtree(tmp_path / "spool")
+    assert starter().start.call_count == 2
 
 
 def test_a_state_folder_in_which_nothing_can_be_written_is_refused_before_any_claim_is_asked_for(

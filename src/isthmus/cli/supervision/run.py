@@ -57,6 +57,13 @@ def run(
             help="Spark's master, e.g. spark://host:7077; by default the file's, else this machine. See docs/how-to/run-on-a-cluster.md."
         ),
     ] = "",
+    new_spools: Annotated[
+        bool,
+        typer.Option(
+            "--new-spools",
+            help="Make deleted spools and tables again. Without it a route waits until they are back: they may not be mounted.",
+        ),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a line for each change of a route's state, and one for the end.")
     ] = False,
@@ -84,7 +91,9 @@ def run(
         settings = Settings(
             retry_first_seconds=retry_first, retry_limit_seconds=retry_limit, available_now=available_now
         )
-        options = RunOptions(folder, task=task, settings=settings, lease_seconds=lease, master=master)
+        options = RunOptions(
+            folder, task=task, settings=settings, lease_seconds=lease, master=master, new_spools=new_spools
+        )
 
         def started() -> None:
             _handle_signals(stop)

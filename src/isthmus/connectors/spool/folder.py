@@ -85,6 +85,16 @@ class SpoolFolder:
         if not self.identity():  # `exists` may be false for any error, and the spool would be another one
             write_file(self.path / "id", uuid.uuid4().hex.encode())
 
+    def require(self) -> None:
+        """Checks that the spool has been made.
+
+        Raises:
+            SpoolError: it is missing.
+            OSError: that is not known.
+        """
+        if not self.identity():
+            raise SpoolError(f"spool {self.path} is missing; is its file system not mounted?")
+
     def identity(self) -> str:
         """The spool's identity; empty where it has not been created."""
         try:

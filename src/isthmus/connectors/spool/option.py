@@ -79,6 +79,12 @@ TARGET = Spec(
             description="Whether a message is told from another one under its number by what it holds, since its time may be the same.",
         ),
         Setting(
+            name="made",
+            kind=Kind.BOOLEAN,
+            default=False,
+            description="Whether the spool has been made: one that is missing is not made again, since its file system may not be mounted.",
+        ),
+        Setting(
             name="segment_bytes",
             kind=Kind.INTEGER,
             default=64 << 20,
@@ -184,6 +190,7 @@ class TargetOptions:
     numbered: bool = True
     named: bool = False
     compares: bool = False
+    made: bool = False
     segment_bytes: int
     segment_seconds: int
 

@@ -79,7 +79,7 @@ class SpoolThread(threading.Thread):
         self._path = options.path
         self._is_numbered = options.numbered
         self._on_news = on_news
-        more = {name: True for name in ("named", "compares") if getattr(options, name)}
+        more = {name: True for name in ("named", "compares", "made") if getattr(options, name)}
         self._writer = writer(options.path, options.segment_bytes, options.segment_seconds, **more)
         self._condition = threading.Condition()
         self._queue: deque[bytes] = deque()

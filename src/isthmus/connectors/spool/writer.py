@@ -52,6 +52,7 @@ class SpoolWriter:
         wall: wall clock, in seconds.
         named: whether the numbers of messages are made of names.
         compares: whether a message is told from another one under its number by what it holds, whatever their times.
+        made: whether the spool has been made: one that is missing is an error, since its file system may not be mounted.
     """
 
     def __init__(
@@ -63,8 +64,10 @@ class SpoolWriter:
         *,
         named: bool = False,
         compares: bool = False,
+        made: bool = False,
     ) -> None:
         self._compares = compares
+        self._is_made = made
         self._folder = SpoolFolder(path)
         self._segment_bytes = segment_bytes
         self._segment_seconds = segment_seconds
@@ -85,9 +88,11 @@ class SpoolWriter:
 
         Raises:
             SpoolInUseError: another process writes it.
-            SpoolError: the folder cannot be written.
+            SpoolError: the folder cannot be written, or is missing.
         """
         try:
+            if self._is_made:
+                self._folder.require()
             self._folder.make()
             self._take_lock()
             self._recover()

@@ -143,6 +143,25 @@ class ArchiveFolder:
                     "another folder"
                 )
 
+    def is_made(self) -> bool:
+        """Whether there is an archive.
+
+        Raises:
+            OSError: that is not known.
+        """
+        return is_there(self._own / "archive.json")
+
+    def make(self) -> None:
+        """Make the archive where it is missing.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        make_folder(self._commits)
+        if not self.is_made():
+            text = json.dumps({"format": FORMAT, "columns": self._columns}, indent=1)
+            write_file(self._own / "archive.json", text.encode())
+
     def open(self) -> ArchiveFolder:
         """Lock the archive, and finish or undo a batch that a kill interrupted.
 
@@ -151,12 +170,9 @@ class ArchiveFolder:
         """
         self.check()
         try:
-            make_folder(self._commits)
+            self.make()
             self._lock = os.open(self._own / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not (self._own / "archive.json").exists():
-                text = json.dumps({"format": FORMAT, "columns": self._columns}, indent=1)
-                write_file(self._own / "archive.json", text.encode())
             self._last = self._read_last()
             if self._last is not None:
                 sync_folder(self._commits)  # after a kill or a disk error the note may be in memory only (I3)

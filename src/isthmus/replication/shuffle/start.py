@@ -23,7 +23,7 @@ from isthmus.replication.archive.folder import ArchiveFolder
 from isthmus.replication.query.route_progress import Seldom, SpoolView
 from isthmus.replication.query.shared_route import SharedRoute
 from isthmus.replication.shuffle.note import last_note
-from isthmus.replication.shuffle.place import SpoolPlace, known_places
+from isthmus.replication.shuffle.place import LISTENER, SpoolPlace, known_places
 from isthmus.replication.shuffle.query import ShuffleQuery, ShuffleSettings, check_folder
 from isthmus.replication.shuffle.route import SpooledRoute
 from isthmus.replication.shuffle.state import in_windows, leave
@@ -55,7 +55,6 @@ SPOOLS = "spools"
 
 # Suffix of the name of the route out of a spool.
 _OUT = ".out"
-_LISTENER = "listener"
 
 
 def is_spooled(route: Route) -> bool:
@@ -83,7 +82,7 @@ def route_specs(route: Route, spec: RouteSpec, folder: Path) -> tuple[RouteSpec,
     parts = legs(route.options.steps)
     is_aggregate = _is_aggregate(parts.shuffle)
     source = f"{route.source.alias}/{route.source.entity}"
-    filled = {"path": str(folder / "in"), "source": source}
+    filled = {"path": str(folder / "in"), "source": source, "made": "true"}
     filled |= numbering_of(spec.source.kind)
     filling = replace(
         spec,
@@ -201,7 +200,7 @@ def places_of(
         source = namespaces[route.source.alias]
         listener_spool = spool_of(source.kind, source.options(), route.source.entity)
         if listener_spool is not None:
-            yield SpoolPlace(str(listener_spool), reader=_LISTENER)
+            yield SpoolPlace(str(listener_spool), reader=LISTENER)
 
 
 def stranded(
@@ -250,7 +249,7 @@ def _known_left(place: SpoolPlace) -> int:
 def _left_in(place: SpoolPlace) -> int:
     """The number of messages in a spool that were not taken; those of windows count with the spool for their results."""
     path = Path(place.spool)
-    if place.reader == _LISTENER:
+    if place.reader == LISTENER:
         return listener_backlog(path)
     if place.table:
         return spool_backlog(

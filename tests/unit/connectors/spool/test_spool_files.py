@@ -427,6 +427,15 @@ def test_a_spool_that_cannot_be_looked_at_keeps_its_identity(tmp_path: Path, mon
     assert folder.identity() == identity
 
 
+def test_a_spool_that_was_made_is_not_made_again(tmp_path: Path) -> None:
+    """Its file system may not be mounted; a run makes it before its route starts."""
+    with pytest.raises(SpoolError, match="is missing; is its file system not mounted"):
+        SpoolWriter(tmp_path / "spool", made=True).open()
+    assert not (tmp_path / "spool").exists()
+    SpoolFolder(tmp_path / "spool").make()
+    SpoolWriter(tmp_path / "spool", made=True).open().close()
+
+
 def test_i8_what_goes_into_a_deleted_segment_does_not_count_as_written(tmp_path: Path) -> None:
     """An operator removes the folder to begin again from nothing, and the run continues: what came was settled at its source until the next segment began."""
     writer = SpoolWriter(tmp_path / "spool").open()
