@@ -4,7 +4,7 @@ What it is: the grouping of messages into batches, and the flush rows that push 
 Python worker. What it is not: Spark (`source`, `worker`), or the rows' columns (`row`).
 
 Invariants:
-    I1. No message waits here or in Python's buffers longer than `flush_ms` plus `FLUSH_DELAY_LIMIT_SECONDS`, except where later
+    I1. No message waits here or in Python's buffers longer than three times `flush_ms` plus `FLUSH_DELAY_LIMIT_SECONDS`, except where later
         rows push it on.
     I2. A few messages share one batch with their flush row: each batch costs as much as a few hundred rows.
     I3. Messages of one handle keep their order; those of one batch are grouped by handle, so that the sink gets few runs.
@@ -32,6 +32,11 @@ __all__ = ["Outflow", "RowSource"]
 FLUSH_DELAY_SECONDS_PER_ROW = 50e-6
 FLUSH_DELAY_LIMIT_SECONDS = 0.020
 MAX_BATCH_ROWS = 2000
+# One message that waits is pushed on `flush_ms` after the last flush, five or more after three times as long. A flush costs the processes of
+# the path about a millisecond of processor time together: at some hundred messages a second there are no more flushes than messages,
+# and at some thousand the flush rows alone would fill the path.
+_SPACINGS = 3
+_MANY_ROWS = 5
 # Number of flush rows where the worker's file cannot be flushed: its 64 KiB buffer then keeps less than one of them.
 _UNAIDED_FLUSHES = 2
 
@@ -53,7 +58,7 @@ class Outflow:
 
     Args:
         source: of the messages.
-        flush_ms: the least time between two flushes.
+        flush_ms: the least time between two flushes; three times as long where several messages wait.
         padding_bytes: the size of a flush row (`arrow_batch.padding_bytes`).
         file: the worker's output file (`worker.output_file`); None where there is none to flush: then there are more flush rows.
         packs: whether all messages of a batch are sent as one row, because nothing reads rows before the sink.
@@ -97,9 +102,7 @@ class Outflow:
             if isinstance(item, Rows):
                 pending.add(item)
                 unflushed += len(item.positions)
-                # Many rows push each other on, so that their flush may wait longer.
-                delay = min(FLUSH_DELAY_LIMIT_SECONDS, unflushed * FLUSH_DELAY_SECONDS_PER_ROW)
-                due = flushed_at + self._spacing + delay
+                due = flushed_at + self._spacing_of(unflushed)
                 if pending.rows >= MAX_BATCH_ROWS or pending.nbytes >= self._full_bytes:
                     yield from self._push(self._batch())
                 continue
@@ -110,6 +113,12 @@ class Outflow:
                 flushed_at, unflushed = self._clock(), 0
             if isinstance(item, LeaseEnd):
                 return
+
+    def _spacing_of(self, rows: int) -> float:
+        """Seconds between two flushes where so many rows wait. Many rows push each other on, so that their flush may wait longer."""
+        share = min(rows - 1, _MANY_ROWS - 1) / (_MANY_ROWS - 1)
+        delay = min(FLUSH_DELAY_LIMIT_SECONDS, rows * FLUSH_DELAY_SECONDS_PER_ROW)
+        return self._spacing * (1 + (_SPACINGS - 1) * share) + delay
 
     def _batch(self, flush: int | None = None) -> pa.RecordBatch:
         """The waiting messages, with flush rows after them if there is a flush to number."""

@@ -20,7 +20,7 @@ TEXT = json.dumps([route.to_json() for route in ROUTES])
 def test_routes_are_read_from_json() -> None:
     options = ReadOptions.read({"routes": TEXT, "slots": "2", "checkpointlocation": "/x"})
     assert options.routes == ROUTES
-    assert (options.slots, options.flush_ms, options.address) == (2, 2.0, None)
+    assert (options.slots, options.flush_ms, options.address) == (2, 1.0, None)
 
 
 def test_names_ignore_case_and_underscores() -> None:

@@ -52,7 +52,7 @@ def rows(handle: int, first: int, count: int = 1, size: int = 10) -> Rows:
     return Rows(handle, range(first, first + count), [b"m" * size] * count)
 
 
-def batches(script: Script, file: Any = None, flush_ms: float = 3.0) -> list[list[tuple[Any, int]]]:
+def batches(script: Script, file: Any = None, flush_ms: float = 1.0) -> list[list[tuple[Any, int]]]:
     """What each batch holds: (handle, position), flush rows as ("flush", number); fillers are left out."""
     out = Outflow(script, flush_ms=flush_ms, padding_bytes=PADDING_BYTES, file=file or File(), clock=lambda: script.now)
     made = []
@@ -94,8 +94,16 @@ def test_a_row_that_comes_alone_is_pushed_at_once_in_the_same_batch_i1_i2() -> N
 def test_rows_that_come_soon_after_a_push_wait_for_the_next_together_i1() -> None:
     script = Script(rows(1, 7), TIME, rows(1, 8), rows(2, 1), TIME, END)
     assert batches(script) == [FIRST, [(1, 7), ("flush", 1)], [(1, 8), (2, 1), ("flush", 2)]]
-    assert 0.003 <= script.waits[1] < 0.004
+    assert script.waits[1] == pytest.approx(0.0016)
     assert script.flushes[2:] == [(2, {1: 2, 2: 1})]
+
+
+@pytest.mark.parametrize(("count", "seconds"), [(1, 0.00105), (2, 0.0016), (4, 0.0027), (5, 0.00325), (10, 0.0035)])
+def test_where_more_rows_wait_they_wait_up_to_three_times_as_long_i1(count: int, seconds: float) -> None:
+    """One message is not delayed by the rhythm that thousands a second need."""
+    script = Script(rows(1, 1), TIME, rows(1, 2, count), TIME, END)
+    batches(script)
+    assert script.waits[1] == pytest.approx(seconds)
 
 
 def test_rows_of_one_handle_stay_together_and_keep_their_order_i3() -> None:
