@@ -166,9 +166,10 @@ func (r *reading) from(ctx context.Context, partition string, reader partitionRe
 	for ctx.Err() == nil {
 		waiting, cancel := context.WithTimeout(ctx, eventWait)
 		events, err := reader.ReceiveEvents(waiting, 50, nil)
-		// A dial that the context's deadline ends is reported before the context reports it.
+		// A dial that the context's deadline ends is reported before the context reports it, and as canceled by a WebSocket.
 		var network net.Error
-		inTime := waiting.Err() == nil && !(errors.As(err, &network) && network.Timeout())
+		isLate := errors.Is(err, context.Canceled) || errors.As(err, &network) && network.Timeout()
+		inTime := waiting.Err() == nil && !isLate
 		cancel()
 		r.lock.Lock()
 		for _, each := range events {

@@ -31,11 +31,12 @@ class GatedJournal(MemoryJournal):
         self.gate = threading.Event()
         self.gate.set()
         self.error: Exception | None = None
+        self.refusal: Exception | None = None  # as `error`, for each sync until it is taken back
         self.syncs = 0
 
     def sync(self) -> None:
         assert self.gate.wait(10)
-        error, self.error = self.error, None
+        error, self.error = self.error or self.refusal, None
         if error is not None:
             raise error
         super().sync()

@@ -149,14 +149,14 @@ async def test_what_the_store_has_deleted_although_it_failed_is_sent(broker, mes
     client = broker.client()
     await fill(client, message, "a", "b", "c")
     link = client.receiver("orders", snd_settle_mode=1, rcv_settle_mode=0)
-    broker.store.error = StoreError("no space left on device")
+    broker.store.refusal = StoreError("no space left on device")  # also of what the passing of time stages
     link.grant(2)
     await client.settle()
     for _ in range(failures - 1):
-        broker.store.error = StoreError("no space left on device")
         broker.engine.probe()
         await client.settle()
     assert client.bodies(link) == []  # the deletion is not known to be durable yet (I1)
+    broker.store.refusal = None
     broker.engine.probe()
     await client.settle()
     assert client.bodies(link) == [b"a", b"b"]

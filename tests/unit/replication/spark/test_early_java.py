@@ -18,7 +18,11 @@ from isthmus.replication.spark.launch import Launch
 
 ANSWER = struct.pack(">ii", 4711, 6) + b"secret"
 WAITS = "sys.stdin.read()"
-ANSWERS = f"open(os.environ['_PYSPARK_DRIVER_CONN_INFO_PATH'], 'wb').write({ANSWER!r}); {WAITS}"
+# Under another name first, as Spark does: who waits for the file reads it at once.
+ANSWERS = (
+    "path = os.environ['_PYSPARK_DRIVER_CONN_INFO_PATH']; "
+    f"open(path + '.new', 'wb').write({ANSWER!r}); os.rename(path + '.new', path); {WAITS}"
+)
 
 
 @pytest.fixture
