@@ -24,8 +24,9 @@ from isthmus.bridge.route_spec import RouteSpec
 from isthmus.bridge.spark.inflow import Inflow
 from isthmus.bridge.spark.outflow import Outflow
 from isthmus.bridge.spark.stage import open_stage
+from isthmus.connectors.spool.folder import SpoolFolder
 from isthmus.replication.route_spec import route_spec
-from isthmus.replication.shuffle.start import route_specs, spool_folder
+from isthmus.replication.shuffle.start import is_spooled, route_specs, spool_folder
 from isthmus.topology.file.source import load
 from isthmus.topology.route import routes
 
@@ -124,6 +125,8 @@ def main(file: Path, folder: Path) -> None:
     for route in routes(federation):
         state = folder.parent / "state"
         spec = replace(route_spec(route, federation, state_folder=state), claim="")
+        if is_spooled(route):
+            SpoolFolder(spool_folder(route, state) / "in").make()  # as a run does before a route starts
         for each in route_specs(route, spec, spool_folder(route, state)):
             groups.setdefault(each.steps, []).append(each)
     for number, specs in enumerate(groups.values()):
