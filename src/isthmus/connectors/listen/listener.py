@@ -97,6 +97,7 @@ class _Server:
         self._started: Future[int] = Future()
         self._loop = asyncio.new_event_loop()
         self._stopped = asyncio.Event()
+        self._newest: ssl.SSLContext | None = None
         self._thread = threading.Thread(target=self._run, name=f"listen-{options.port}", daemon=True)
 
     def is_as(self, options: ListenOptions) -> bool:
@@ -129,8 +130,8 @@ class _Server:
         options = self._options
         context: ssl.SSLContext | None = None
         if options.certificate_file:
-            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-            self._load(context)
+            context = self._newest = self._load()
+            context.sni_callback = self._renew
         # The signature may cover the body as it was sent.
         server = web.Server(self._handle, auto_decompress=False)
         runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=STOP_SECONDS)
@@ -143,19 +144,24 @@ class _Server:
         finally:
             await runner.cleanup()
 
-    def _load(self, context: ssl.SSLContext) -> None:
+    def _load(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(self._options.certificate_file, self._options.key_file or None)
+        return context
+
+    def _renew(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        """Called in each handshake, whether the client names a server or not."""
+        if self._newest is not None:
+            connection.context = self._newest
 
     async def _wait_stopped(self, context: ssl.SSLContext | None) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopped.wait(), None if context is None else CERTIFICATE_SECONDS)
                 return
-            # A certificate without its new key would be combined with the former key: the pair is loaded elsewhere first.
+            # Into a context of its own: files that change meanwhile would leave a certificate without its key in the one in use.
             with contextlib.suppress(OSError):
-                self._load(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))
-                if context is not None:
-                    self._load(context)
+                self._newest = self._load()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         door = self.doors.get(request.path)

@@ -112,6 +112,30 @@ def test_i4_a_certificate_that_was_replaced_is_shown(tmp_path: Path, monkeypatch
     entry.leave()
 
 
+def test_i4_files_that_change_while_they_are_looked_at_leave_the_previous_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new certificate stayed with the former key, and every handshake failed until the next look."""
+    monkeypatch.setattr(listener, "CERTIFICATE_SECONDS", 0.005)
+    certificate, key = client_certificate(tmp_path)
+    options = replace(OPTIONS, certificate_file=str(certificate), key_file=str(key))
+    (tmp_path / "next").mkdir()
+    made, _ = (each.read_bytes() for each in client_certificate(tmp_path / "next"))
+    first, load = certificate.read_text(), ssl.SSLContext.load_cert_chain
+    entry = enter(options, Door(options, secret=lambda: "", read=to_messages, store=Store(), wall=lambda: 0.0))
+
+    def changed(context: ssl.SSLContext, *files: Any) -> None:
+        load(context, *files)
+        certificate.write_bytes(made)
+        key.write_bytes(b"half of a k")
+
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", changed)
+    looks = Looks(monkeypatch)
+    until(lambda: looks.count >= 3)
+    assert ssl.get_server_certificate(("127.0.0.1", entry.port), timeout=10.0) == first
+    entry.leave()
+
+
 class Looks:
     """Counts how often the files of a certificate are looked at."""
 
@@ -119,8 +143,8 @@ class Looks:
         self.count = 0
         load = listener._Server._load
 
-        def counted(server: Any, context: ssl.SSLContext) -> None:
+        def counted(server: Any) -> ssl.SSLContext:
             self.count += 1
-            load(server, context)
+            return load(server)
 
         monkeypatch.setattr(listener._Server, "_load", counted)
