@@ -128,19 +128,18 @@ class _Server:
 
     async def _serve(self) -> None:
         options = self._options
-        context: ssl.SSLContext | None = None
         if options.certificate_file:
-            context = self._newest = self._load()
-            context.sni_callback = self._renew
+            self._newest = self._load()
+            self._newest.sni_callback = self._renew
         # The signature may cover the body as it was sent.
         server = web.Server(self._handle, auto_decompress=False)
         runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=STOP_SECONDS)
         await runner.setup()
         try:
-            site = web.TCPSite(runner, options.host, options.port, ssl_context=context, backlog=1024)
+            site = web.TCPSite(runner, options.host, options.port, ssl_context=self._newest, backlog=1024)
             await site.start()
             self._started.set_result(runner.addresses[0][1])
-            await self._wait_stopped(context)
+            await self._wait_stopped()
         finally:
             await runner.cleanup()
 
@@ -154,10 +153,10 @@ class _Server:
         if self._newest is not None:
             connection.context = self._newest
 
-    async def _wait_stopped(self, context: ssl.SSLContext | None) -> None:
+    async def _wait_stopped(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopped.wait(), None if context is None else CERTIFICATE_SECONDS)
+                await asyncio.wait_for(self._stopped.wait(), CERTIFICATE_SECONDS if self._newest else None)
                 return
             # Into a context of its own: files that change meanwhile would leave a certificate without its key in the one in use.
             with contextlib.suppress(OSError):
