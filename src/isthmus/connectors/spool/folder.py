@@ -33,7 +33,7 @@ from typing import NamedTuple
 from isthmus.errors import IsthmusError
 from isthmus.whole_file import make_folder, write_file
 
-__all__ = ["Durable", "SpoolError", "SpoolFolder", "SpoolInUseError"]
+__all__ = ["Durable", "SpoolError", "SpoolFolder", "SpoolInUseError", "missing"]
 
 _DURABLE = struct.Struct(">qqq")
 _TAKEN = struct.Struct(">q32s")
@@ -52,6 +52,14 @@ class SpoolInUseError(SpoolError):
     """Another process writes the spool."""
 
     code = "spool-in-use"
+
+
+def missing(what: str) -> SpoolError:
+    """The error of a spool, or of its table, that was made before and is not there."""
+    return SpoolError(
+        f"{what} is missing; is its file system not mounted? If it was deleted, `isthmus run --new-spools` makes another one, and what was in it "
+        "is lost"
+    )
 
 
 class Durable(NamedTuple):
@@ -93,7 +101,7 @@ class SpoolFolder:
             OSError: that is not known.
         """
         if not self.identity():
-            raise SpoolError(f"spool {self.path} is missing; is its file system not mounted?")
+            raise missing(f"spool {self.path}")
 
     def identity(self) -> str:
         """The spool's identity; empty where it has not been created."""

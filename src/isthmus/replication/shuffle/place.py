@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from isthmus.connectors.spool.folder import SpoolError, SpoolFolder
+from isthmus.connectors.spool.folder import SpoolError, SpoolFolder, missing
 from isthmus.errors import InvalidArgumentError
 from isthmus.replication.archive.folder import ArchiveFolder
 from isthmus.replication.archive.query import archive_columns
@@ -100,15 +100,18 @@ class SpoolMaker:
         self._seen: set[tuple[str, str, str]] = set()
 
     def make(self, places: Iterable[SpoolPlace]) -> None:
-        """Make spools of a route, each with its table; a listener makes its own.
+        """Make spools of a route, each with its table.
 
         Raises:
             SpoolError: one is missing, or cannot be made or read.
             InvalidArgumentError: the list cannot be read, or written.
         """
+        wanted = list(places)
+        if not wanted:
+            return  # most routes: a list that cannot be read does not concern them
         were_made = {each.key for each in known_places(self._state_folder) if each.made}
         made = []
-        for place in places:
+        for place in wanted:
             may_make = place.key not in were_made or (self._makes_again and place.key not in self._seen)
             try:
                 made.append(_make(place) if may_make else _require(place))
@@ -120,20 +123,20 @@ class SpoolMaker:
 
 def _make(place: SpoolPlace) -> SpoolPlace:
     spool = SpoolFolder(Path(place.spool))
-    if place.reader != LISTENER:
+    try:
         spool.make()
-        if place.table:
-            ArchiveFolder(Path(place.table), archive_columns()).make()
+    except OSError:
+        if place.reader != LISTENER:
+            raise
+        return place  # the listener may run on another machine, and makes it there
+    if place.table:
+        ArchiveFolder(Path(place.table), archive_columns()).make()
     return place._replace(made=spool.identity())
 
 
 def _require(place: SpoolPlace) -> SpoolPlace:
     spool = SpoolFolder(Path(place.spool))
-    is_made = not place.table or ArchiveFolder(Path(place.table), archive_columns()).is_made()
-    if spool.identity() and is_made:
-        return place._replace(made=spool.identity())
-    what = f"spool {place.spool}" if is_made else f"table {place.table}"
-    raise SpoolError(
-        f"{what} is missing; is its file system not mounted? If it was deleted, `isthmus run --new-spools` makes another one, and what was in it "
-        "is lost"
-    )
+    spool.require()
+    if place.table and not ArchiveFolder(Path(place.table), archive_columns()).is_made():
+        raise missing(f"table {place.table}")
+    return place._replace(made=spool.identity())

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from isthmus.connectors.spool.folder import SpoolError, SpoolFolder
+from isthmus.errors import InvalidArgumentError
 from isthmus.replication.archive.folder import ArchiveFolder
 from isthmus.replication.archive.query import archive_columns
 from isthmus.replication.shuffle.place import LISTENER, SpoolMaker, SpoolPlace, known_places, note_places
@@ -61,18 +62,30 @@ def test_a_run_that_was_killed_before_it_made_a_spool_makes_it_at_its_next_start
     assert known == place._replace(made=identity(tmp_path / "spool"))
     note_places([place], tmp_path)  # as each run does first
     assert known_places(tmp_path) == [known]
+    (tmp_path / "spool-places.json").unlink()  # killed after it made the spool, and before that was noted
+    note_places([place], tmp_path)
+    SpoolMaker(tmp_path).make([place])
+    assert known_places(tmp_path) == [known]
 
 
-def test_a_listener_makes_its_spool_itself_and_a_second_time_only_where_it_is(tmp_path: Path) -> None:
+def test_i2_the_spool_of_a_listener_is_made_too_where_this_machine_can(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    elsewhere = SpoolPlace(str(tmp_path / "file" / "spool"), reader=LISTENER)
     place = SpoolPlace(str(tmp_path / "spool"), reader=LISTENER)
     maker = SpoolMaker(tmp_path)
-    maker.make([place])
-    assert not (tmp_path / "spool").exists()
-    SpoolFolder(tmp_path / "spool").make()
-    maker.make([place])
+    maker.make([elsewhere, place])
+    assert known_places(tmp_path) == [elsewhere, place._replace(made=identity(tmp_path / "spool"))]
+    maker.make([elsewhere, place])
     shutil.rmtree(tmp_path / "spool")
     with pytest.raises(SpoolError, match="is missing"):
         maker.make([place])
+
+
+def test_a_list_that_cannot_be_read_stops_no_route_without_a_spool(tmp_path: Path) -> None:
+    (tmp_path / "spool-places.json").write_text("[")
+    SpoolMaker(tmp_path).make([])
+    with pytest.raises(InvalidArgumentError, match="cannot be read"):
+        SpoolMaker(tmp_path).make([SpoolPlace(str(tmp_path / "spool"))])
 
 
 def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
